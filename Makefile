@@ -1,0 +1,39 @@
+# Two commands matter: `make run` shows the library at work, `make test` proves it.
+# They need Python 3.11+ and make; everything else goes into .venv, which is kept and reused.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/ready
+
+.PHONY: run test check lint bench clean
+
+run: $(READY)  ## prove every attention kind, then draw them
+	$(BIN)/qkv check
+	$(BIN)/python examples/attention_picture.py attention.svg
+
+test: lint  ## everything that needs no GPU
+	$(BIN)/python -m pytest -q -m "not gpu" -n 2 --dist loadscope -m "not gpu and not slow"
+	$(BIN)/python -m pytest -q -m "slow and not gpu"
+	$(BIN)/python -m pytest -q -m "not gpu and not slow" --jaxtyping-packages=qkv,beartype.beartype tests/shapes
+
+check: lint  ## the quick part, for the inner loop
+	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not gpu and not slow"
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)  ## speed and memory on this machine, written to benchmarks/results/
+	$(BIN)/python benchmarks/attention_cpu.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@

@@ -1,0 +1,1 @@
+"""Short runnable scripts; the tests run each."""

@@ -1,0 +1,95 @@
+"""The whole way in one page: train a tiny decoder to recite a sentence, then let it, token by token.
+
+    python examples/recall_a_string.py taylor
+
+The same few lines train any attention kind. While training all tokens are seen at once (`forward`);
+while reciting, one at a time with a state (`step`), and for the linear kinds that state never grows.
+"""
+
+import sys
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from qkv.attention import build
+from qkv.layers import DecoderBlock, FeedForward, HeadsState, MultiHead, NormBefore, ShortConvolution
+from qkv.positions import Rope, Sinusoidal
+
+TEXT = "attention is a weighted mean of values."
+ALPHABET = sorted(set(TEXT))
+
+
+class Reciter(nn.Module):
+    """Characters in, the next character out."""
+
+    def __init__(self, kind: str, dim: int = 32, layers: int = 2):
+        super().__init__()
+        self.embed = nn.Embedding(len(ALPHABET), dim)
+        self.places = Sinusoidal(dim)
+        self.blocks = nn.ModuleList(self._block(kind, dim) for _ in range(layers))
+        self.predict = nn.Linear(dim, len(ALPHABET))
+
+    @staticmethod
+    def _block(kind: str, dim: int) -> DecoderBlock:
+        attention = build(kind)
+        heads = MultiHead(
+            dim,
+            4,
+            attention,
+            Rope() if Rope.serves(attention.accepts) else None,
+            convolution=ShortConvolution(dim),
+            output_norm=nn.RMSNorm(dim // 4),
+        )
+        return DecoderBlock(heads, FeedForward(dim, 2 * dim), partial(NormBefore, dim))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """All tokens at once."""
+        x = self.places(self.embed(tokens), torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.predict(x)
+
+    def start(self) -> list[HeadsState]:
+        """Before the first token."""
+        return [block.start(1) for block in self.blocks]
+
+    def step(self, token: Tensor, states: list[HeadsState]) -> tuple[Tensor, list[HeadsState]]:
+        """One more token."""
+        x = self.places(self.embed(token), torch.tensor([states[0].length]))
+        following = []
+        for block, state in zip(self.blocks, states, strict=True):
+            x, after = block.step(x, state)
+            following.append(after)
+        return self.predict(x), following
+
+
+def train(kind: str, steps: int = 150) -> Reciter:
+    """Fit the one sentence."""
+    torch.manual_seed(0)
+    model = Reciter(kind)
+    tokens = torch.tensor([[ALPHABET.index(letter) for letter in TEXT]])
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        loss = functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return model
+
+
+@torch.inference_mode()
+def recite(model: Reciter, first: str, length: int) -> tuple[str, int]:
+    """The text from its first letter on, and the bytes of state it took."""
+    states, text = model.start(), first
+    for _ in range(length - 1):
+        logits, states = model.step(torch.tensor([[ALPHABET.index(text[-1])]]), states)
+        text += ALPHABET[int(logits.argmax())]
+    return text, sum(state.bytes for state in states)
+
+
+if __name__ == "__main__":
+    for kind in sys.argv[1:] or ["softmax", "taylor", "linear"]:
+        text, size = recite(train(kind), TEXT[0], len(TEXT))
+        print(f"{kind:8} {size:7,} bytes of state   {text}")

@@ -1,0 +1,26 @@
+"""qkv: attention, from exact softmax to linear time.
+
+    out = qkv.attend(q, k, v, kind="taylor", causal=True)
+
+Names are loaded when they are first used, so that `qkv --help` does not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qkv.attention import attend as attend
+    from qkv.attention import weights as weights
+
+__version__ = "0.1.0"
+
+_HOMES = {"attend": "qkv.attention", "weights": "qkv.attention"}
+__all__ = ["attend", "weights"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in ("attention", "cost", "draw", "layers", "positions"):
+        return import_module(f"qkv.{name}")
+    raise AttributeError(f"module 'qkv' has no attribute {name!r}")

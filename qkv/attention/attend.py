@@ -1,0 +1,58 @@
+"""The one-line form: an attention kind by name."""
+
+import inspect
+from typing import Any
+
+from qkv.attention.base import Attention, kinds
+from qkv.registry import unknown
+from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, Values, Weights
+
+
+def build(kind: str, **options: Any) -> Attention:
+    """The mechanism of this name with these options; a kind with weights of its own is refused."""
+    cls = kinds[kind]
+    parameters = inspect.signature(cls).parameters
+    needed = [name for name, p in parameters.items() if p.default is p.empty and name not in options]
+    if needed:
+        raise ValueError(
+            f"kind={kind!r} has weights of its own, so it is built, not named: "
+            f"qkv.attention.{cls.__name__}({', '.join(needed)}=...)(q, k, v)"
+        )
+    for name in options:
+        if name not in parameters:
+            raise unknown(f"option of attention kind {kind!r}:", name, parameters)
+    return cls(**options)
+
+
+def attend(
+    q: Queries,
+    k: Keys,
+    v: Values,
+    kind: str = "softmax",
+    *,
+    causal: bool = False,
+    mask: Mask | None = None,
+    bias: Bias | None = None,
+    decay: Decay | None = None,
+    **options: Any,
+) -> Outputs:
+    """Attention in one call: `attend(q, k, v, kind="taylor", causal=True, order=2)`.
+
+    Options are those of the kind: `scale` and `backend` for all, `order`, `window`, `chunk` where there.
+    """
+    return build(kind, **options)(q, k, v, causal=causal, mask=mask, bias=bias, decay=decay)
+
+
+def weights(
+    q: Queries,
+    k: Keys,
+    kind: str = "softmax",
+    *,
+    causal: bool = False,
+    mask: Mask | None = None,
+    bias: Bias | None = None,
+    decay: Decay | None = None,
+    **options: Any,
+) -> Weights:
+    """The attention matrix that `attend` with the same arguments applies, also where it never builds it."""
+    return build(kind, **options).weights(q, k, causal=causal, mask=mask, bias=bias, decay=decay)

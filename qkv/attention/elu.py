@@ -1,0 +1,52 @@
+"""Elu attention: the positive feature map that made linear attention known.
+
+    similarity(q, k) = phi(scale q) . phi(k),    phi(x) = elu(x) + 1,    scale = 1
+
+phi(x) is x + 1 for x > 0 and exp(x) below: always positive, so the weights are a true mean.
+It is a flat kernel: it tells keys apart poorly. Paper: https://arxiv.org/abs/2006.16236.
+"""
+
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from qkv.attention.base import check_backend, register
+from qkv.attention.feature_map import FeatureMap
+from qkv.shapes import Features, Vectors
+
+
+@register("elu")
+class Elu(FeatureMap):
+    """Attention weighted by the dot product of elu(x) + 1."""
+
+    def __init__(self, *, scale: float | None = None, chunk: int | None = None, backend: str = "auto"):
+        super().__init__()
+        self.scale = scale
+        self.chunk = chunk
+        self.backend = check_backend("elu", backend, self.backends)
+
+    def similarity(self, q: Vectors, k: Vectors) -> Tensor:
+        """phi(q).phi(k)"""
+        return self.features(q) @ self.features(k).transpose(-1, -2)
+
+    def features(self, x: Vectors) -> Features:
+        """elu(x) + 1, without the cancellation of adding 1 to almost -1.
+
+        Not below exp(-40) = 4e-18, so that a product of two features never vanishes in float32:
+        a query far below zero then still has a mean to take, where a plain elu(x) + 1 gives 0 / 0.
+        """
+        return torch.where(x > 0, x + 1, x.clamp(-40, 0).exp())
+
+    def feature_dim(self, key_dim: int) -> int:
+        """As many as the key has numbers."""
+        return key_dim
+
+    def default_scale(self, key_dim: int) -> float:
+        """1: the map sees the queries as they are."""
+        return 1.0
+
+    @classmethod
+    def example(cls, key_dim: int) -> Self:
+        """Short chunks, so that short sequences have several."""
+        return cls(chunk=5)

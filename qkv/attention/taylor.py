@@ -1,0 +1,112 @@
+"""Taylor attention: softmax attention with exp replaced by its Taylor polynomial.
+
+    similarity(q, k) = sum_(n <= order) x^n / n!,    x = scale q.k,    scale = key_dim^-0.5
+
+A polynomial of a dot product is itself a dot product of features, so keys and values fold into a
+memory of fixed size: linear in length, where softmax is quadratic. An even order is positive
+everywhere (at least 1/2 for order 2), so the weights are a true mean and no epsilon is needed.
+Paper: https://arxiv.org/abs/2402.18668.
+"""
+
+from functools import lru_cache
+from itertools import combinations_with_replacement
+from math import comb, factorial, prod
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from qkv.attention.base import check_backend, register
+from qkv.attention.feature_map import FeatureMap
+from qkv.shapes import Features, Vectors
+
+
+@register("taylor")
+class Taylor(FeatureMap):
+    """Attention weighted by an even Taylor polynomial of the scores."""
+
+    accepts = frozenset({"decay", "rotation"})
+    typical_key_dim = 16
+
+    def __init__(self, order: int = 2, *, scale: float | None = None, chunk: int | None = None, backend: str = "auto"):
+        super().__init__()
+        if order < 2 or order % 2:
+            raise ValueError(f"order must be even and at least 2, or weights could be negative; got {order}")
+        self.order = order
+        # phi(q).phi(k) cancels more the higher the powers in it
+        self.precision = 1e-12 if order == 2 else 1e-10
+        self.scale = scale
+        self.chunk = chunk
+        self.backend = check_backend("taylor", backend, self.backends)
+
+    def similarity(self, q: Vectors, k: Vectors) -> Tensor:
+        """1 + x (1 + x/2 (1 + x/3 (...))), x = q.k"""
+        x = q @ k.transpose(-1, -2)
+        one = x.new_ones(())
+        total = torch.add(one, x, alpha=1 / self.order)
+        for n in range(self.order - 1, 0, -1):
+            total = torch.addcmul(one, x, total, value=1 / n)
+        return total
+
+    def features(self, x: Vectors) -> Features:
+        """The packed symmetric features."""
+        return taylor_features(x, self.order)
+
+    def feature_dim(self, key_dim: int) -> int:
+        """C(key_dim + order, order): monomials of degree at most `order`."""
+        return comb(key_dim + self.order, self.order)
+
+    def default_scale(self, key_dim: int) -> float:
+        """key_dim^-0.5"""
+        return key_dim**-0.5
+
+    @classmethod
+    def example(cls, key_dim: int) -> Self:
+        """Order 2 in short chunks, so that short sequences have several."""
+        return cls(chunk=5)
+
+
+def taylor_features(x: Vectors, order: int) -> Features:
+    """phi with phi(q).phi(k) = sum_(n <= order) (q.k)^n / n!, each monomial of x once.
+
+    (q.k)^n / n! is the sum over multisets m of n indices of q^m k^m / prod(m_i!), m_i the multiplicities.
+    The monomials of degree <= order in x are those of degree = order in (1, x), so each degree is
+    one product of two gathers from the degree below. Any order, odd ones too. The constant comes last:
+    it is the largest term of most sums, and rounding is smallest when small terms are added first.
+    """
+    if order < 0:
+        raise ValueError(f"order must be at least 0, got {order}")
+    if x.dim() == 1:
+        return taylor_features(x[None], order)[0]
+    # feature-major inside: a gather then copies whole rows of tokens
+    variables = functional.pad(x.transpose(-1, -2), (0, 0, 0, 1), value=1.0)
+    monomials = variables if order else variables[..., -1:, :]
+    for parents, lasts in _tables(x.shape[-1], order, x.device):
+        monomials = monomials.index_select(-2, parents) * variables.index_select(-2, lasts)
+    return (monomials * _coefficients(x.shape[-1], order, x.dtype, x.device)[:, None]).transpose(-1, -2)
+
+
+@lru_cache(maxsize=32)
+def _tables(key_dim: int, order: int, device: torch.device) -> tuple[tuple[Tensor, Tensor], ...]:
+    """For each degree from 2: which monomial of the degree below, times which variable (the last is the constant 1)."""
+    tables = []
+    position: dict[tuple[int, ...], int] = {(variable,): variable for variable in range(key_dim + 1)}
+    for degree in range(2, order + 1):
+        monomials = list(combinations_with_replacement(range(key_dim + 1), degree))
+        parents = torch.tensor([position[m[:-1]] for m in monomials], device=device)
+        lasts = torch.tensor([m[-1] for m in monomials], device=device)
+        tables.append((parents, lasts))
+        position = {m: i for i, m in enumerate(monomials)}
+    return tuple(tables)
+
+
+@lru_cache(maxsize=32)
+def _coefficients(key_dim: int, order: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """prod(m_i!)^-0.5 over the multiplicities of the real variables of each monomial."""
+
+    def squared(monomial: tuple[int, ...]) -> int:
+        return prod(factorial(monomial.count(variable)) for variable in set(monomial) - {key_dim})
+
+    monomials = combinations_with_replacement(range(key_dim + 1), order)
+    return torch.tensor([squared(m) ** -0.5 for m in monomials], dtype=dtype, device=device)

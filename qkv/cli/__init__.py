@@ -1,0 +1,32 @@
+"""The command line: one file per command, importing inside the function, so that help is instant.
+
+Exit codes: 0 done, 2 wrong use, 3 a check that failed.
+"""
+
+import sys
+
+import typer
+
+from qkv.cli.bench import bench
+from qkv.cli.check import check
+from qkv.cli.list import list_registered
+
+app = typer.Typer(
+    name="qkv",
+    help="Attention, from exact softmax to linear time.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("list")(list_registered)
+app.command("check")(check)
+app.add_typer(bench, name="bench")
+
+
+def main() -> None:
+    """Run a command; what a user got wrong is one sentence on stderr, not a traceback."""
+    try:
+        app()
+    except (ValueError, TypeError) as error:
+        sys.stderr.write(f"qkv: {error}\n")
+        sys.exit(2)

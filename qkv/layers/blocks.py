@@ -1,0 +1,83 @@
+"""Transformer blocks, assembled from parts that are passed in.
+
+EncoderBlock(MultiHead(dim, 8, Taylor()), FeedForward(dim, 4 * dim), partial(NormBefore, dim))
+"""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from qkv.layers.multi_head import Context, HeadsState, MultiHead
+from qkv.shapes import Hidden, Mask
+
+Residual = Callable[[], nn.Module]
+
+
+class EncoderBlock(nn.Module):
+    """Each token sees all tokens, then thinks for itself."""
+
+    def __init__(self, attention: MultiHead, feed_forward: nn.Module, residual: Residual):
+        super().__init__()
+        self.attention = attention
+        self.feed_forward = feed_forward
+        self.around_attention = residual()
+        self.around_feed_forward = residual()
+
+    def forward(self, x: Hidden, mask: Mask | None = None) -> Hidden:
+        """Attention and feed-forward, each with its residual path."""
+        x = self.around_attention(x, lambda h: self.attention(h, mask=mask))
+        return self.around_feed_forward(x, self.feed_forward)
+
+
+class DecoderBlock(nn.Module):
+    """Each token sees those before it and, with `cross`, another sequence; then thinks for itself."""
+
+    def __init__(
+        self, attention: MultiHead, feed_forward: nn.Module, residual: Residual, cross: MultiHead | None = None
+    ):
+        super().__init__()
+        self.attention = attention
+        self.cross = cross
+        self.feed_forward = feed_forward
+        self.around_attention = residual()
+        self.around_cross = None if cross is None else residual()
+        self.around_feed_forward = residual()
+
+    def forward(self, x: Hidden, mask: Mask | None = None, context: Context | None = None) -> Hidden:
+        """All tokens at once; `context` comes from `remember`."""
+        x = self.around_attention(x, lambda h: self.attention(h, causal=True, mask=mask))
+        return self._finish(x, context)
+
+    def remember(self, context: Hidden, mask: Mask | None = None) -> Context:
+        """Another sequence, projected once for every token to come."""
+        if self.cross is None:
+            raise ValueError("this DecoderBlock has no cross attention; build it with cross=MultiHead(...)")
+        return self.cross.remember(context, mask)
+
+    def start(self, batch: int, capacity: int | None = None) -> HeadsState:
+        """The state before the first token."""
+        return self.attention.start(batch, capacity)
+
+    def step(
+        self, x: Hidden, state: HeadsState, mask: Mask | None = None, context: Context | None = None
+    ) -> tuple[Hidden, HeadsState]:
+        """The next token or tokens; equals `forward` over all of them."""
+        following = state
+
+        def attend(h: Hidden) -> Hidden:
+            nonlocal following
+            h, following = self.attention.step(h, state, mask=mask)
+            return h
+
+        x = self.around_attention(x, attend)
+        return self._finish(x, context), following
+
+    def _finish(self, x: Hidden, context: Context | None) -> Hidden:
+        if (self.cross is None) != (context is None):
+            raise ValueError(
+                f"context is {'given' if context else 'missing'}, but this block has "
+                f"{'no ' if self.cross is None else ''}cross attention; the two belong together"
+            )
+        if self.cross is not None and self.around_cross is not None and context is not None:
+            x = self.around_cross(x, lambda h: self.cross.recall(h, context))
+        return self.around_feed_forward(x, self.feed_forward)

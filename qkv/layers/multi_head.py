@@ -1,0 +1,201 @@
+"""Multi-head attention: project, split into heads, attend, join.
+
+    MultiHead(512, 8, Taylor(order=2), Rope())        any mechanism, any scheme that serves it
+
+The mechanism and the positions are parts that are passed in; an impossible pair is refused here.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from qkv.attention import Attention, State
+from qkv.layers.convolution import ShortConvolution
+from qkv.positions import Positions, refuse
+from qkv.shapes import Hidden, Keys, Mask, Queries, Rows, Values
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How a model's width is split into heads; None means the usual choice."""
+
+    count: int
+    key_heads: int | None = None
+    """Heads of keys and values, shared by groups of query heads; None: `count`."""
+    key_dim: int | None = None
+    """Width of a query or key; None: dim / count."""
+    value_dim: int | None = None
+    """Width of a value; None: dim / count."""
+
+    def resolve(self, dim: int) -> tuple[int, int, int, int]:
+        """(heads, key_heads, key_dim, value_dim) for a model this wide."""
+        key_heads = self.count if self.key_heads is None else self.key_heads
+        if self.count < 1 or key_heads < 1 or self.count % key_heads:
+            raise ValueError(f"key_heads={key_heads} must divide heads={self.count}")
+        if dim % self.count and None in (self.key_dim, self.value_dim):
+            raise ValueError(f"heads={self.count} must divide dim={dim}, or give Heads both key_dim and value_dim")
+        return self.count, key_heads, self.key_dim or dim // self.count, self.value_dim or dim // self.count
+
+
+@dataclass(frozen=True)
+class HeadsState:
+    """What one multi-head layer remembers between tokens."""
+
+    attention: State
+    convolution: Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens seen so far."""
+        return self.attention.length
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held."""
+        return self.attention.bytes + (0 if self.convolution is None else self.convolution.nbytes)
+
+    def select(self, rows: Rows) -> Self:
+        """The state of these sequences."""
+        convolution = None if self.convolution is None else self.convolution[rows]
+        return type(self)(self.attention.select(rows), convolution)
+
+
+@dataclass(frozen=True)
+class Context:
+    """Another sequence to attend to, projected once and used for every token."""
+
+    k: Keys
+    v: Values
+    mask: Mask | None = None
+
+    def select(self, rows: Rows) -> Self:
+        """The context of these sequences."""
+        return type(self)(self.k[rows], self.v[rows], None if self.mask is None else self.mask[rows])
+
+
+class MultiHead(nn.Module):
+    """Attention of `heads` heads between linear projections.
+
+    `convolution` mixes each token with its neighbours first, `output_norm` (such as
+    `nn.RMSNorm(value_dim)`) norms what each head gives: linear kinds need both to learn recall.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int | Heads,
+        attention: Attention,
+        positions: Positions | None = None,
+        *,
+        convolution: ShortConvolution | None = None,
+        output_norm: nn.Module | None = None,
+        bias: bool = True,
+    ):
+        super().__init__()
+        shape = heads if isinstance(heads, Heads) else Heads(heads)
+        self.heads, self.key_heads, self.key_dim, self.value_dim = shape.resolve(dim)
+        self.role = _role(positions, attention)
+        self.attention = attention
+        self.positions = positions
+        self.convolution = convolution
+        self.output_norm = output_norm
+        self.query = nn.Linear(dim, self.heads * self.key_dim, bias=bias)
+        self.key = nn.Linear(dim, self.key_heads * self.key_dim, bias=bias)
+        self.value = nn.Linear(dim, self.key_heads * self.value_dim, bias=bias)
+        self.output = nn.Linear(self.heads * self.value_dim, dim, bias=bias)
+
+    def forward(self, x: Hidden, *, causal: bool = False, mask: Mask | None = None) -> Hidden:
+        """Self-attention; `mask` (batch, time) hides padding."""
+        if self.convolution is not None:
+            x = self.convolution(x, causal=causal, mask=mask)
+        index = torch.arange(x.shape[1], device=x.device)
+        q, k, v = self._project(x, index)
+        bias, decay = self._tell_places(q, index, index)
+        return self._join(self.attention(q, k, v, causal=causal, mask=mask, bias=bias, decay=decay))
+
+    def start(self, batch: int, capacity: int | None = None) -> HeadsState:
+        """The state before the first token, where this layer's weights are."""
+        weight = self.query.weight
+        state = self.attention.start(
+            batch,
+            self.heads,
+            self.key_dim,
+            self.value_dim,
+            # every query head fades at its own rate, so each needs a memory of its own
+            key_heads=self.heads if self.role == "decay" else self.key_heads,
+            capacity=capacity,
+            dtype=weight.dtype,
+            device=weight.device,
+        )
+        convolution = None if self.convolution is None else self.convolution.start(batch)
+        return HeadsState(state, convolution)
+
+    def step(self, x: Hidden, state: HeadsState, *, mask: Mask | None = None) -> tuple[Hidden, HeadsState]:
+        """The next token or tokens; equals the causal `forward` over all of them."""
+        convolution = state.convolution
+        if self.convolution is not None:
+            assert convolution is not None
+            x, convolution = self.convolution.step(x, convolution, mask=mask)
+        past, end = state.attention, state.attention.length + x.shape[1]
+        index = torch.arange(past.length, end, device=x.device)
+        q, k, v = self._project(x, index)
+        bias, decay = self._tell_places(q, index, torch.arange(past.length - past.reach, end, device=x.device))
+        out, new = self.attention.step(q, k, v, past, mask=mask, bias=bias, decay=decay)
+        return self._join(out), HeadsState(new, convolution)
+
+    def remember(self, context: Hidden, mask: Mask | None = None) -> Context:
+        """Keys and values of another sequence, for `recall`."""
+        if self.positions is not None:
+            raise ValueError(
+                f"positions {self.positions.kind!r} relate places of one sequence, and cross attention has two; "
+                "build its MultiHead without positions"
+            )
+        return Context(
+            self._split(self.key(context), self.key_heads), self._split(self.value(context), self.key_heads), mask
+        )
+
+    def recall(self, x: Hidden, context: Context) -> Hidden:
+        """Cross attention: each token of `x` looks at all of the context."""
+        q = self._split(self.query(x), self.heads)
+        return self._join(self.attention(q, context.k, context.v, mask=context.mask))
+
+    def _project(self, x: Hidden, index: Tensor) -> tuple[Queries, Keys, Values]:
+        q = self._split(self.query(x), self.heads)
+        k = self._split(self.key(x), self.key_heads)
+        if self.positions is not None and self.role == "rotation":
+            q, k = self.positions.rotate(q, index), self.positions.rotate(k, index)
+        return q, k, self._split(self.value(x), self.key_heads)
+
+    def _tell_places(self, q: Queries, query_index: Tensor, key_index: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """What the positions have to say, as (bias, decay)."""
+        bias = decay = None
+        if self.positions is not None and self.role == "bias":
+            bias = self.positions.bias(q, query_index, key_index)
+        elif self.positions is not None and self.role == "decay":
+            decay = self.positions.decay(q)
+        return bias, decay
+
+    def _join(self, out: Tensor) -> Hidden:
+        if self.output_norm is not None:
+            out = self.output_norm(out)
+        return self.output(out.transpose(1, 2).flatten(2))
+
+    @staticmethod
+    def _split(x: Hidden, heads: int) -> Tensor:
+        return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # batch heads time dim
+
+
+def _role(positions: Positions | None, attention: Attention) -> str | None:
+    if positions is None:
+        return None
+    role = positions.role_for(attention.accepts)
+    if role == "input":
+        raise ValueError(
+            f"positions {positions.kind!r} are added to the model's input, not told to its heads: "
+            "x = positions(x, index) before the first block"
+        )
+    if role is None:
+        raise refuse(positions, attention.kind, attention.accepts)
+    return role

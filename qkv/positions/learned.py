@@ -1,0 +1,30 @@
+"""Learned positions: one trained vector per place, added to the input.
+
+There are none beyond `length`, and none of use beyond the longest sequence trained on.
+"""
+
+from torch import nn
+
+from qkv.positions.base import Positions, register
+from qkv.shapes import Hidden, Index
+
+
+@register("learned")
+class Learned(Positions):
+    """A table of `length` vectors."""
+
+    gives = frozenset({"input"})
+
+    def __init__(self, dim: int, length: int):
+        super().__init__()
+        self.table = nn.Embedding(length, dim)
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def forward(self, x: Hidden, index: Index) -> Hidden:
+        """x with the vectors of its places added."""
+        if index.numel() and int(index.max()) >= self.table.num_embeddings:
+            raise ValueError(
+                f"place {int(index.max())} is beyond the {self.table.num_embeddings} learned positions; "
+                "build them longer, or use sinusoidal, rope or alibi"
+            )
+        return x + self.table(index)

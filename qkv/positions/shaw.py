@@ -1,0 +1,38 @@
+"""Shaw's relative positions: each query also meets a learned vector for the distance to the key.
+
+    bias(i, j) = key_dim^-0.5 q_i . a_(j - i),    j - i clipped to -distance..distance
+
+The vectors are shared by all heads. A bias that depends on the query does not factor through a
+feature map, so it serves softmax alone. Paper: https://arxiv.org/abs/1803.02155 (its key half).
+"""
+
+import torch
+from torch import Tensor, nn
+
+from qkv.positions.base import Positions, register
+from qkv.shapes import Bias, Index, Queries
+
+
+@register("shaw")
+class Shaw(Positions):
+    """A table of 2 distance + 1 vectors."""
+
+    gives = frozenset({"bias"})
+
+    def __init__(self, key_dim: int, distance: int = 16):
+        super().__init__()
+        self.distance = distance
+        self.table = nn.Parameter(torch.randn(2 * distance + 1, key_dim) * key_dim**-0.5)
+
+    @classmethod
+    def role_for(cls, accepts: frozenset[str]) -> str | None:
+        """A bias in the space of q.k: the mechanism must take biases and be a function of q.k."""
+        return "bias" if {"bias", "rotation"} <= accepts else None
+
+    def bias(self, q: Queries, query_index: Index, key_index: Index) -> Bias:
+        """What each query finds at each distance: (batch, heads, queries, keys)."""
+        if q.shape[-1] != self.table.shape[1]:
+            raise ValueError(f"q has key_dim {q.shape[-1]}, but shaw was built for {self.table.shape[1]}")
+        met: Tensor = q @ self.table.T.to(q.dtype) * q.shape[-1] ** -0.5  # batch heads queries distances
+        offset = (key_index - query_index[:, None]).clamp(-self.distance, self.distance) + self.distance
+        return met.gather(-1, offset.expand(*met.shape[:2], -1, -1))

@@ -1,0 +1,54 @@
+"""T5 positions: a learned bias per head for each bucket of distances.
+
+Half of the buckets hold one distance each, the others grow logarithmically up to `max_distance`,
+and the last takes all beyond. With `bidirectional` the two directions have half of the buckets each;
+without, keys after the query fall into bucket 0. Paper: https://arxiv.org/abs/1910.10683.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from qkv.positions.base import Positions, register
+from qkv.shapes import Bias, Index, Queries
+
+
+@register("t5")
+class T5(Positions):
+    """A table of (buckets, heads) numbers, added to the scores."""
+
+    gives = frozenset({"bias"})
+
+    def __init__(self, heads: int, *, bidirectional: bool, buckets: int = 32, max_distance: int = 128):
+        super().__init__()
+        exact = buckets // (4 if bidirectional else 2)
+        if exact < 1 or max_distance <= exact:
+            raise ValueError(
+                f"buckets={buckets} leave no room: max_distance={max_distance} must exceed {max(exact, 1)}"
+            )
+        self.table = nn.Embedding(buckets, heads)
+        self.bidirectional = bidirectional
+        self.max_distance = max_distance
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def bias(self, q: Queries, query_index: Index, key_index: Index) -> Bias:
+        """The learned number of each pair's bucket: (1, heads, queries, keys)."""
+        if q.shape[1] != self.table.embedding_dim:
+            raise ValueError(f"q has {q.shape[1]} heads, but t5 was built for {self.table.embedding_dim}")
+        bucket = self.bucket(key_index - query_index[:, None])
+        return self.table(bucket).permute(2, 0, 1)[None].to(q.dtype)
+
+    def bucket(self, offset: Tensor) -> Tensor:
+        """The bucket of key place minus query place."""
+        buckets, side = self.table.num_embeddings, torch.zeros_like(offset)
+        if self.bidirectional:
+            buckets //= 2
+            side = (offset > 0) * buckets
+            distance = offset.abs()
+        else:
+            distance = (-offset).clamp(min=0)
+        exact = buckets // 2
+        growth = torch.log(distance.clamp(min=1) / exact) / math.log(self.max_distance / exact)
+        far = (exact + (growth * (buckets - exact)).long()).clamp(max=buckets - 1)
+        return side + torch.where(distance < exact, distance, far)

@@ -1,0 +1,43 @@
+import math
+
+import pytest
+import torch
+
+from qkv.attention import Additive
+from qkv.cost import Shape
+from tests.attention.loops import attention, dot, random_qkv
+
+
+def test_equals_plain_loops():
+    q, k, v = random_qkv()
+    mechanism = Additive(key_dim=11, hidden_dim=17).double()
+    u, w, s = (p.tolist() for p in (mechanism.query.weight, mechanism.key.weight, mechanism.score))
+
+    def weight(x, y, at):
+        hidden = [math.tanh(dot(u[n], x) + dot(w[n], y)) for n in range(17)]
+        return math.exp(dot(s, hidden))
+
+    mask = torch.rand(2, 7) > 0.3
+    torch.testing.assert_close(
+        mechanism(q, k, v, mask=mask), attention(q, k, v, weight, mask=mask), rtol=1e-12, atol=1e-13
+    )
+
+
+def test_its_own_weights_learn():
+    q, k, v = random_qkv()
+    mechanism = Additive(key_dim=11).double()
+    mechanism(q, k, v).sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in mechanism.parameters())
+
+
+def test_cost_counts_its_weights():
+    mechanism = Additive(key_dim=11, hidden_dim=17)
+    cost = mechanism.cost(Shape(2, 6, 5, 7, 11, 13, key_heads=3))
+    assert sum(cost.parameters.values()) == sum(p.numel() for p in mechanism.parameters()) == 17 * (11 + 11 + 1)
+    assert cost.needed["scores"] == 2 * 6 * 5 * 7 * 17
+
+
+def test_keys_of_another_width_are_refused():
+    q, k, v = random_qkv()
+    with pytest.raises(ValueError, match="k has key_dim 11, but this Additive was built for 5"):
+        Additive(key_dim=5).double()(q, k, v)

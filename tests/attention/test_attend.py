@@ -1,0 +1,39 @@
+import pytest
+import torch
+
+import qkv
+from qkv.attention import Taylor, build
+
+Q, K, V = torch.randn(2, 6, 5, 4), torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 7)
+
+
+def test_attend_is_the_mechanism_by_name():
+    expected = Taylor(order=4, scale=0.3)(Q, K, V, causal=True)
+    assert torch.equal(qkv.attend(Q, K, V, kind="taylor", causal=True, order=4, scale=0.3), expected)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "linear", "elu", "taylor"])
+def test_weights_are_what_attend_applies(kind):
+    weights = qkv.weights(Q, K, kind=kind, causal=True)
+    expected = weights @ V.repeat_interleave(2, 1)
+    torch.testing.assert_close(qkv.attend(Q, K, V, kind=kind, causal=True), expected)
+
+
+def test_unknown_kind_names_the_nearest():
+    with pytest.raises(ValueError, match=r"unknown attention kind 'tailor'; did you mean 'taylor'\?"):
+        qkv.attend(Q, K, V, kind="tailor")
+
+
+def test_unknown_option_names_the_nearest():
+    with pytest.raises(ValueError, match=r"unknown option of attention kind 'taylor': 'oder'; did you mean 'order'\?"):
+        build("taylor", oder=2)
+
+
+def test_additive_is_built_not_named():
+    with pytest.raises(ValueError, match=r"'additive' has weights of its own.*qkv.attention.Additive\(key_dim=...\)"):
+        qkv.attend(Q, K, V, kind="additive")
+
+
+def test_additive_refuses_a_scale():
+    with pytest.raises(ValueError, match="unknown option of attention kind 'additive': 'scale'"):
+        build("additive", key_dim=4, scale=0.5)

@@ -1,0 +1,63 @@
+import pytest
+import torch
+
+from qkv.attention import Softmax
+from tests.attention.loops import random_qkv
+
+
+def start(mechanism, capacity=None):
+    return mechanism.start(2, 6, 11, 13, key_heads=3, capacity=capacity, dtype=torch.float64)
+
+
+def step(mechanism, qkv, state, place):
+    return mechanism.step(*(x[:, :, place : place + 1] for x in qkv), state)
+
+
+def test_in_place_a_state_cannot_be_continued_twice():
+    qkv, mechanism = random_qkv(queries=5, keys=5), Softmax()
+    with torch.inference_mode():
+        state = start(mechanism, capacity=8)
+        step(mechanism, qkv, state, 0)
+        with pytest.raises(ValueError, match=r"continued already.*select"):
+            step(mechanism, qkv, state, 1)
+
+
+def test_select_gives_a_branch_of_its_own():
+    qkv, mechanism = random_qkv(queries=5, keys=5), Softmax()
+    with torch.inference_mode():
+        _, state = step(mechanism, qkv, start(mechanism, capacity=8), 0)
+        branch = state.select(torch.tensor([0, 1]))
+        first, _ = step(mechanism, qkv, state, 1)
+        step(mechanism, qkv, branch, 2)
+        again = mechanism(*(x[:, :, :2] for x in qkv), causal=True)[:, :, 1:]
+    torch.testing.assert_close(first, again, rtol=0, atol=1e-12)
+
+
+def test_with_gradients_a_state_can_be_continued_twice():
+    qkv, mechanism = random_qkv(queries=5, keys=5), Softmax()
+    state = start(mechanism)
+    first, _ = step(mechanism, qkv, state, 0)
+    second, _ = step(mechanism, qkv, state, 0)
+    assert torch.equal(first, second)
+
+
+def test_capacity_is_allocated_once():
+    qkv, mechanism = random_qkv(queries=20, keys=20), Softmax()
+    with torch.inference_mode():
+        state = start(mechanism, capacity=20)
+        homes = set()
+        for place in range(20):
+            _, state = step(mechanism, qkv, state, place)
+            homes.add(state.keys.untyped_storage().data_ptr())
+    assert len(homes) == 1
+
+
+def test_a_window_keeps_no_more_than_its_tokens():
+    qkv, mechanism = random_qkv(queries=50, keys=50), Softmax(window=4)
+    with torch.inference_mode():
+        state = start(mechanism)
+        for place in range(50):
+            _, state = step(mechanism, qkv, state, place)
+    assert (state.reach, state.length) == (4, 50)
+    assert state.bytes == 2 * 3 * 4 * (11 + 13) * 8
+    assert state.keys.untyped_storage().nbytes() <= 4 * 2 * 3 * 11 * 8 * 4

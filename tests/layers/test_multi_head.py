@@ -1,0 +1,112 @@
+import pytest
+import torch
+from torch import nn
+
+from qkv.attention import Additive, Elu, Linear, Softmax, Taylor
+from qkv.layers import Heads, MultiHead, ShortConvolution
+from qkv.positions import T5, Alibi, Rope, Shaw
+
+COMBINATIONS = {
+    "softmax": lambda: MultiHead(12, 3, Softmax()),
+    "softmax rope": lambda: MultiHead(12, 3, Softmax(), Rope()),
+    "softmax alibi": lambda: MultiHead(12, 3, Softmax(), Alibi(3)),
+    "softmax t5": lambda: MultiHead(12, 3, Softmax(), T5(3, bidirectional=False)),
+    "softmax shaw": lambda: MultiHead(12, 3, Softmax(), Shaw(4, distance=2)),
+    "softmax window alibi": lambda: MultiHead(12, 3, Softmax(window=4), Alibi(3)),
+    "additive t5": lambda: MultiHead(12, 3, Additive(4), T5(3, bidirectional=False)),
+    "taylor rope grouped": lambda: MultiHead(12, Heads(6, key_heads=2, key_dim=4), Taylor(chunk=3), Rope()),
+    "taylor alibi grouped": lambda: MultiHead(12, Heads(6, key_heads=2), Taylor(chunk=3), Alibi(6)),
+    "elu alibi": lambda: MultiHead(12, 3, Elu(chunk=3), Alibi(3)),
+    "linear with everything": lambda: MultiHead(
+        12, 3, Linear(chunk=3), Rope(), convolution=ShortConvolution(12), output_norm=nn.RMSNorm(4)
+    ),
+}
+
+
+def copied(heads, reference, dim):
+    """Weights of torch's module, in ours."""
+    with torch.no_grad():
+        for n, linear in enumerate((heads.query, heads.key, heads.value)):
+            linear.weight.copy_(reference.in_proj_weight[n * dim : (n + 1) * dim])
+            linear.bias.copy_(reference.in_proj_bias[n * dim : (n + 1) * dim])
+        heads.output.load_state_dict(reference.out_proj.state_dict())
+    return heads
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_parity_with_torch(dtype, bound, causal):
+    reference = nn.MultiheadAttention(15, 3, batch_first=True, dtype=dtype)
+    nn.init.normal_(reference.in_proj_bias)
+    heads = copied(MultiHead(15, 3, Softmax()).to(dtype), reference, 15)
+    x = torch.randn(2, 7, 15, dtype=dtype)
+    mask = torch.ones(2, 7, dtype=torch.bool)
+    mask[1, 4:] = False
+    ahead = torch.ones(7, 7, dtype=torch.bool).triu(1) if causal else None
+    expected, _ = reference(x, x, x, key_padding_mask=~mask, attn_mask=ahead, need_weights=False)
+    torch.testing.assert_close(heads(x, causal=causal, mask=mask), expected, rtol=0, atol=bound)
+
+
+def test_cross_attention_parity_with_torch():
+    reference = nn.MultiheadAttention(15, 3, batch_first=True, dtype=torch.float64)
+    heads = copied(MultiHead(15, 3, Softmax()).double(), reference, 15)
+    x, other = torch.randn(2, 5, 15, dtype=torch.float64), torch.randn(2, 7, 15, dtype=torch.float64)
+    mask = torch.rand(2, 7) > 0.3
+    expected, _ = reference(x, other, other, key_padding_mask=~mask, need_weights=False)
+    torch.testing.assert_close(heads.recall(x, heads.remember(other, mask)), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_steps_equal_the_whole(name, masked):
+    heads = COMBINATIONS[name]().double()
+    x = torch.randn(2, 11, 12, dtype=torch.float64)
+    mask = torch.rand(2, 11) > 0.3 if masked else None
+    expected = heads(x, causal=True, mask=mask)
+    state, parts = heads.start(2), []
+    for start, end in ((0, 1), (1, 2), (2, 7), (7, 11)):
+        out, state = heads.step(x[:, start:end], state, mask=None if mask is None else mask[:, start:end])
+        parts.append(out)
+    assert state.length == 11
+    torch.testing.assert_close(torch.cat(parts, 1), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_a_reordered_state_goes_on_in_the_new_order(name):
+    heads, rows = COMBINATIONS[name]().double(), torch.tensor([1, 1, 0])
+    x = torch.randn(2, 6, 12, dtype=torch.float64)
+    _, state = heads.step(x[:, :4], heads.start(2))
+    out, _ = heads.step(x[rows, 4:], state.select(rows))
+    torch.testing.assert_close(out, heads(x[rows], causal=True)[:, 4:], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_every_parameter_learns(name):
+    heads = COMBINATIONS[name]()
+    heads(torch.randn(2, 11, 12), causal=True).square().sum().backward()
+    # the bias of the keys shifts all scores of a softmax alike, so it cannot learn there
+    silent = {n for n, p in heads.named_parameters() if p.grad is None or not p.grad.abs().max() > 1e-6}
+    assert silent <= {"key.bias"}
+
+
+def test_grouped_heads_share_keys():
+    heads = MultiHead(12, Heads(6, key_heads=2), Softmax())
+    assert heads.key.weight.shape == heads.value.weight.shape == (4, 12)
+    assert heads.start(1).attention.keys.shape == (1, 2, 0, 2)
+
+
+def test_head_count_changes_no_parameters():
+    """Worked by hand: 768 wide, one projection has 589,824 weights, the three 1,769,472, whatever the heads."""
+    for count in (1, 12):
+        heads = MultiHead(768, count, Softmax(), bias=False)
+        assert heads.query.weight.numel() == 589_824
+        assert sum(p.numel() for p in (heads.query.weight, heads.key.weight, heads.value.weight)) == 1_769_472
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="heads=5 must divide dim=12"):
+        MultiHead(12, 5, Softmax())
+    with pytest.raises(ValueError, match="key_heads=4 must divide heads=6"):
+        MultiHead(12, Heads(6, key_heads=4), Softmax())
+    with pytest.raises(ValueError, match="positions 'rope' relate places of one sequence"):
+        MultiHead(12, 3, Softmax(), Rope()).remember(torch.zeros(1, 2, 12))

@@ -1,0 +1,38 @@
+import pytest
+import torch
+
+from qkv.attention import Softmax, Taylor
+from qkv.positions import Alibi
+
+
+def test_slopes_of_the_paper():
+    assert Alibi(8).slopes.tolist() == [2.0**-n for n in range(1, 9)]
+    assert Alibi(6).slopes.tolist() == pytest.approx([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3])
+
+
+def test_bias_equals_a_plain_loop():
+    q = torch.zeros(1, 4, 3, 5, dtype=torch.float64)
+    queries, keys = torch.tensor([4, 9, 2]), torch.arange(7)
+    bias = Alibi(4).bias(q, queries, keys)
+    for h, slope in enumerate([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]):
+        for a, i in enumerate(queries.tolist()):
+            for b, j in enumerate(keys.tolist()):
+                assert float(bias[0, h, a, b]) == -slope * abs(i - j)
+
+
+def test_for_causal_softmax_the_decay_is_the_bias():
+    """exp(s - slope d) = exp(s) exp(-slope d): a softmax with the bias is an exp-weighted mean with the decay."""
+    q, k, v = (torch.randn(1, 4, 9, 5, dtype=torch.float64) for _ in range(3))
+    places, alibi = torch.arange(9), Alibi(4)
+    out = Softmax()(q, k, v, causal=True, bias=alibi.bias(q, places, places))
+    fading = torch.exp(-alibi.decay(q)[:, None, None] * (places[:, None] - places).clamp(min=0))
+    weights = (torch.exp(q @ k.mT / 5**0.5) * fading).tril()
+    torch.testing.assert_close(out, weights @ v / weights.sum(-1, keepdim=True), rtol=0, atol=1e-12)
+    weights = (Taylor().similarity(q / 5**0.5, k) * fading).tril()
+    out = Taylor()(q, k, v, causal=True, decay=alibi.decay(q))
+    torch.testing.assert_close(out, weights @ v / weights.sum(-1, keepdim=True), rtol=0, atol=1e-12)
+
+
+def test_built_for_other_heads():
+    with pytest.raises(ValueError, match="q has 3 heads, but alibi was built for 4"):
+        Alibi(4).decay(torch.zeros(1, 3, 2, 5))

@@ -1,0 +1,52 @@
+import pytest
+import torch
+
+from qkv.attention import Additive, Elu, Linear, Softmax, Taylor, kinds
+from qkv.layers import MultiHead
+from qkv.positions import T5, Alibi, Learned, Rope, Shaw, Sinusoidal, schemes
+
+# written down by hand: which scheme serves which kind
+SERVES = {
+    "sinusoidal": {"softmax", "additive", "linear", "elu", "taylor"},
+    "learned": {"softmax", "additive", "linear", "elu", "taylor"},
+    "rope": {"softmax", "linear", "taylor"},
+    "alibi": {"softmax", "additive", "linear", "elu", "taylor"},
+    "t5": {"softmax", "additive"},
+    "shaw": {"softmax"},
+}
+OURS = ("softmax", "additive", "linear", "elu", "taylor")
+
+
+@pytest.mark.parametrize("scheme", SERVES)
+def test_which_kinds_a_scheme_serves(scheme):
+    assert {kind for kind in OURS if schemes[scheme].serves(kinds[kind].accepts)} == SERVES[scheme]
+
+
+@pytest.mark.parametrize("positions", [T5(2, bidirectional=True), Shaw(4)])
+@pytest.mark.parametrize("attention", [Linear(), Elu(), Taylor()])
+def test_impossible_pairs_are_refused(positions, attention):
+    message = rf"positions '{positions.kind}' work by a bias, which attention kind '{attention.kind}' cannot.*use alibi"
+    with pytest.raises(ValueError, match=message):
+        MultiHead(8, 2, attention, positions)
+
+
+@pytest.mark.parametrize(("positions", "attention"), [(Rope(), Elu()), (Rope(), Additive(4)), (Shaw(4), Additive(4))])
+def test_more_impossible_pairs(positions, attention):
+    with pytest.raises(ValueError, match=f"'{positions.kind}'.*'{attention.kind}'"):
+        MultiHead(8, 2, attention, positions)
+
+
+@pytest.mark.parametrize("positions", [Sinusoidal(8), Learned(8, 5)])
+def test_input_positions_belong_to_the_model(positions):
+    with pytest.raises(ValueError, match=f"'{positions.kind}' are added to the model's input"):
+        MultiHead(8, 2, Softmax(), positions)
+
+
+def test_what_a_scheme_does_not_give():
+    q, places = torch.zeros(1, 2, 3, 4), torch.arange(3)
+    with pytest.raises(NotImplementedError, match="'alibi' give no rotation"):
+        Alibi(2).rotate(q, places)
+    with pytest.raises(NotImplementedError, match="'rope' give no bias"):
+        Rope().bias(q, places, places)
+    with pytest.raises(NotImplementedError, match="'rope' give no decay"):
+        Rope().decay(q)

@@ -1,0 +1,22 @@
+import pytest
+import torch
+
+from qkv.positions import Shaw
+
+
+def test_bias_equals_a_plain_loop():
+    positions = Shaw(key_dim=5, distance=2).double()
+    q = torch.randn(2, 3, 4, 5, dtype=torch.float64)
+    queries, keys = torch.arange(3, 7), torch.arange(7)
+    bias = positions.bias(q, queries, keys)
+    assert bias.shape == (2, 3, 4, 7)
+    for a, i in enumerate(queries.tolist()):
+        for j in keys.tolist():
+            vector = positions.table[max(-2, min(2, j - i)) + 2]
+            expected = (q[:, :, a] * vector).sum(-1) / 5**0.5
+            torch.testing.assert_close(bias[:, :, a, j], expected, rtol=0, atol=1e-12)
+
+
+def test_built_for_another_width():
+    with pytest.raises(ValueError, match="q has key_dim 4, but shaw was built for 5"):
+        Shaw(key_dim=5).bias(torch.zeros(1, 1, 2, 4), torch.arange(2), torch.arange(2))
