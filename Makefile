@@ -27,7 +27,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(READY)  ## speed and memory on this machine, written to benchmarks/results/
-	$(BIN)/python benchmarks/attention_cpu.py
+	$(BIN)/python -m benchmarks.attention_cpu
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -11,7 +11,8 @@ from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, Values, Weight
 def build(kind: str, **options: Any) -> Attention:
     """The mechanism of this name with these options; a kind with weights of its own is refused."""
     cls = kinds[kind]
-    parameters = inspect.signature(cls).parameters
+    unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = {name: p for name, p in inspect.signature(cls).parameters.items() if p.kind not in unnamed}
     needed = [name for name, p in parameters.items() if p.default is p.empty and name not in options]
     if needed:
         raise ValueError(

@@ -74,8 +74,9 @@ def draw(case: Case, mechanism: Attention) -> Inputs:
     q = normal(case.batch, case.heads, case.queries, case.key_dim)
     k = normal(case.batch, case.key_heads, case.keys, case.key_dim)
     v = normal(case.batch, case.key_heads, case.keys, case.value_dim)
-    largest = (q @ k.repeat_interleave(case.heads // case.key_heads, 1).mT).abs().amax() if q.numel() * k.numel() else 1
-    q = q * case.score / largest * case.key_dim**0.5
+    if q.numel() and k.numel():
+        largest = (q @ k.repeat_interleave(case.heads // case.key_heads, 1).mT).abs().max()
+        q = q * case.score / largest * case.key_dim**0.5
     mask = torch.rand(case.batch, case.keys, generator=random) > 1 / 3
     bias = normal(1, case.heads, case.queries, case.keys)
     decay = torch.rand(case.heads, generator=random, dtype=torch.float64)

@@ -8,7 +8,6 @@ It is a flat kernel: it tells keys apart poorly. Paper: https://arxiv.org/abs/20
 
 from typing import Self
 
-import torch
 from torch import Tensor
 
 from qkv.attention.base import check_backend, register
@@ -36,7 +35,7 @@ class Elu(FeatureMap):
         Not below exp(-40) = 4e-18, so that a product of two features never vanishes in float32:
         a query far below zero then still has a mean to take, where a plain elu(x) + 1 gives 0 / 0.
         """
-        return torch.where(x > 0, x + 1, x.clamp(-40, 0).exp())
+        return x.clamp(min=0) + x.clamp(-40, 0).exp()
 
     def feature_dim(self, key_dim: int) -> int:
         """As many as the key has numbers."""

@@ -164,16 +164,12 @@ class FeatureMap(Attention):
             whole, rest = divmod(shape.queries, self._chunk(shape.key_dim))
             inside = (whole * self._chunk(shape.key_dim) ** 2 + rest**2) if shape.causal else 0
         scores = {
-            "scores": shape.rows * inside * self._score_dim(shape.key_dim),
+            "scores": shape.rows * inside * shape.key_dim,
             "values": shape.rows * inside * shape.value_dim,
         }
         if backend == "reference":
             return scores
         return {**scores, **self._needed(shape, self.feature_dim(shape.key_dim))}
-
-    def _score_dim(self, key_dim: int) -> int:
-        """Multiplications of one similarity: all kinds here take a dot product as wide as the key."""
-        return key_dim
 
     def _choose(self, shape: Shape) -> str:
         if self.backend != "auto":
@@ -227,8 +223,11 @@ class FeatureMap(Attention):
         batch, key_heads, group, time, _ = q.shape
         asked = _in_rows(self._scaled(q))
         keys, values, features = self._prepared(k, v, *mask)
-        weights = self.similarity(asked, keys).view(batch * key_heads, group, time, time).tril()
         reading, past = self.features(asked), [x.flatten(0, 1) for x in sums]
+        # both are the similarity; the narrower product is the cheaper one
+        wide = features.shape[-1] > keys.shape[-1]
+        weights = self.similarity(asked, keys) if wide else torch.bmm(reading, features.transpose(1, 2))
+        weights = weights.view(batch * key_heads, group, time, time).tril()
         if constants:
             rate = constants[0].to(keys.dtype).repeat(batch)[:, None, None]
             age = torch.arange(1, time + 1, device=q.device, dtype=rate.dtype)

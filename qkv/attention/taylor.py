@@ -10,7 +10,7 @@ Paper: https://arxiv.org/abs/2402.18668.
 
 from functools import lru_cache
 from itertools import combinations_with_replacement
-from math import comb, factorial, prod
+from math import comb
 from typing import Self
 
 import torch
@@ -71,42 +71,37 @@ def taylor_features(x: Vectors, order: int) -> Features:
     """phi with phi(q).phi(k) = sum_(n <= order) (q.k)^n / n!, each monomial of x once.
 
     (q.k)^n / n! is the sum over multisets m of n indices of q^m k^m / prod(m_i!), m_i the multiplicities.
-    The monomials of degree <= order in x are those of degree = order in (1, x), so each degree is
-    one product of two gathers from the degree below. Any order, odd ones too. The constant comes last:
-    it is the largest term of most sums, and rounding is smallest when small terms are added first.
+    The monomials of degree <= order in x are those of degree = order in (x, 1), so each degree is one
+    product of two gathers from the degree below. The r-th time a variable enters, it enters as
+    x / sqrt(r): that makes prod(m_i!)^-0.5. The constant comes last: it is the largest term of most
+    sums, and rounding is smallest when small terms are added first. Any order, odd ones too.
     """
     if order < 0:
         raise ValueError(f"order must be at least 0, got {order}")
     if x.dim() == 1:
         return taylor_features(x[None], order)[0]
+    repeated = torch.cat([x[..., :0], *(x * r**-0.5 for r in range(1, order + 1))], -1)
     # feature-major inside: a gather then copies whole rows of tokens
-    variables = functional.pad(x.transpose(-1, -2), (0, 0, 0, 1), value=1.0)
-    monomials = variables if order else variables[..., -1:, :]
+    variables = functional.pad(repeated.transpose(-1, -2), (0, 0, 0, 1), value=1.0)
+    monomials = variables
     for parents, lasts in _tables(x.shape[-1], order, x.device):
         monomials = monomials.index_select(-2, parents) * variables.index_select(-2, lasts)
-    return (monomials * _coefficients(x.shape[-1], order, x.dtype, x.device)[:, None]).transpose(-1, -2)
+    return monomials.transpose(-1, -2)
 
 
 @lru_cache(maxsize=32)
 def _tables(key_dim: int, order: int, device: torch.device) -> tuple[tuple[Tensor, Tensor], ...]:
-    """For each degree from 2: which monomial of the degree below, times which variable (the last is the constant 1)."""
+    """For each degree from 2: which monomial of the degree below, times which variable.
+
+    Variable (r - 1) key_dim + i is x_i entering for the r-th time, the last one is the constant 1.
+    """
+    constant = order * key_dim
     tables = []
-    position: dict[tuple[int, ...], int] = {(variable,): variable for variable in range(key_dim + 1)}
+    position: dict[tuple[int, ...], int] = {(i,): i for i in range(key_dim)} | {(key_dim,): constant}
     for degree in range(2, order + 1):
         monomials = list(combinations_with_replacement(range(key_dim + 1), degree))
-        parents = torch.tensor([position[m[:-1]] for m in monomials], device=device)
-        lasts = torch.tensor([m[-1] for m in monomials], device=device)
-        tables.append((parents, lasts))
+        lasts = [constant if m[-1] == key_dim else (m.count(m[-1]) - 1) * key_dim + m[-1] for m in monomials]
+        parents = [position[m[:-1]] for m in monomials]
+        tables.append((torch.tensor(parents, device=device), torch.tensor(lasts, device=device)))
         position = {m: i for i, m in enumerate(monomials)}
     return tuple(tables)
-
-
-@lru_cache(maxsize=32)
-def _coefficients(key_dim: int, order: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """prod(m_i!)^-0.5 over the multiplicities of the real variables of each monomial."""
-
-    def squared(monomial: tuple[int, ...]) -> int:
-        return prod(factorial(monomial.count(variable)) for variable in set(monomial) - {key_dim})
-
-    monomials = combinations_with_replacement(range(key_dim + 1), order)
-    return torch.tensor([squared(m) ** -0.5 for m in monomials], dtype=dtype, device=device)

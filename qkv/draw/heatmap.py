@@ -33,7 +33,7 @@ def heatmaps(panels: Sequence[Panel], labels: Sequence[str], title: str) -> str:
     left = 12 + 8 * max(map(len, labels), default=0)
     side = _CELL * len(labels)
     width = left + len(panels) * (side + _GAP)
-    height = _TOP + _TITLE_SPACE + side + 8 + 7 * max(map(len, labels), default=0)
+    height = _TOP + _TITLE_SPACE + side + 20 + 9 * max(map(len, labels), default=0)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" font-family="system-ui, sans-serif" font-size="13">',

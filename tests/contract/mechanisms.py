@@ -9,7 +9,7 @@ def mechanisms() -> dict[str, type | object]:
     found = {name: kinds[name].example for name in kinds}
     found["softmax, window 4"] = lambda key_dim: Softmax(window=4)
     found["softmax, reference"] = lambda key_dim: Softmax(backend="reference", scale=0.3)
-    found["taylor, order 4"] = lambda key_dim: Taylor(order=4, chunk=5)
+    found["taylor, order 4"] = lambda key_dim: Taylor(order=4)
     found["taylor, scaled"] = lambda key_dim: Taylor(scale=0.7)
     return found
 

@@ -13,6 +13,7 @@ COMBINATIONS = {
     "softmax t5": lambda: MultiHead(12, 3, Softmax(), T5(3, bidirectional=False)),
     "softmax shaw": lambda: MultiHead(12, 3, Softmax(), Shaw(4, distance=2)),
     "softmax window alibi": lambda: MultiHead(12, 3, Softmax(window=4), Alibi(3)),
+    "softmax window shaw": lambda: MultiHead(12, 3, Softmax(window=4), Shaw(4, distance=3)),
     "additive t5": lambda: MultiHead(12, 3, Additive(4), T5(3, bidirectional=False)),
     "taylor rope grouped": lambda: MultiHead(12, Heads(6, key_heads=2, key_dim=4), Taylor(chunk=3), Rope()),
     "taylor alibi grouped": lambda: MultiHead(12, Heads(6, key_heads=2), Taylor(chunk=3), Alibi(6)),

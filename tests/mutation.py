@@ -1,0 +1,155 @@
+"""Break one line of the library at a time and see that the tests notice: `python -m tests.mutation`.
+
+Each mutant is a copy of the package with one text replaced. A mutant that survives is a hole in the
+tests. The unbroken copy runs first and must pass, so that a kill means something.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+TESTS = ("tests/attention", "tests/positions", "tests/layers", "tests/cost/test_record.py", "tests/cost/test_count.py")
+CONTRACT = "tests/contract"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One line, broken."""
+
+    file: str
+    before: str
+    after: str
+
+
+MUTANTS = (
+    # scale
+    Mutant("attention/softmax.py", "q.shape[-1] ** -0.5 if self.scale", "q.shape[-1] ** -1.0 if self.scale"),
+    Mutant("attention/softmax.py", "scale=scale,", "scale=None,"),
+    Mutant("attention/taylor.py", "return key_dim**-0.5", "return key_dim**-0.25"),
+    Mutant("attention/linear.py", "return key_dim**-0.5", "return 1.0"),
+    Mutant("attention/elu.py", "return 1.0", "return key_dim**-0.5"),
+    # the weight itself
+    Mutant("attention/taylor.py", "x, total, value=1 / n", "x, total, value=1.0"),
+    Mutant("attention/taylor.py", "x * r**-0.5", "x * r**-1.0"),
+    Mutant("attention/taylor.py", "constant if m[-1] == key_dim", "constant if m[-1] == key_dim - 1"),
+    Mutant("attention/elu.py", "x.clamp(min=0) + ", "2 * x.clamp(min=0) + "),
+    Mutant("attention/additive.py", "torch.tanh(", "torch.sigmoid("),
+    # masks
+    Mutant("attention/masking.py", "seen = key <= position", "seen = key <= position + 1"),
+    Mutant("attention/masking.py", "seen &= key > position - window", "seen &= key >= position - window"),
+    Mutant("attention/masking.py", "return x.masked_fill(~seen[:, None, :, None], 0)", "return x"),
+    Mutant("attention/masking.py", "pairs if seen is None else seen & pairs", "pairs"),
+    Mutant("attention/scored.py", ".softmax(-1).masked_fill(hidden, 0)", ".softmax(-1)"),
+    Mutant("attention/softmax.py", "bias if seen is None else bias.masked_fill(~seen, -torch.inf)", "bias"),
+    Mutant("attention/feature_map.py", "self.features(keys).masked_fill(hidden, 0)", "self.features(keys)"),
+    Mutant("attention/feature_map.py", ".transpose(1, 2)[:, None], 0)", ".transpose(1, 2)[:, None], 1)"),
+    Mutant("attention/feature_map.py", "group, time, time).tril()", "group, time, time).tril(-1)"),
+    # normaliser
+    Mutant(
+        "attention/masking.py", "numerator / denominator.masked_fill(denominator == 0, 1)", "numerator / denominator"
+    ),
+    Mutant("attention/feature_map.py", "sums[1] + features.sum(1)", "features.sum(1)"),
+    Mutant("attention/feature_map.py", "weights.sum(-1, keepdim=True) + _row_product", "_row_product"),
+    # chunk offsets and the state between them
+    Mutant(
+        "attention/feature_map.py",
+        "torch.baddbmm(sums[0].flatten(0, 1), read,",
+        "torch.baddbmm(0 * sums[0].flatten(0, 1), read,",
+    ),
+    Mutant("attention/scan.py", "outputs[..., start:end, :] = output", "outputs[..., : end - start, :] = output"),
+    Mutant("attention/scan.py", "carry_gradient = tuple(found[1])", "carry_gradient = tuple(0 * x for x in found[1])"),
+    Mutant("attention/scan.py", "total.add_(part)", "total.copy_(part)"),
+    Mutant(
+        "attention/softmax.py", "first = max(start - self.window + 1, 0)", "first = max(start - self.window + 2, 0)"
+    ),
+    Mutant(
+        "attention/memory.py", "tuple(x[rows] for x in self.sums)", "tuple(x[rows.sort().values] for x in self.sums)"
+    ),
+    Mutant("attention/cache.py", "torch.cat((past, new), 1)", "torch.cat((new, past), 1)"),
+    Mutant("attention/cache.py", "start = self._end - self.reach", "start = 0"),
+    Mutant("attention/cache.py", "self._continued = True", "self._continued = False"),
+    Mutant("attention/cache.py", "type(self)(self.keys[rows],", "type(self)(self.keys[rows.sort().values],"),
+    # decay
+    Mutant("attention/feature_map.py", "(time - age)[:, None]", "(time - age + 1)[:, None]"),
+    Mutant("attention/feature_map.py", "torch.exp(-rate * time)", "torch.exp(-rate * (time - 1))"),
+    Mutant("attention/feature_map.py", "return torch.exp(-rate * distance)", "return torch.exp(-rate * 2 * distance)"),
+    # heads and precision
+    Mutant(
+        "attention/base.py", "x.repeat_interleave(heads // x.shape[1], dim=1)", "x.repeat(1, heads // x.shape[1], 1, 1)"
+    ),
+    Mutant("attention/base.py", "return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x", "return x"),
+    # positions
+    Mutant("positions/rope.py", "left * cosine - right * sine", "left * cosine + right * sine"),
+    Mutant("positions/alibi.py", "range(1, 2 * lower + 1, 2)", "range(2, 2 * lower + 1, 2)"),
+    Mutant("positions/t5.py", "side = (offset > 0) * buckets", "side = (offset >= 0) * buckets"),
+    Mutant("positions/shaw.py", "key_index - query_index[:, None]", "query_index[:, None] - key_index"),
+    Mutant("positions/sinusoidal.py", "(turn.sin(), turn.cos())", "(turn.cos(), turn.sin())"),
+    # layers
+    Mutant(
+        "layers/multi_head.py",
+        "index = torch.arange(past.length, end,",
+        "index = torch.arange(past.length + 1, end + 1,",
+    ),
+    Mutant(
+        "layers/multi_head.py",
+        "torch.arange(past.length - past.reach, end,",
+        "torch.arange(past.reach + end - past.length,",
+    ),
+    Mutant("layers/convolution.py", "seen[:, x.shape[1] :]", "seen[:, : self.width - 1]"),
+    Mutant(
+        "layers/residual.py", "return self.norm(x + self.dropout(layer(x)))", "return self.norm(self.dropout(layer(x)))"
+    ),
+    # costs
+    Mutant("cost/record.py", "ramp * (ramp + 1) // 2", "ramp * ramp // 2"),
+    Mutant(
+        "attention/feature_map.py",
+        "whole * self._chunk(shape.key_dim) ** 2 + rest**2",
+        "whole * self._chunk(shape.key_dim) ** 2",
+    ),
+)
+
+
+def run_tests(mutant: Mutant | None) -> bool:
+    """Whether the tests pass on a copy that is broken in this way."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in ("qkv", "tests", "examples"):
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        if mutant is not None:
+            path = copy / "qkv" / mutant.file
+            text = path.read_text()
+            if text.count(mutant.before) != 1:
+                raise ValueError(f"{mutant.file} has {text.count(mutant.before)} times {mutant.before!r}, expected 1")
+            path.write_text(text.replace(mutant.before, mutant.after))
+        # an editable install would win over the copy only if it came first on the path; `-m` puts the folder first
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment.pop("PYTEST_XDIST_WORKER", None)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
+        done = subprocess.run([*command, *TESTS, CONTRACT], cwd=copy, env=environment, capture_output=True, check=False)
+        if done.returncode not in (0, 1):
+            raise RuntimeError(f"pytest did not run on {mutant}: {done.stdout.decode()[-2000:]}")
+        return done.returncode == 0
+
+
+def survivors() -> list[Mutant]:
+    """The mutants that no test notices."""
+    if not run_tests(None):
+        raise RuntimeError("the tests fail on the unbroken copy; mend that first")
+    with ThreadPoolExecutor(2) as pool:
+        passed = list(pool.map(run_tests, MUTANTS))
+    return [mutant for mutant, survived in zip(MUTANTS, passed, strict=True) if survived]
+
+
+if __name__ == "__main__":
+    alive = survivors()
+    for mutant in alive:
+        sys.stdout.write(f"survived: {mutant.file}: {mutant.before!r} -> {mutant.after!r}\n")
+    sys.stdout.write(f"{len(MUTANTS) - len(alive)} of {len(MUTANTS)} mutants caught\n")
+    sys.exit(bool(alive))

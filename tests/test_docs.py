@@ -1,0 +1,56 @@
+"""Documents that run, and figures that come from result files."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.attention_cpu import RESULTS, table
+from examples.attention_picture import picture
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_python_in_documents_runs(path, capsys):
+    blocks = re.findall(r"```python\n(.*?)```", path.read_text(), re.S)
+    exec("\n".join(blocks), {})
+
+
+def test_the_readme_has_blocks_to_run():
+    assert (ROOT / "README.md").read_text().count("```python") >= 4
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    targets = re.findall(r"\]\((?!http)([^)#]+)", path.read_text())
+    assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+def test_the_speed_table_is_that_of_the_result_file():
+    assert table(json.loads(RESULTS.read_text())) in (ROOT / "README.md").read_text()
+
+
+def test_the_picture_is_what_the_example_draws():
+    def numbers(svg):
+        return [float(number) for number in re.findall(r": (-?\d+\.\d+)</title>", svg)]
+
+    committed = numbers((ROOT / "docs" / "attention.svg").read_text())
+    assert len(committed) == 5 * 11 * 11
+    assert committed == pytest.approx(numbers(picture()), abs=1e-3)
+
+
+def test_only_chosen_dependencies():
+    """Each dependency has its sentence of reason."""
+    text = (ROOT / "pyproject.toml").read_text()
+    names = set(re.findall(r'"([a-z-]+)>=[\d.]+"', text))
+    reasons = (ROOT / "docs" / "dependencies.md").read_text()
+    assert len(names) >= 10
+    assert [name for name in names if name not in reasons] == []

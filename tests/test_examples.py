@@ -1,0 +1,35 @@
+"""Every example runs as its first line says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(*arguments):
+    done = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_every_example_is_tried():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} - {"__init__"} == {
+        "attention_picture",
+        "recall_a_string",
+        "relu_kind",
+    }
+
+
+def test_attention_picture(tmp_path):
+    out = tmp_path / "picture.svg"
+    assert "5 kinds" in run(EXAMPLES / "attention_picture.py", out)
+    assert out.read_text().count("<rect") == 1 + 5 * (11 * 11 + 1)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "taylor", "linear", "elu"])
+def test_recall_a_string(kind):
+    """A tiny training run, and the sentence comes back letter by letter."""
+    assert run(EXAMPLES / "recall_a_string.py", kind).rstrip().endswith("attention is a weighted mean of values.")

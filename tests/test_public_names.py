@@ -1,0 +1,53 @@
+"""What people may import, written down: a change here is a change for them."""
+
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import qkv
+
+PUBLIC = {
+    "qkv": "attend weights",
+    "qkv.attention": "Additive Attention Case Elu FeatureMap KeyValues Linear Memory Result Scored Softmax State "
+    "Taylor attend build check kinds register taylor_features weights",
+    "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal T5 refuse register schemes",
+    "qkv.layers": "Context DecoderBlock EncoderBlock FeedForward Heads HeadsState MultiHead NormAfter NormBefore "
+    "ShortConvolution",
+    "qkv.cost": "Cost Measurement Shape UncountedError causal_pairs count_multiplications measure",
+    "qkv.draw": "Panel heatmaps",
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names(module):
+    text = Path(import_module(module).__file__).read_text()
+    exported = {line.rsplit(" as ", 1)[1] for line in text.splitlines() if " import " in line and " as " in line}
+    assert exported == set(PUBLIC[module].split())
+
+
+def test_every_mechanism_file_is_in_the_table_of_contents():
+    """A file with a registered kind that nobody imports would silently not be there."""
+    for package in ("attention", "positions"):
+        folder = Path(qkv.__file__).parent / package
+        contents = (folder / "__init__.py").read_text()
+        registered = [path.stem for path in folder.glob("*.py") if "\n@register(" in path.read_text()]
+        assert len(registered) >= 5
+        assert [name for name in registered if f"from .{name} import" not in contents] == []
+
+
+def test_import_is_lazy():
+    code = "import sys, qkv; assert 'torch' not in sys.modules; qkv.attend; assert 'torch' in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_unknown_name():
+    with pytest.raises(AttributeError, match="module 'qkv' has no attribute 'atend'"):
+        qkv.atend  # noqa: B018
+
+
+def test_version_is_that_of_the_package():
+    assert qkv.__version__ == version("qkv")

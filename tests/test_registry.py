@@ -1,0 +1,67 @@
+import subprocess
+import sys
+
+import pytest
+
+from qkv.registry import Registry, unknown
+
+
+def test_a_name_is_taken_once():
+    table = Registry("thing", group="qkv.none")
+
+    @table.register("first")
+    class First:
+        pass
+
+    assert table["first"] is First
+    assert First.kind == "first"
+    assert list(table) == ["first"]
+    assert table.register("first")(First) is First
+    with pytest.raises(ValueError, match="thing 'first' is already tests.*First"):
+        table.register("first")(type("Second", (), {}))
+
+
+def test_unknown_names_the_nearest_and_all():
+    assert str(unknown("kind", "softmx", ["taylor", "softmax"])) == (
+        "unknown kind 'softmx'; did you mean 'softmax'? (there are: softmax, taylor)"
+    )
+    assert "did you mean" not in str(unknown("kind", "zzz", ["taylor", "softmax"]))
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A package as pip would leave it, with an entry point into our table."""
+
+    def install(module_text):
+        (tmp_path / "somebody.py").write_text(module_text)
+        about = tmp_path / "somebody-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: somebody\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text("[qkv.attention]\ntheirs = somebody\n")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    return install
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_a_kind_from_an_installed_package(installed):
+    installed(
+        "from qkv.attention import Softmax, register, Scored\n"
+        "@register('theirs')\n"
+        "class Theirs(Softmax):\n"
+        "    'A kind of somebody else.'\n"
+    )
+    done = run("from qkv.attention import kinds; print(list(kinds), kinds['theirs'].kind)")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "'theirs'" in done.stdout
+
+
+def test_a_broken_package_warns_and_breaks_nothing(installed):
+    installed("raise RuntimeError('half installed')\n")
+    done = run("from qkv.attention import kinds; print(list(kinds))")
+    assert done.returncode == 0
+    assert "softmax" in done.stdout
+    assert "plugin 'theirs' (somebody) failed to load: half installed" in done.stderr

@@ -1,0 +1,44 @@
+"""The speed that is promised, at 0.8 of the figure, since machines are shared: ratios from one run, never seconds."""
+
+import math
+
+import pytest
+
+from qkv.cli.bench import run
+
+pytestmark = pytest.mark.slow
+NOISE = 0.8
+
+
+@pytest.fixture(scope="module")
+def forward():
+    return run([4096, 8192, 32768], ["taylor", "linear", "elu"], backward=False, device="cpu")
+
+
+def ratio(rows, kind, tokens):
+    return next(row.ratio_to_softmax for row in rows if (row.kind, row.tokens) == (kind, tokens))
+
+
+def test_taylor_and_linear_against_softmax(forward):
+    assert ratio(forward, "taylor", 8192) >= NOISE * 6
+    assert ratio(forward, "taylor", 32768) >= NOISE * 20
+    assert ratio(forward, "linear", 32768) >= NOISE * 45
+
+
+def test_taylor_with_backward_against_softmax():
+    rows = run([32768], ["taylor"], backward=True, device="cpu")
+    assert ratio(rows, "taylor", 32768) >= NOISE * 10
+
+
+@pytest.mark.parametrize("kind", ["taylor", "linear", "elu"])
+def test_time_grows_linearly(forward, kind):
+    first, *_, last = (row.milliseconds for row in forward if row.kind == kind)
+    assert math.log(last / first) / math.log(32768 / 4096) <= 1.15 / NOISE
+
+
+@pytest.mark.parametrize(("kind", "key_dim"), [("taylor", 16), ("linear", 64), ("elu", 64)])
+def test_memory_is_that_of_the_inputs(forward, kind, key_dim):
+    """No tolerance: bytes are counted, not timed."""
+    (peak,) = (row.peak_bytes for row in forward if (row.kind, row.tokens) == (kind, 32768))
+    inputs_and_output = 8 * 32768 * (2 * key_dim + 2 * 64) * 4
+    assert peak <= 3 * inputs_and_output
