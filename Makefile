@@ -6,6 +6,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 
+# the same tests with every annotated shape checked; bad input is left to our own errors
+SHAPES := --jaxtyping-packages=qkv,beartype.beartype tests/layers tests/positions tests/contract -k "not bad_input"
+
 .PHONY: run test check lint bench clean
 
 run: $(READY)  ## prove every attention kind, then draw them
@@ -13,12 +16,12 @@ run: $(READY)  ## prove every attention kind, then draw them
 	$(BIN)/python examples/attention_picture.py attention.svg
 
 test: lint  ## everything that needs no GPU
-	$(BIN)/python -m pytest -q -m "not gpu" -n 2 --dist loadscope -m "not gpu and not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not gpu and not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(SHAPES)
 	$(BIN)/python -m pytest -q -m "slow and not gpu"
-	$(BIN)/python -m pytest -q -m "not gpu and not slow" --jaxtyping-packages=qkv,beartype.beartype tests/shapes
 
 check: lint  ## the quick part, for the inner loop
-	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not gpu and not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not gpu and not slow"
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

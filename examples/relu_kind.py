@@ -5,8 +5,6 @@
 A package would name this module in its entry-point group `qkv.attention` instead.
 """
 
-from typing import Self
-
 import torch
 from torch import Tensor
 
@@ -38,6 +36,6 @@ class Relu(FeatureMap):
         return 1.0
 
     @classmethod
-    def example(cls, key_dim: int) -> Self:
+    def example(cls, key_dim: int) -> "Relu":
         """There is nothing to choose."""
         return cls()

@@ -19,7 +19,7 @@ _SECOND_FACTOR = 0x94D049BB133111EB
 
 
 def derive(seed: int, purpose: str, *ids: int) -> int:
-    """A number of 63 bits: the first 8 bytes of blake2b of the JSON list [seed, purpose, ids...], without the lowest bit.
+    """A number of 63 bits: the 8-byte blake2b of the JSON list [seed,purpose,ids...], big-endian, less its lowest bit.
 
     JSON keeps (1, 23) and (12, 3) apart, and the number is the same on every machine and in every version.
     """
@@ -43,7 +43,7 @@ def generator(seed: int, purpose: str, *ids: int, device: torch.device | str = "
 
 
 def uniforms(key: int, numbers: Int64[Tensor, "*axes"]) -> Float64[Tensor, "*axes"]:
-    """One number of [0, 1) for each of `numbers`: outputs number 0, 1, ... of SplitMix64 started at `key`, 53 bits each.
+    """For each of `numbers` that output of SplitMix64 started at `key`, counted from 0: 53 bits, as a number of [0, 1).
 
         x = key + (number + 1) golden;   x = (x ^ x >> 30) a;   x = (x ^ x >> 27) b;   x ^ x >> 31     (mod 2^64)
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from hashlib import file_digest, sha256
 from importlib.metadata import PackageNotFoundError, distribution
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
@@ -68,7 +68,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return _from_json(file.read(), path)
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BufferedReader:
     """Open for reading; a missing file is answered with the nearest name in its folder."""
     try:
         return path.open("rb")
@@ -112,17 +112,13 @@ def save_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def verify_folder(folder: Path) -> None:
     """Raise a QkvError that names the first file that is not as it was saved."""
-    entries = _entries(folder)
-    for name, entry in entries.items():
+    for name, entry in _entries(folder).items():
         with _member(folder, name) as file:
             entry.check(folder, name, file, os.fstat(file.fileno()).st_size)
-    for name in sorted({path.name for path in folder.iterdir()} - {MANIFEST, *entries}):
-        raise QkvError(f"{name} is not in {MANIFEST}", folder)
 
 
 def read_folder(folder: Path) -> dict[str, bytes]:
     """The contents of every file of a folder, after proof that they are as they were saved."""
-    verify_folder(folder)
     contents = {}
     for name, entry in _entries(folder).items():
         with _member(folder, name) as file:
@@ -136,17 +132,15 @@ def newest_good(parent: Path) -> tuple[Path | None, list[QkvError]]:
     """The highest step-XXXXXXXX folder that verifies, and what was wrong with those above it."""
     if not parent.exists():
         return None, []
-    if not parent.is_dir():
-        raise QkvError(f"{_name(parent)} is a file, but a folder is expected", parent.parent)
-    steps = ((int(match[1]), path) for path in parent.iterdir() if (match := _STEP.fullmatch(path.name)))
+    steps = ((int(match[1]), name) for name in _names(parent) if (match := _STEP.fullmatch(name)))
     problems: list[QkvError] = []
-    for _, path in sorted(steps, reverse=True):
+    for _, name in sorted(steps, reverse=True):
         try:
-            verify_folder(path)
+            verify_folder(parent / name)
         except QkvError as error:
             problems.append(error)
         else:
-            return path, problems
+            return parent / name, problems
     return None, problems
 
 
@@ -155,11 +149,11 @@ def remove_stale(parent: Path) -> list[Path]:
 
     What a living process is writing stays; what carries our own number is of an earlier process that had it.
     """
-    if not parent.is_dir():
+    if not parent.exists():
         return []
     removed = []
-    for path in sorted(parent.iterdir()):
-        match = _TEMPORARY.fullmatch(path.name)
+    for name in _names(parent):
+        path, match = parent / name, _TEMPORARY.fullmatch(name)
         if match is None or _writing(int(match[1])):
             continue
         if path.is_dir() and not path.is_symlink():
@@ -194,7 +188,7 @@ class _Entry:
     bytes: int
     sha256: str
 
-    def check(self, folder: Path, name: str, file: BinaryIO, size: int) -> None:
+    def check(self, folder: Path, name: str, file: BufferedReader | BytesIO, size: int) -> None:
         if size != self.bytes:
             raise QkvError(f"{name} has {size} bytes, but {MANIFEST} says {self.bytes}", folder)
         if file_digest(file, "sha256").hexdigest() != self.sha256:
@@ -202,8 +196,7 @@ class _Entry:
 
 
 def _entries(folder: Path) -> dict[str, _Entry]:
-    if not folder.is_dir():
-        raise _missing("folder", folder)
+    names = _names(folder)
     with _member(folder, MANIFEST) as file:
         listed = _from_json(file.read(), folder / MANIFEST).get("files")
     if not isinstance(listed, dict):
@@ -215,7 +208,21 @@ def _entries(folder: Path) -> dict[str, _Entry]:
         if not isinstance(entry, dict) or entry.keys() != {"bytes", "sha256"}:
             raise QkvError(f"{MANIFEST} does not give bytes and sha256 of {name}", folder)
         entries[name] = _Entry(entry["bytes"], entry["sha256"])
+    for name in names:
+        if name != MANIFEST and name not in entries:
+            raise QkvError(f"{name} is not in {MANIFEST}", folder)
     return entries
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        raise _missing("folder", folder) from None
+    except NotADirectoryError:
+        raise QkvError(f"{_name(folder)} is a file, but a folder is expected", folder.parent) from None
+    except OSError as error:
+        raise QkvError(f"{_name(folder)} cannot be read ({error.strerror})", folder.parent) from error
 
 
 def _plain(name: str) -> bool:
@@ -223,7 +230,7 @@ def _plain(name: str) -> bool:
 
 
 @contextmanager
-def _member(folder: Path, name: str) -> Iterator[BinaryIO]:
+def _member(folder: Path, name: str) -> Iterator[BufferedReader]:
     path = folder / name
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
@@ -250,11 +257,11 @@ def _from_json(data: bytes, path: Path) -> dict[str, Any]:
         raise QkvError(f"{path.name} is not JSON or is truncated ({error})", path.parent) from None
     if not isinstance(record, dict):
         raise QkvError(f"{path.name} must hold a JSON object, but holds a {type(record).__name__}", path.parent)
-    form = record.pop("format", None)
-    if type(form) is not int or form < 1:
-        raise QkvError(f'{path.name} must have a "format" of 1 to {FORMAT}, but has {form!r}', path.parent)
-    if form > FORMAT:
-        raise QkvError(f"{path.name} has format {form}, but this version of qkv reads up to {FORMAT}", path.parent)
+    number = record.pop("format", None)
+    if type(number) is not int or number < 1:
+        raise QkvError(f'{path.name} must have a "format" of 1 to {FORMAT}, but has {number!r}', path.parent)
+    if number > FORMAT:
+        raise QkvError(f"{path.name} has format {number}, but this version of qkv reads up to {FORMAT}", path.parent)
     return record
 
 
@@ -269,7 +276,8 @@ def _saving(path: Path, needed: int) -> Iterator[None]:
     except OSError as error:
         room = ""
         if error.errno in _NO_ROOM:
-            room = f": {needed:,} bytes are needed, {shutil.disk_usage(path.parent).free:,} are free"
+            there = next(parent for parent in path.absolute().parents if parent.exists())
+            room = f": {needed:,} bytes are needed, {shutil.disk_usage(there).free:,} are free"
         raise QkvError(f"cannot save {path.name} ({error.strerror}){room}", path.parent) from error
 
 
@@ -326,13 +334,15 @@ def _writing(process: int) -> bool:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
-        return True
+    except PermissionError:  # it lives, and is somebody else's
+        pass
     return True
 
 
 def _missing(kind: str, path: Path) -> QkvError:
-    siblings = sorted(sibling.name for sibling in path.parent.iterdir()) if path.parent.is_dir() else []
+    siblings: list[str] = []
+    with suppress(OSError):
+        siblings = sorted(os.listdir(path.parent))
     nearest = get_close_matches(path.name, siblings, n=1)
     return QkvError(f"there is no {kind} {_name(path)}", path.parent, nearest[0] if nearest else "")
 

@@ -6,8 +6,6 @@ Paper: https://arxiv.org/abs/1409.0473. It has weights of its own, shared by all
 built, not named. There is no scale: w learns it.
 """
 
-from typing import Self
-
 import torch
 from torch import nn
 
@@ -68,6 +66,6 @@ class Additive(Scored):
         )
 
     @classmethod
-    def example(cls, key_dim: int) -> Self:
+    def example(cls, key_dim: int) -> "Additive":
         """As wide inside as the keys."""
         return cls(key_dim)

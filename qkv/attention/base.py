@@ -5,14 +5,14 @@ Layout everywhere (batch, heads, time, dim), as in torch's `scaled_dot_product_a
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from qkv.cost import Cost, Shape
 from qkv.registry import Registry
-from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, Rows, Values, Weights
+from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, Rows, StepBias, Values, Weights
 
 
 class State(ABC):
@@ -32,7 +32,7 @@ class State(ABC):
         """How many past keys can still be addressed one by one (0 if they are folded together)."""
 
     @abstractmethod
-    def select(self, rows: Rows) -> Self:
+    def select(self, rows: Rows) -> "State":
         """The state of these sequences of the batch, in this order: beam search reorders with it."""
 
 
@@ -108,7 +108,7 @@ class Attention(nn.Module, ABC):
         state: State,
         *,
         mask: Mask | None = None,
-        bias: Bias | None = None,
+        bias: StepBias | None = None,
         decay: Decay | None = None,
     ) -> tuple[Outputs, State]:
         """One or more new tokens after those in `state`; equals the causal `forward` over all of them."""
@@ -119,7 +119,7 @@ class Attention(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def example(cls, key_dim: int) -> Self:
+    def example(cls, key_dim: int) -> "Attention":
         """A small one, to test with."""
 
 

@@ -1,7 +1,5 @@
 """The state of mechanisms that need every key again: keys and values, one after the other."""
 
-from typing import Self
-
 import torch
 from torch import Tensor
 
@@ -37,28 +35,28 @@ class KeyValues(State):
         """Keys held."""
         return self.keys.shape[2]
 
-    def append(self, k: Keys, v: Values, mask: Mask | None) -> Self:
+    def append(self, k: Keys, v: Values, mask: Mask | None) -> "KeyValues":
         """The state with these tokens after those that are held."""
         if self._continued:
             raise ValueError("this State was continued already, in place; branch from it with select(rows) before")
         if torch.is_inference_mode_enabled():
             return self._append_in_place(k, v, mask)
         keys, values = torch.cat((self.keys, k), 2), torch.cat((self.values, v), 2)
-        return type(self)(keys, values, self.length + k.shape[2], self._append_mask(k, mask), self.capacity)
+        return KeyValues(keys, values, self.length + k.shape[2], self._append_mask(k, mask), self.capacity)
 
-    def trim(self, window: int | None) -> Self:
+    def trim(self, window: int | None) -> "KeyValues":
         """Only the last `window` tokens; the state itself is changed, being the caller's own."""
         if window is not None and self.reach > window:
             self.keys, self.values = self.keys[:, :, -window:], self.values[:, :, -window:]
             self.mask = None if self.mask is None else self.mask[:, -window:]
         return self
 
-    def select(self, rows: Rows) -> Self:
+    def select(self, rows: Rows) -> "KeyValues":
         """A copy of these sequences, with room of its own."""
         mask = None if self.mask is None else self.mask[rows]
-        return type(self)(self.keys[rows], self.values[rows], self.length, mask, self.capacity)
+        return KeyValues(self.keys[rows], self.values[rows], self.length, mask, self.capacity)
 
-    def _append_in_place(self, k: Keys, v: Values, mask: Mask | None) -> Self:
+    def _append_in_place(self, k: Keys, v: Values, mask: Mask | None) -> "KeyValues":
         new = k.shape[2]
         if self._buffers is None or self._end + new > self._buffers[0].shape[2]:
             self._make_room(new)
@@ -68,7 +66,7 @@ class KeyValues(State):
         keys, values = self._buffers
         keys[:, :, self._end : end] = k
         values[:, :, self._end : end] = v
-        following = type(self)(
+        following = KeyValues(
             keys[:, :, start:end], values[:, :, start:end], self.length + new, self._append_mask(k, mask), self.capacity
         )
         following._buffers, following._end = self._buffers, end

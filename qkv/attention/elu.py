@@ -6,13 +6,9 @@ phi(x) is x + 1 for x > 0 and exp(x) below: always positive, so the weights are 
 It is a flat kernel: it tells keys apart poorly. Paper: https://arxiv.org/abs/2006.16236.
 """
 
-from typing import Self
-
-from torch import Tensor
-
 from qkv.attention.base import check_backend, register
 from qkv.attention.feature_map import FeatureMap
-from qkv.shapes import Features, Vectors
+from qkv.shapes import Answering, Asking, Features, Similarities, Vectors
 
 
 @register("elu")
@@ -25,7 +21,7 @@ class Elu(FeatureMap):
         self.chunk = chunk
         self.backend = check_backend("elu", backend, self.backends)
 
-    def similarity(self, q: Vectors, k: Vectors) -> Tensor:
+    def similarity(self, q: Asking, k: Answering) -> Similarities:
         """phi(q).phi(k)"""
         return self.features(q) @ self.features(k).transpose(-1, -2)
 
@@ -46,6 +42,6 @@ class Elu(FeatureMap):
         return 1.0
 
     @classmethod
-    def example(cls, key_dim: int) -> Self:
+    def example(cls, key_dim: int) -> "Elu":
         """Short chunks, so that short sequences have several."""
         return cls(chunk=5)

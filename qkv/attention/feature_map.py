@@ -21,7 +21,22 @@ from qkv.attention.masking import blank, safe_divide, visible
 from qkv.attention.memory import Memory
 from qkv.attention.scan import Tensors, scan
 from qkv.cost import Cost, Shape
-from qkv.shapes import Bias, Decay, Features, Keys, Mask, Outputs, Queries, Values, Vectors, Weights
+from qkv.shapes import (
+    Answering,
+    Asking,
+    Bias,
+    Decay,
+    Features,
+    Keys,
+    Mask,
+    Outputs,
+    Queries,
+    Similarities,
+    StepBias,
+    Values,
+    Vectors,
+    Weights,
+)
 
 
 class FeatureMap(Attention):
@@ -36,7 +51,7 @@ class FeatureMap(Attention):
     chunk: int | None
 
     @abstractmethod
-    def similarity(self, q: Vectors, k: Vectors) -> Tensor:
+    def similarity(self, q: Asking, k: Answering) -> Similarities:
         """The law: the unnormalised weight of each pair, (..., queries, keys); `q` is scaled."""
 
     @abstractmethod
@@ -112,7 +127,7 @@ class FeatureMap(Attention):
         state: State,
         *,
         mask: Mask | None = None,
-        bias: Bias | None = None,
+        bias: StepBias | None = None,
         decay: Decay | None = None,
     ) -> tuple[Outputs, Memory]:
         """Walk the new tokens from where the memory stands.

@@ -7,13 +7,9 @@ Training needs a norm on the output (`MultiHead(output_norm=...)`): without one 
 Paper: https://arxiv.org/abs/2006.16236 (with the identity as its map).
 """
 
-from typing import Self
-
-from torch import Tensor
-
 from qkv.attention.base import check_backend, register
 from qkv.attention.feature_map import FeatureMap
-from qkv.shapes import Features, Vectors
+from qkv.shapes import Answering, Asking, Features, Similarities, Vectors
 
 
 @register("linear")
@@ -29,7 +25,7 @@ class Linear(FeatureMap):
         self.chunk = chunk
         self.backend = check_backend("linear", backend, self.backends)
 
-    def similarity(self, q: Vectors, k: Vectors) -> Tensor:
+    def similarity(self, q: Asking, k: Answering) -> Similarities:
         """q.k"""
         return q @ k.transpose(-1, -2)
 
@@ -46,6 +42,6 @@ class Linear(FeatureMap):
         return key_dim**-0.5
 
     @classmethod
-    def example(cls, key_dim: int) -> Self:
+    def example(cls, key_dim: int) -> "Linear":
         """Short chunks, so that short sequences have several."""
         return cls(chunk=5)

@@ -1,7 +1,6 @@
 """The state of mechanisms that fold keys and values into sums: of fixed size, however many tokens came."""
 
 from dataclasses import dataclass
-from typing import Self
 
 from torch import Tensor
 
@@ -27,6 +26,6 @@ class Memory(State):
         """No key can be addressed any more."""
         return 0
 
-    def select(self, rows: Rows) -> Self:
+    def select(self, rows: Rows) -> "Memory":
         """A copy of these sequences."""
-        return type(self)(tuple(x[rows] for x in self.sums), self.length)
+        return Memory(tuple(x[rows] for x in self.sums), self.length)

@@ -10,7 +10,7 @@ from qkv.attention.base import Attention, State, expand_heads, widen
 from qkv.attention.cache import KeyValues
 from qkv.attention.inputs import Extras, check_inputs
 from qkv.attention.masking import blank, visible
-from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, Values, Weights
+from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, StepBias, Values, Weights
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Scored(Attention):
         state: State,
         *,
         mask: Mask | None = None,
-        bias: Bias | None = None,
+        bias: StepBias | None = None,
         decay: Decay | None = None,
     ) -> tuple[Outputs, KeyValues]:
         """Append the new keys and values, then attend to all that are held."""

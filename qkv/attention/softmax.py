@@ -8,8 +8,6 @@ matrix when it is asked for. With a sliding window each query sees the last `win
 among them, and the cost is linear in length.
 """
 
-from typing import Self
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -71,7 +69,7 @@ class Softmax(Scored):
         )
 
     @classmethod
-    def example(cls, key_dim: int) -> Self:
+    def example(cls, key_dim: int) -> "Softmax":
         """The plain one."""
         return cls()
 
@@ -82,7 +80,7 @@ class Softmax(Scored):
         assert self.window is not None
         return max(self.window, 64)
 
-    def _fused_block(self, q: Queries, k: Keys, v: Values, pairs: Pairs, start: int) -> Outputs:
+    def _fused_block(self, q: Queries, k: Keys, v: Values, pairs: Pairs, start: int) -> Tensor:
         """The queries of one block, and the keys that any of them can see."""
         assert self.window is not None
         end = min(start + self._block(), q.shape[2])

@@ -11,7 +11,6 @@ Paper: https://arxiv.org/abs/2402.18668.
 from functools import lru_cache
 from itertools import combinations_with_replacement
 from math import comb
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from torch.nn import functional
 
 from qkv.attention.base import check_backend, register
 from qkv.attention.feature_map import FeatureMap
-from qkv.shapes import Features, Vectors
+from qkv.shapes import Answering, Asking, Features, Similarities, Vectors
 
 
 @register("taylor")
@@ -40,7 +39,7 @@ class Taylor(FeatureMap):
         self.chunk = chunk
         self.backend = check_backend("taylor", backend, self.backends)
 
-    def similarity(self, q: Vectors, k: Vectors) -> Tensor:
+    def similarity(self, q: Asking, k: Answering) -> Similarities:
         """1 + x (1 + x/2 (1 + x/3 (...))), x = q.k"""
         x = q @ k.transpose(-1, -2)
         one = x.new_ones(())
@@ -62,7 +61,7 @@ class Taylor(FeatureMap):
         return key_dim**-0.5
 
     @classmethod
-    def example(cls, key_dim: int) -> Self:
+    def example(cls, key_dim: int) -> "Taylor":
         """Order 2 in short chunks, so that short sequences have several."""
         return cls(chunk=5)
 
@@ -97,7 +96,8 @@ def _tables(key_dim: int, order: int, device: torch.device) -> tuple[tuple[Tenso
     """
     constant = order * key_dim
     tables = []
-    position: dict[tuple[int, ...], int] = {(i,): i for i in range(key_dim)} | {(key_dim,): constant}
+    position: dict[tuple[int, ...], int] = {(i,): i for i in range(key_dim)}
+    position[key_dim,] = constant
     for degree in range(2, order + 1):
         monomials = list(combinations_with_replacement(range(key_dim + 1), degree))
         lasts = [constant if m[-1] == key_dim else (m.count(m[-1]) - 1) * key_dim + m[-1] for m in monomials]

@@ -41,7 +41,7 @@ class ShortConvolution(nn.Module):
         seen = torch.cat((state, _blank(x, mask)), 1)
         return self._mix(seen, self.taps), seen[:, x.shape[1] :]
 
-    def _mix(self, x: Hidden, taps: Tensor) -> Hidden:
+    def _mix(self, x: Tensor, taps: Tensor) -> Tensor:
         return functional.conv1d(x.transpose(1, 2), taps, groups=taps.shape[0]).transpose(1, 2)
 
 

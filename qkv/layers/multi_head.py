@@ -6,7 +6,6 @@ The mechanism and the positions are parts that are passed in; an impossible pair
 """
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -56,10 +55,10 @@ class HeadsState:
         """Bytes held."""
         return self.attention.bytes + (0 if self.convolution is None else self.convolution.nbytes)
 
-    def select(self, rows: Rows) -> Self:
+    def select(self, rows: Rows) -> "HeadsState":
         """The state of these sequences."""
         convolution = None if self.convolution is None else self.convolution[rows]
-        return type(self)(self.attention.select(rows), convolution)
+        return HeadsState(self.attention.select(rows), convolution)
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,9 @@ class Context:
     v: Values
     mask: Mask | None = None
 
-    def select(self, rows: Rows) -> Self:
+    def select(self, rows: Rows) -> "Context":
         """The context of these sequences."""
-        return type(self)(self.k[rows], self.v[rows], None if self.mask is None else self.mask[rows])
+        return Context(self.k[rows], self.v[rows], None if self.mask is None else self.mask[rows])
 
 
 class MultiHead(nn.Module):

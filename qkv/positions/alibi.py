@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.positions.base import Positions, register
-from qkv.shapes import Bias, Decay, Index, Queries
+from qkv.shapes import Bias, Decay, KeyIndex, Queries, QueryIndex
 
 
 @register("alibi")
@@ -27,7 +27,7 @@ class Alibi(Positions):
         super().__init__()
         self.register_buffer("slopes", torch.tensor(_slopes(heads)), persistent=False)
 
-    def bias(self, q: Queries, query_index: Index, key_index: Index) -> Bias:
+    def bias(self, q: Queries, query_index: QueryIndex, key_index: KeyIndex) -> Bias:
         """-slope * distance: (1, heads, queries, keys)."""
         distance = (query_index[:, None] - key_index).abs()
         return -self.decay(q)[:, None, None] * distance[None, None]

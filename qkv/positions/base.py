@@ -11,7 +11,7 @@ from typing import ClassVar
 from torch import nn
 
 from qkv.registry import Registry
-from qkv.shapes import Bias, Decay, Index, Queries
+from qkv.shapes import Bias, Decay, KeyIndex, Queries, QueryIndex
 
 
 class Positions(nn.Module, ABC):
@@ -33,11 +33,11 @@ class Positions(nn.Module, ABC):
         """Whether this scheme goes with a mechanism that accepts these: `Rope.serves(Taylor.accepts)`."""
         return cls.role_for(accepts) is not None
 
-    def rotate(self, x: Queries, index: Index) -> Queries:
+    def rotate(self, x: Queries, index: QueryIndex) -> Queries:
         """Queries or keys, turned by their places; only of schemes that give a "rotation"."""
         raise NotImplementedError(f"positions {self.kind!r} give no rotation")
 
-    def bias(self, q: Queries, query_index: Index, key_index: Index) -> Bias:
+    def bias(self, q: Queries, query_index: QueryIndex, key_index: KeyIndex) -> Bias:
         """What to add to the score of each pair; only of schemes that give a "bias"."""
         raise NotImplementedError(f"positions {self.kind!r} give no bias")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qkv.positions.base import Positions, register
-from qkv.shapes import Index, Queries
+from qkv.shapes import Index, Queries, QueryIndex
 
 
 @register("rope")
@@ -23,7 +23,7 @@ class Rope(Positions):
         super().__init__()
         self.base = base
 
-    def rotate(self, x: Queries, index: Index) -> Queries:
+    def rotate(self, x: Queries, index: QueryIndex) -> Queries:
         """Queries or keys, each turned by the angles of its place."""
         if x.shape[-1] % 2:
             raise ValueError(f"rope turns pairs, so key_dim must be even, got {x.shape[-1]}")

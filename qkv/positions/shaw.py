@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.positions.base import Positions, register
-from qkv.shapes import Bias, Index, Queries
+from qkv.shapes import Bias, KeyIndex, Queries, QueryIndex
 
 
 @register("shaw")
@@ -29,7 +29,7 @@ class Shaw(Positions):
         """A bias in the space of q.k: the mechanism must take biases and be a function of q.k."""
         return "bias" if {"bias", "rotation"} <= accepts else None
 
-    def bias(self, q: Queries, query_index: Index, key_index: Index) -> Bias:
+    def bias(self, q: Queries, query_index: QueryIndex, key_index: KeyIndex) -> Bias:
         """What each query finds at each distance: (batch, heads, queries, keys)."""
         if q.shape[-1] != self.table.shape[1]:
             raise ValueError(f"q has key_dim {q.shape[-1]}, but shaw was built for {self.table.shape[1]}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.positions.base import Positions, register
-from qkv.shapes import Bias, Index, Queries
+from qkv.shapes import Bias, KeyIndex, Queries, QueryIndex
 
 
 @register("t5")
@@ -32,7 +32,7 @@ class T5(Positions):
         self.max_distance = max_distance
         nn.init.normal_(self.table.weight, std=0.02)
 
-    def bias(self, q: Queries, query_index: Index, key_index: Index) -> Bias:
+    def bias(self, q: Queries, query_index: QueryIndex, key_index: KeyIndex) -> Bias:
         """The learned number of each pair's bucket: (1, heads, queries, keys)."""
         if q.shape[1] != self.table.embedding_dim:
             raise ValueError(f"q has {q.shape[1]} heads, but t5 was built for {self.table.embedding_dim}")

@@ -73,6 +73,7 @@ def test_higher_orders_come_closer_to_softmax():
     assert errors[-1] < 0.1 * errors[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("order", "causal"), list(product([2, 4], [True, False])))
 @pytest.mark.parametrize("score", [1.0, 10.0])
 def test_float32_rounding_at_real_sizes(order, causal, score):

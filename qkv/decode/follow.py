@@ -1,0 +1,40 @@
+"""One path for each source, chosen token by token."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from qkv.decode.hypothesis import Hypothesis, conclude
+from qkv.decode.limits import Limits
+from qkv.decode.protocol import Decodable, Inputs, S
+from qkv.decode.stepper import Stepper
+from qkv.shapes import Mask
+
+Choose = Callable[[Tensor, list[int], int], Tensor]
+"""(log-probabilities (rows, vocabulary), the source of each row, position) -> a token for each row"""
+
+
+def follow(model: Decodable[S], inputs: Inputs, mask: Mask | None, limits: Limits, choose: Choose) -> list[Hypothesis]:
+    """The path that `choose` takes from each source; a row that has come to END costs nothing more."""
+    batch = inputs.shape[0]
+    paths: list[list[int]] = [[] for _ in range(batch)]
+    totals = [0.0] * batch
+    sources = parents = list(range(batch))
+    tokens = [limits.start] * batch
+    with torch.inference_mode():
+        stepper = Stepper(model, inputs, mask, limits)
+        for position in range(limits.max_length):
+            if not sources:
+                break
+            log_probabilities = stepper.step(parents, tokens)
+            chosen = choose(log_probabilities, sources, position)
+            own = log_probabilities.gather(-1, chosen[:, None])[:, 0].tolist()
+            tokens = chosen.tolist()
+            for source, token, log_probability in zip(sources, tokens, own, strict=True):
+                paths[source].append(token)
+                totals[source] += log_probability
+            parents = [row for row, token in enumerate(tokens) if token != limits.end]
+            sources = [sources[row] for row in parents]
+            tokens = [tokens[row] for row in parents]
+    return [conclude(path, total, limits.end) for path, total in zip(paths, totals, strict=True)]

@@ -1,0 +1,19 @@
+"""Greedy decoding: always the most probable next token.
+
+It never looks back: a good first token can lead where every ending is poor, which `beam` repairs.
+"""
+
+from qkv.decode.follow import follow
+from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.limits import Limits
+from qkv.decode.protocol import Decodable, Inputs, S
+from qkv.decode.stepper import best_tokens
+from qkv.shapes import Mask
+
+
+def greedy(model: Decodable[S], inputs: Inputs, mask: Mask | None, limits: Limits) -> list[Hypothesis]:
+    """One hypothesis per input, each token the most probable one; of equals, the lowest id.
+
+    Equals `beam` with one beam exactly, to the last bit.
+    """
+    return follow(model, inputs, mask, limits, lambda values, sources, position: best_tokens(values, 1)[1][:, 0])

@@ -1,0 +1,87 @@
+"""A model in the middle of decoding: what every search does at every step."""
+
+from collections.abc import Sequence
+from typing import Generic
+
+import torch
+from torch import Tensor
+
+from qkv.decode.limits import Limits
+from qkv.decode.protocol import Decodable, Inputs, Logits, S
+from qkv.shapes import Mask
+
+
+class Stepper(Generic[S]):
+    """Holds the state of a model and keeps its rows in line with those of the search."""
+
+    def __init__(self, model: Decodable[S], inputs: Inputs, mask: Mask | None, limits: Limits):
+        _check_inputs(inputs, mask)
+        self.model = model
+        self.limits = limits
+        self.device = inputs.device
+        self.rows = inputs.shape[0]
+        self.state = model.start(inputs, mask)
+        self.forbidden = torch.tensor(limits.forbidden, dtype=torch.int64, device=self.device)
+
+    def step(self, parents: Sequence[int], tokens: Sequence[int]) -> Logits:
+        """log p(next | path) for each row, float32 or float64.
+
+        Row i continues row `parents[i]` of the step before with `tokens[i]`. Forbidden tokens are
+        taken out before normalising, so the others sum to 1.
+        """
+        if list(parents) != list(range(self.rows)):
+            self.state = self.state.select(torch.tensor(parents, dtype=torch.int64, device=self.device))
+            self.rows = len(parents)
+        logits, self.state = self.model.step(torch.tensor(tokens, dtype=torch.int64, device=self.device), self.state)
+        self._check_logits(logits)
+        allowed = logits.index_fill(-1, self.forbidden, -torch.inf)
+        result = (allowed if allowed.dtype == torch.float64 else allowed.float()).log_softmax(-1)
+        broken = result.isnan().any(-1)
+        if broken.any():
+            raise ValueError(
+                f"model.step gave logits that are no distribution for {int(broken.sum())} of {self.rows} rows: "
+                "NaN, +inf, or -inf for every token that is allowed"
+            )
+        return result
+
+    def _check_logits(self, logits: Tensor) -> None:
+        if logits.dim() != 2 or logits.shape[0] != self.rows:
+            raise ValueError(
+                f"model.step must give logits of shape (rows, vocabulary) = ({self.rows}, ...), "
+                f"got {tuple(logits.shape)}"
+            )
+        highest = max(self.limits.end, *self.limits.forbidden, 0)
+        if logits.shape[1] <= highest:
+            raise ValueError(
+                f"the limits name token {highest}, but model.step gave logits of {logits.shape[1]} tokens only"
+            )
+
+
+def best_tokens(log_probabilities: Logits, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` most probable tokens of each row and their values, best first; of equals, the lowest id.
+
+    `topk` leaves the order of equals open, a stable sort is thirty times slower for thousands of
+    tokens; so the sort is for where there are equals.
+    """
+    count = min(count, log_probabilities.shape[-1])
+    if count == 1:
+        values, tokens = log_probabilities.max(-1, keepdim=True)  # max gives the first of equals
+        return values, tokens
+    if count < log_probabilities.shape[-1]:
+        values, tokens = log_probabilities.topk(count + 1)
+        if (values[:, :-1] > values[:, 1:]).all():
+            return values[:, :-1], tokens[:, :-1]
+    values, tokens = log_probabilities.sort(dim=-1, descending=True, stable=True)
+    return values[:, :count], tokens[:, :count]
+
+
+def _check_inputs(inputs: Tensor, mask: Tensor | None) -> None:
+    if inputs.dtype != torch.int64 or inputs.dim() != 2:
+        raise ValueError(
+            f"inputs must be an int64 tensor of shape (batch, time), got {inputs.dtype} of shape {tuple(inputs.shape)}"
+        )
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != inputs.shape):
+        raise ValueError(
+            f"mask must be a bool tensor of the shape of inputs, {tuple(inputs.shape)} (False on padding), "
+            f"got {mask.dtype} of shape {tuple(mask.shape)}"
+        )

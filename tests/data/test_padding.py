@@ -1,0 +1,23 @@
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from qkv.data import pad
+
+
+def test_rows_and_mask():
+    rows, mask = pad([[5, 7, 11], [13], [], [17, 19]], value=-2)
+    assert rows.tolist() == [[5, 7, 11], [13, -2, -2], [-2, -2, -2], [17, 19, -2]]
+    assert mask.tolist() == [[True] * 3, [True, False, False], [False] * 3, [True, True, False]]
+    assert (rows.dtype, mask.dtype) == (torch.int64, torch.bool)
+
+
+def test_equals_the_one_of_torch():
+    sequences = [list(range(3, 3 + length)) for length in (5, 2, 7, 1)]
+    expected = pad_sequence([torch.tensor(sequence) for sequence in sequences], batch_first=True)
+    assert torch.equal(pad(sequences)[0], expected)
+
+
+def test_nothing_to_pad():
+    assert [tuple(x.shape) for x in pad([])] == [(0, 0), (0, 0)]
+    assert [tuple(x.shape) for x in pad([[], []])] == [(2, 0), (2, 0)]
+    assert pad([[0, 0]])[1].tolist() == [[True, True]]
