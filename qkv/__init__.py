@@ -15,12 +15,26 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {"attend": "qkv.attention", "weights": "qkv.attention"}
+_PACKAGES = (
+    "attention",
+    "cost",
+    "data",
+    "decode",
+    "draw",
+    "explain",
+    "layers",
+    "metrics",
+    "models",
+    "positions",
+    "tasks",
+    "train",
+)
 __all__ = ["attend", "weights"]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
-    if name in ("attention", "cost", "draw", "layers", "positions"):
+    if name in _PACKAGES:
         return import_module(f"qkv.{name}")
     raise AttributeError(f"module 'qkv' has no attribute {name!r}")

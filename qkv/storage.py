@@ -205,9 +205,11 @@ def _entries(folder: Path) -> dict[str, _Entry]:
     for name, entry in listed.items():
         if not _plain(name):
             raise QkvError(f"{MANIFEST} lists {name!r}, which is not a plain file name", folder)
-        if not isinstance(entry, dict) or entry.keys() != {"bytes", "sha256"}:
-            raise QkvError(f"{MANIFEST} does not give bytes and sha256 of {name}", folder)
-        entries[name] = _Entry(entry["bytes"], entry["sha256"])
+        match entry:
+            case {"bytes": int(size), "sha256": str(digest)}:
+                entries[name] = _Entry(size, digest)
+            case _:
+                raise QkvError(f"{MANIFEST} does not give bytes and sha256 of {name}", folder)
     for name in names:
         if name != MANIFEST and name not in entries:
             raise QkvError(f"{name} is not in {MANIFEST}", folder)
@@ -235,7 +237,7 @@ def _member(folder: Path, name: str) -> Iterator[BufferedReader]:
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             raise QkvError(f"{name} is not a plain file", folder)
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        with path.open("rb") as file:
             yield file
     except FileNotFoundError:
         raise QkvError(f"{name} is missing", folder) from None

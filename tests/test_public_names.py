@@ -13,11 +13,14 @@ import qkv
 PUBLIC = {
     "qkv": "attend weights",
     "qkv.attention": "Additive Attention Case Elu FeatureMap KeyValues Linear Memory Result Scored Softmax State "
-    "Taylor attend build check kinds register taylor_features weights",
-    "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal T5 refuse register schemes",
+    "Taylor attend build check kinds parse register taylor_features weights",
+    "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal Sizes T5 refuse register schemes",
     "qkv.layers": "Context DecoderBlock EncoderBlock FeedForward Heads HeadsState MultiHead NormAfter NormBefore "
     "ShortConvolution",
     "qkv.cost": "Cost Measurement Shape UncountedError causal_pairs count_multiplications measure",
+    "qkv.data": "BadLine Buckets Pair Pairs Recall Vocabulary cmudict pad part_of read_pairs shard",
+    "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",
+    "qkv.metrics": "ErrorRates closest cosine damerau_levenshtein edit_distance error_rates jaccard",
     "qkv.draw": "Panel heatmaps",
 }
 

@@ -3,6 +3,7 @@
 from .additive import Additive as Additive
 from .attend import attend as attend
 from .attend import build as build
+from .attend import parse as parse
 from .attend import weights as weights
 from .base import Attention as Attention
 from .base import State as State

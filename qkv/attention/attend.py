@@ -1,5 +1,6 @@
 """The one-line form: an attention kind by name."""
 
+import ast
 import inspect
 from typing import Any
 
@@ -23,6 +24,20 @@ def build(kind: str, **options: Any) -> Attention:
         if name not in parameters:
             raise unknown(f"option of attention kind {kind!r}:", name, parameters)
     return cls(**options)
+
+
+def parse(text: str) -> Attention:
+    """The mechanism that a text such as "taylor" or "taylor(order=4)" names; only plain values can stand in it."""
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if isinstance(call, ast.Name):
+            return build(call.id)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
+            options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+            return build(call.func.id, **options)
+    except SyntaxError:
+        pass
+    raise ValueError(f"attention {text!r} is not a kind with options, such as taylor or taylor(order=4)")
 
 
 def attend(

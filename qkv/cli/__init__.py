@@ -9,7 +9,11 @@ import typer
 
 from qkv.cli.bench import bench
 from qkv.cli.check import check
+from qkv.cli.decode import decode
+from qkv.cli.eval import evaluate
 from qkv.cli.list import list_registered
+from qkv.cli.train import train
+from qkv.storage import QkvError
 
 app = typer.Typer(
     name="qkv",
@@ -20,6 +24,9 @@ app = typer.Typer(
 )
 app.command("list")(list_registered)
 app.command("check")(check)
+app.command("train")(train)
+app.command("eval")(evaluate)
+app.command("decode")(decode)
 app.add_typer(bench, name="bench")
 
 
@@ -27,6 +34,6 @@ def main() -> None:
     """Run a command; what a user got wrong is one sentence on stderr, not a traceback."""
     try:
         app()
-    except (ValueError, TypeError) as error:
+    except (QkvError, ValueError, TypeError) as error:
         sys.stderr.write(f"qkv: {error}\n")
         sys.exit(2)

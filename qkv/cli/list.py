@@ -14,6 +14,8 @@ class Group(StrEnum):
 
     attention = "attention"
     positions = "positions"
+    models = "models"
+    tasks = "tasks"
 
 
 def list_registered(
@@ -37,7 +39,12 @@ def list_registered(
         console().print(table)
 
 
-_DETAILS = {"attention": ("accepts", "backends", "positions"), "positions": ("gives", "serves")}
+_DETAILS: dict[str, tuple[str, ...]] = {
+    "attention": ("accepts", "backends", "positions"),
+    "positions": ("gives", "serves"),
+    "models": ("settings",),
+    "tasks": ("presets",),
+}
 
 
 def _records() -> dict[str, list[dict[str, Any]]]:
@@ -65,7 +72,32 @@ def _records() -> dict[str, list[dict[str, Any]]]:
         }
         for name in schemes
     ]
-    return {"attention": attention, "positions": positions}
+    return {"attention": attention, "positions": positions, "models": _models(), "tasks": _tasks()}
+
+
+def _models() -> list[dict[str, Any]]:
+    from dataclasses import fields
+
+    from qkv.models import families
+
+    return [
+        {
+            "group": "models",
+            "name": name,
+            "summary": _summary(family.model),
+            "settings": [field.name for field in fields(family.config)],
+        }
+        for name, family in families.items()
+    ]
+
+
+def _tasks() -> list[dict[str, Any]]:
+    from qkv.tasks import jobs
+
+    return [
+        {"group": "tasks", "name": name, "summary": _summary(jobs[name]), "presets": list(jobs[name].presets)}
+        for name in jobs
+    ]
 
 
 def _summary(cls: type) -> str:

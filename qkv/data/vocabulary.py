@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Vocabulary:
         object.__setattr__(self, "_ids", ids)
 
     @classmethod
-    def build(cls, sequences: Iterable[Iterable[str]]) -> Self:
+    def build(cls, sequences: Iterable[Iterable[str]]) -> "Vocabulary":
         """The vocabulary of these sequences: each token once, sorted, so that their order does not matter."""
         return cls(tuple(sorted({token for sequence in sequences for token in sequence})))
 
@@ -60,7 +60,7 @@ class Vocabulary:
         return {"tokens": list(self.tokens)}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
+    def from_record(cls, record: Mapping[str, Any]) -> "Vocabulary":
         """The vocabulary that `to_record` described."""
         tokens = record.get("tokens")
         if not isinstance(tokens, list):

@@ -40,12 +40,10 @@ def sample(
 
     def draw(log_probabilities: Tensor, sources: list[int], position: int) -> Tensor:
         reached = _shares(log_probabilities, temperature, top_k, top_p).cumsum(-1)
-        whole = reached[:, -1]
         rows = torch.tensor(sources, dtype=torch.int64, device=reached.device)
-        aim = uniforms(derive(seed, "sample", position), rows) * whole
-        # the product may round up to the whole, which no token reaches beyond
-        aim = torch.minimum(aim, whole.nextafter(torch.zeros_like(whole)))
-        return torch.searchsorted(reached, aim[:, None], right=True)[:, 0]
+        # below the whole even after rounding, since a uniform is at most 1 - 2^-53
+        aim = uniforms(derive(seed, "sample", position), rows)[:, None] * reached[:, -1:]
+        return torch.searchsorted(reached, aim, right=True)[:, 0]
 
     return follow(model, inputs, mask, limits, draw)
 

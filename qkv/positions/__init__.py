@@ -2,6 +2,7 @@
 
 from .alibi import Alibi as Alibi
 from .base import Positions as Positions
+from .base import Sizes as Sizes
 from .base import refuse as refuse
 from .base import register as register
 from .base import schemes as schemes

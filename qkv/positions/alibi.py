@@ -12,7 +12,7 @@ from math import log2
 import torch
 from torch import Tensor
 
-from qkv.positions.base import Positions, register
+from qkv.positions.base import Positions, Sizes, register
 from qkv.shapes import Bias, Decay, KeyIndex, Queries, QueryIndex
 
 
@@ -26,6 +26,11 @@ class Alibi(Positions):
     def __init__(self, heads: int):
         super().__init__()
         self.register_buffer("slopes", torch.tensor(_slopes(heads)), persistent=False)
+
+    @classmethod
+    def fit(cls, sizes: Sizes) -> "Alibi":
+        """A slope for each head."""
+        return cls(sizes.heads)
 
     def bias(self, q: Queries, query_index: QueryIndex, key_index: KeyIndex) -> Bias:
         """-slope * distance: (1, heads, queries, keys)."""

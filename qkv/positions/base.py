@@ -5,13 +5,26 @@ score "bias", or a "decay" of weights. A mechanism says what it accepts. A pair 
 is refused, with the reason.
 """
 
-from abc import ABC
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import nn
 
 from qkv.registry import Registry
 from qkv.shapes import Bias, Decay, KeyIndex, Queries, QueryIndex
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a scheme may need to know of the model it is built for."""
+
+    dim: int
+    heads: int
+    key_dim: int
+    length: int
+    """The longest sequence."""
+    bidirectional: bool
 
 
 class Positions(nn.Module, ABC):
@@ -21,6 +34,11 @@ class Positions(nn.Module, ABC):
     """The registry name."""
     gives: ClassVar[frozenset[str]]
     """Of "input", "rotation", "bias", "decay": how it can tell a place."""
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, sizes: Sizes) -> "Positions":
+        """The usual one for a model of these sizes."""
 
     @classmethod
     def role_for(cls, accepts: frozenset[str]) -> str | None:

@@ -5,7 +5,7 @@ There are none beyond `length`, and none of use beyond the longest sequence trai
 
 from torch import nn
 
-from qkv.positions.base import Positions, register
+from qkv.positions.base import Positions, Sizes, register
 from qkv.shapes import Hidden, Index
 
 
@@ -19,6 +19,11 @@ class Learned(Positions):
         super().__init__()
         self.table = nn.Embedding(length, dim)
         nn.init.normal_(self.table.weight, std=0.02)
+
+    @classmethod
+    def fit(cls, sizes: Sizes) -> "Learned":
+        """A vector for every place up to the longest sequence."""
+        return cls(sizes.dim, sizes.length)
 
     def forward(self, x: Hidden, index: Index) -> Hidden:
         """x with the vectors of its places added."""

@@ -9,7 +9,7 @@ every mechanism that is a function of q.k. Paper: https://arxiv.org/abs/2104.098
 import torch
 from torch import Tensor
 
-from qkv.positions.base import Positions, register
+from qkv.positions.base import Positions, Sizes, register
 from qkv.shapes import Index, Queries, QueryIndex
 
 
@@ -22,6 +22,11 @@ class Rope(Positions):
     def __init__(self, base: float = 10000.0):
         super().__init__()
         self.base = base
+
+    @classmethod
+    def fit(cls, sizes: Sizes) -> "Rope":
+        """Nothing depends on the sizes."""
+        return cls()
 
     def rotate(self, x: Queries, index: QueryIndex) -> Queries:
         """Queries or keys, each turned by the angles of its place."""

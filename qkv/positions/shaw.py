@@ -9,7 +9,7 @@ feature map, so it serves softmax alone. Paper: https://arxiv.org/abs/1803.02155
 import torch
 from torch import Tensor, nn
 
-from qkv.positions.base import Positions, register
+from qkv.positions.base import Positions, Sizes, register
 from qkv.shapes import Bias, KeyIndex, Queries, QueryIndex
 
 
@@ -23,6 +23,11 @@ class Shaw(Positions):
         super().__init__()
         self.distance = distance
         self.table = nn.Parameter(torch.randn(2 * distance + 1, key_dim) * key_dim**-0.5)
+
+    @classmethod
+    def fit(cls, sizes: Sizes) -> "Shaw":
+        """Vectors as wide as a key."""
+        return cls(sizes.key_dim)
 
     @classmethod
     def role_for(cls, accepts: frozenset[str]) -> str | None:

@@ -8,7 +8,7 @@ PE(p + k) is a fixed rotation of PE(p), whatever p. Paper: https://arxiv.org/abs
 import torch
 from torch import Tensor
 
-from qkv.positions.base import Positions, register
+from qkv.positions.base import Positions, Sizes, register
 from qkv.positions.rope import angles
 from qkv.shapes import Hidden, Index
 
@@ -25,6 +25,11 @@ class Sinusoidal(Positions):
             raise ValueError(f"dim must be even (a sine and a cosine for each wave), got {dim}")
         self.dim = dim
         self.base = base
+
+    @classmethod
+    def fit(cls, sizes: Sizes) -> "Sinusoidal":
+        """As wide as the model."""
+        return cls(sizes.dim)
 
     def encode(self, index: Index, dtype: torch.dtype = torch.float32) -> Tensor:
         """The waves themselves: (time, dim)."""

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from qkv.positions.base import Positions, register
+from qkv.positions.base import Positions, Sizes, register
 from qkv.shapes import Bias, KeyIndex, Queries, QueryIndex
 
 
@@ -31,6 +31,11 @@ class T5(Positions):
         self.bidirectional = bidirectional
         self.max_distance = max_distance
         nn.init.normal_(self.table.weight, std=0.02)
+
+    @classmethod
+    def fit(cls, sizes: Sizes) -> "T5":
+        """A number for each head, in one direction or in both."""
+        return cls(sizes.heads, bidirectional=sizes.bidirectional)
 
     def bias(self, q: Queries, query_index: QueryIndex, key_index: KeyIndex) -> Bias:
         """The learned number of each pair's bucket: (1, heads, queries, keys)."""

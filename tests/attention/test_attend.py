@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import qkv
-from qkv.attention import Taylor, build
+from qkv.attention import Taylor, build, parse
 
 Q, K, V = torch.randn(2, 6, 5, 4), torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 7)
 
@@ -27,6 +27,20 @@ def test_unknown_kind_names_the_nearest():
 def test_unknown_option_names_the_nearest():
     with pytest.raises(ValueError, match=r"unknown option of attention kind 'taylor': 'oder'; did you mean 'order'\?"):
         build("taylor", oder=2)
+
+
+def test_parse_a_kind_with_options():
+    assert parse("softmax").kind == "softmax"
+    assert parse(" taylor(order=4, chunk=7) ").order == 4
+    assert parse("taylor(order=4, chunk=7)").chunk == 7
+
+
+@pytest.mark.parametrize(
+    "text", ["", "taylor(", "taylor(4)", "taylor(order=open('x'))", "os.system('x')", "taylor; linear"]
+)
+def test_parse_refuses_all_else(text):
+    with pytest.raises(ValueError, match="attention|malformed"):
+        parse(text)
 
 
 def test_additive_is_built_not_named():

@@ -1,5 +1,6 @@
 import random
 from hashlib import blake2b
+from itertools import pairwise
 
 import pytest
 
@@ -38,7 +39,9 @@ def test_the_order_by_its_definition(pairs):
     assert epoch_of(Buckets(lengths, 3, seed=11), 4) == expected
 
 
-@pytest.mark.parametrize(("count", "size", "batches", "last"), [(1009, 7, 145, 1), (12, 4, 3, 4), (5, 7, 1, 5), (1, 1, 1, 1)])
+@pytest.mark.parametrize(
+    ("count", "size", "batches", "last"), [(1009, 7, 145, 1), (12, 4, 3, 4), (5, 7, 1, 5), (1, 1, 1, 1)]
+)
 def test_every_id_once_an_epoch(count, size, batches, last):
     made = Buckets(lengths_of(count), size, seed=3)
     assert made.per_epoch == batches
@@ -72,7 +75,7 @@ def test_a_batch_holds_lengths_of_about_one_size_and_lengths_come_in_any_order()
     padded = sum(max(batch) * len(batch) for batch in drawn)
     assert 1 < padded / sum(lengths) < 1.03
     longest = [max(batch) for batch in drawn]
-    rises = sum(a < b for a, b in zip(longest, longest[1:], strict=False))
+    rises = sum(a < b for a, b in pairwise(longest))
     assert 0.4 < rises / len(longest) < 0.6
 
 

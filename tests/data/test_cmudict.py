@@ -29,8 +29,7 @@ def test_it_is_whole(parts, words):
 def test_the_parts_are_by_the_hash_of_the_word(parts):
     places = {
         name: [
-            int.from_bytes(blake2b("".join(pair.source).encode(), digest_size=8).digest(), "big") % 100
-            for pair in part
+            int.from_bytes(blake2b("".join(pair.source).encode(), digest_size=8).digest(), "big") % 100 for pair in part
         ]
         for name, part in parts.items()
     }

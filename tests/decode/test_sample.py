@@ -1,5 +1,6 @@
 import math
 from collections import Counter
+from importlib import import_module
 
 import pytest
 import torch
@@ -87,6 +88,23 @@ def test_the_rest_of_the_batch_has_no_part_in_it():
     few = sample(net, inputs[:5], mask[:5], Limits(12), seed=3)
     assert [h.tokens for h in few] == [h.tokens for h in together[:5]]
     assert [h.score for h in few] == pytest.approx([h.score for h in together[:5]], abs=1e-5)
+
+
+def test_rows_that_have_ended_leave_the_draws_of_the_others_alone():
+    model = Table(lambda source, prefix: SHARES if source else {END: 1.0}, 8)
+    short = sample(model, torch.tensor([[0], [1], [0], [1]]), None, Limits(9), seed=3)
+    full = sample(model, torch.tensor([[1], [1], [1], [1]]), None, Limits(9), seed=3)
+    assert [short[1], short[3]] == [full[1], full[3]]
+    assert [len(hypothesis.tokens) for hypothesis in short] == [0, 9, 0, 9]
+
+
+@pytest.mark.parametrize(("uniform", "token"), [(0.0, 3), (1 - 2**-53, 6)])
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+def test_the_ends_of_the_scale(monkeypatch, uniform, token, temperature):
+    """The smallest and the largest uniform number still fall on a token that has a share."""
+    module = import_module("qkv.decode.sample")  # the package's `sample` is the function
+    monkeypatch.setattr(module, "uniforms", lambda key, numbers: torch.full_like(numbers, uniform, dtype=torch.float64))
+    assert draws(1, temperature=temperature, top_k=4) == [(token,)]
 
 
 def test_log_probabilities_are_those_of_the_model():

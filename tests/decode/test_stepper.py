@@ -88,7 +88,7 @@ def test_a_model_that_breaks_its_word(search, logits, message):
         (torch.zeros(2, 3).long(), torch.ones(2, 4).bool(), r"shape of inputs, \(2, 3\).*got torch.bool.*\(2, 4\)"),
     ],
 )
-def test_inputs_of_the_wrong_kind(search, inputs, mask, message):
+def test_bad_inputs(search, inputs, mask, message):
     with pytest.raises(ValueError, match=message):
         search(Fixed(torch.zeros(2, 5)), inputs, mask, LIMITS)
 

@@ -2,7 +2,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from qkv.draw import Panel, heatmaps
+from qkv.draw import Panel, heatmaps, rectangles
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -33,3 +33,57 @@ def test_nothing_from_outside():
 def test_a_panel_that_does_not_fit():
     with pytest.raises(ValueError, match="panel 'one' must be 2 x 2"):
         heatmaps([Panel("one", [[1.0, 2.0]])], ["a", "b"], "t")
+
+
+def test_a_cell_that_is_no_number_is_grey_and_spoils_no_other():
+    root = ET.fromstring(heatmaps([Panel("one", [[float("nan"), 2.0], [float("-inf"), 0.0]])], ["a", "b"], "t"))
+    cells = [r.get("fill") for r in root.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None]
+    assert cells == ["#b4b9c0", "#c9520a", "#b4b9c0", "#ffffff"]
+
+
+def cells_of(root):
+    return [r for r in root.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None]
+
+
+def test_rectangles_have_rows_and_columns_of_their_own():
+    svg = rectangles([Panel("one", [[0.25, 0.5, 0.25], [1, 0, 0]])], ["AH", "END"], ["a", "b", "c"], "t")
+    root = ET.fromstring(svg)
+    assert [cell.find(f"{SVG}title").text for cell in cells_of(root)] == [
+        "AH → a: 0.2500",
+        "AH → b: 0.5000",
+        "AH → c: 0.2500",
+        "END → a: 1.0000",
+        "END → b: 0.0000",
+        "END → c: 0.0000",
+    ]
+    assert len({cell.get("x") for cell in cells_of(root)}) == 3
+    assert len({cell.get("y") for cell in cells_of(root)}) == 2
+    labels = [text.text for text in root.iter(f"{SVG}text")]
+    assert labels == ["t", "AH", "END", "one", None, "a", "b", "c"]
+
+
+def test_panels_go_on_in_a_new_line_and_stay_inside():
+    panels = [Panel(f"a title that is wider than its panel {n}", [[1.0]]) for n in range(5)]
+    root = ET.fromstring(rectangles(panels, ["r"], ["a long label"], "t", per_line=2))
+    places = [(float(cell.get("x")), float(cell.get("y"))) for cell in cells_of(root)]
+    assert len({x for x, _ in places}) == 2
+    assert len({y for _, y in places}) == 3
+    first, second = sorted({x for x, _ in places})
+    assert second - first > 7 * len(panels[0].title)
+    assert float(root.get("width")) > second + 22
+    assert float(root.get("height")) > max(y for _, y in places) + 22 + 8 * len("a long label")
+
+
+def test_long_labels_are_cut_but_whole_in_tooltips():
+    root = ET.fromstring(rectangles([Panel("one", [[1.0]])], ["r" * 100], ["c" * 100], "t"))
+    assert cells_of(root)[0].find(f"{SVG}title").text == f"{'r' * 100} → {'c' * 100}: 1.0000"
+    assert max(len(text.text or "") for text in root.iter(f"{SVG}text")) == 24
+
+
+def test_rectangles_that_do_not_fit():
+    with pytest.raises(ValueError, match="panel 'one' must be 1 x 3, .* got 1 x 2"):
+        rectangles([Panel("one", [[1.0, 2.0]])], ["a"], ["b", "c", "d"], "t")
+    with pytest.raises(ValueError, match="panel 'one' must be 2 x 1, .* got 0 x 0"):
+        rectangles([Panel("one", [])], ["a", "b"], ["c"], "t")
+    with pytest.raises(ValueError, match="per_line must be at least 1, got 0"):
+        rectangles([], [], [], "t", per_line=0)

@@ -1,0 +1,108 @@
+"""`qkv decode`: answers from a trained run."""
+
+import math
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.cli.output import Json, print_json
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from qkv.decode import Hypothesis
+    from qkv.tasks import StringJob
+
+TOGETHER = 1024
+"""Inputs that are read before they are answered, so that those of like length go together."""
+
+
+def decode(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    inputs: Annotated[
+        list[str] | None, typer.Argument(metavar="[INPUT]...", help="Texts; lines of stdin without.")
+    ] = None,
+    search: Annotated[str, typer.Option(help="greedy, beam or sample.")] = "beam",
+    beams: Annotated[int, typer.Option(help="Width of the beam.")] = 4,
+    best: Annotated[int, typer.Option(help="Answers an input, with their probabilities.")] = 1,
+    temperature: Annotated[float, typer.Option(help="Of sampling: below 1 bolder, above 1 wilder.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest that make up this share.")] = None,
+    seed: Annotated[int, typer.Option(help="Of sampling.")] = 0,
+    json: Json = False,
+) -> None:
+    """Answer each input: `qkv decode runs/mine kubernetes`, or a line of stdin each."""
+    from qkv import tasks
+    from qkv.registry import unknown
+
+    if search not in ("greedy", "beam", "sample"):
+        raise unknown("search", search, ("greedy", "beam", "sample"))
+    _, job, model = tasks.restore(run)
+    if not isinstance(job, tasks.StringJob):
+        raise ValueError(f"{run} is a run of task {job.kind!r}, which has no texts to answer")
+    options = {"beams": max(beams, best), "best": best, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    records: list[dict[str, Any]] = []
+    for chunk in _chunks(inputs or (line.rstrip("\n") for line in sys.stdin)):
+        for text, found in zip(chunk, _answer(job, model, chunk, search, {**options, "seed": seed}), strict=True):
+            record = {"input": text, "answers": [_record(job, hypothesis) for hypothesis in found]}
+            records += [record] if json else _print(record, best)
+    if json:
+        print_json(records)
+
+
+def _chunks(inputs: Iterable[str]) -> Iterator[list[str]]:
+    stream = (text for text in inputs if text.strip())
+    while chunk := list(islice(stream, TOGETHER)):
+        yield chunk
+
+
+def _answer(
+    job: "StringJob", model: "nn.Module", texts: list[str], search: str, options: dict[str, Any]
+) -> list[list["Hypothesis"]]:
+    from qkv.data import pad
+    from qkv.decode import Limits, sample
+    from qkv.tasks import Search, answer
+
+    sources = [list(text.strip()) if job.settings.source == "characters" else text.split() for text in texts]
+    known = set(job.strings.sources.tokens)
+    sources = [[token if token in known else _other_case(token, known) for token in source] for source in sources]
+    for text, source in zip(texts, sources, strict=True):
+        strange = sorted({token for token in source if token not in known})
+        if strange:
+            sys.stderr.write(f"qkv: {text!r} has {', '.join(map(repr, strange))}, which the model has never seen\n")
+        if len(source) > model.config.max_length:  # type: ignore[union-attr, operator]
+            raise ValueError(f"{text[:30]!r}... has {len(source)} tokens; the model takes {model.config.max_length}")  # type: ignore[union-attr]
+    if search == "sample":
+        rows, mask = pad([job.strings.sources.encode(source) for source in sources])
+        limits = Limits(max_length=min(2 * rows.shape[1] + 10, model.config.max_length - 1))  # type: ignore[union-attr, operator, arg-type]
+        draw = {name: options[name] for name in ("seed", "temperature", "top_k", "top_p")}
+        return [[one] for one in sample(model, rows, mask, limits, **draw)]  # type: ignore[arg-type]
+    wide = Search() if search == "greedy" else Search(beams=options["beams"], best=options["best"])
+    return answer(model, job.strings, sources, wide)
+
+
+def _other_case(token: str, known: set[str]) -> str:
+    """A letter that was only ever seen in the other case is taken as that."""
+    return next((other for other in (token.lower(), token.upper()) if other in known), token)
+
+
+def _record(job: "StringJob", hypothesis: "Hypothesis") -> dict[str, Any]:
+    from qkv.tasks.report import text
+
+    return {
+        "text": text(job, hypothesis.tokens),
+        "probability": math.exp(hypothesis.log_probability),
+        "score": hypothesis.score,
+        "finished": hypothesis.finished,
+    }
+
+
+def _print(record: dict[str, Any], best: int) -> list[dict[str, Any]]:
+    for answer in record["answers"]:
+        probability = f"\t{answer['probability']:.4f}" if best > 1 else ""
+        sys.stdout.write(f"{record['input']}\t{answer['text']}{probability}\n")
+    return []

@@ -1,0 +1,25 @@
+"""`--set model.dim=64`: changes to a preset, from the command line."""
+
+from ast import literal_eval
+from typing import Any
+
+GROUPS = ("model", "train", "data")
+
+
+def parse_changes(settings: list[str] | None) -> dict[str, dict[str, Any]]:
+    """Group -> name -> value; what is not a Python literal is a text."""
+    changes: dict[str, dict[str, Any]] = {}
+    for setting in settings or []:
+        key, equals, value = setting.partition("=")
+        group, dot, name = key.strip().partition(".")
+        if not equals or not dot or group not in GROUPS:
+            raise ValueError(f"--set {setting!r}: expected {'|'.join(GROUPS)}.NAME=VALUE, such as model.dim=64")
+        changes.setdefault(group, {})[name] = _value(value)
+    return changes
+
+
+def _value(text: str) -> Any:
+    try:
+        return literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,154 @@
+"""`qkv train`: from data to a trained model, its figures and a report."""
+
+import os
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.cli.output import Json, console, print_json
+from qkv.cli.plugin import Plugin, load
+from qkv.cli.settings import parse_changes
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from qkv.tasks import Config, Job
+    from qkv.train import Run
+
+
+def train(
+    task: Annotated[str, typer.Argument(help="What to learn: qkv list tasks.")],
+    preset: Annotated[str | None, typer.Option(help="A named way to do it; the first one without.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Such as model.dim=64.", metavar="GROUP.NAME=VALUE")
+    ] = None,
+    run: Annotated[Path | None, typer.Option(help="Folder of the run; runs/TASK-DATE without.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run.")] = False,
+    train_file: Annotated[str | None, typer.Option(help="TSV to train on.")] = None,
+    test_file: Annotated[str | None, typer.Option(help="TSV to evaluate on.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Instead of steps.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides weights, order and dropout.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda if it is there.")] = None,
+    workers: Annotated[int, typer.Option(help="Processes that prepare batches.")] = 0,
+    compile_: Annotated[bool, typer.Option("--compile", help="torch.compile the model.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="A bad line is an error.")] = False,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Train a model; Ctrl-C saves, --resume goes on to the last bit as if never stopped."""
+    load(plugin)
+    changes = parse_changes(set_)
+    _merge(changes, "train", steps=steps, minutes=minutes, seed=seed)
+    _merge(changes, "data", train_file=train_file, test_file=test_file, strict=strict or None)
+    config, job, folder = _prepare(task, preset, changes, run, resume)
+    machine = {"device": _device(device), "workers": workers, "compile": compile_}
+    figures = _train(config, job, folder, resume, machine)
+    if int(os.environ.get("RANK", "0")) == 0:
+        _finish(folder, config, job, figures, json)
+
+
+def _merge(changes: dict[str, dict[str, Any]], group: str, **values: Any) -> None:
+    given = {name: value for name, value in values.items() if value is not None}
+    if given:
+        changes.setdefault(group, {}).update(given)
+
+
+def _prepare(
+    task: str, preset: str | None, changes: dict[str, dict[str, Any]], folder: Path | None, resume: bool
+) -> tuple["Config", "Job", "Run"]:
+    from qkv import tasks
+    from qkv.train import Run, create
+
+    if resume:
+        if folder is None:
+            raise ValueError("--resume needs --run: which run to go on with")
+        config = tasks.read_config(Run(folder))
+        return config, tasks.jobs[config.task].load(config.data), Run(folder)
+    config = tasks.configure(task, tasks.preset(task, preset), changes)
+    job = tasks.jobs[task].load(config.data)
+    for line in getattr(job, "bad_lines", ())[:5]:
+        console(stderr=True).print(f"left out: {line}", markup=False)
+    if len(getattr(job, "bad_lines", ())) > 5:
+        console(stderr=True).print(f"... {len(job.bad_lines)} bad lines in all")  # type: ignore[attr-defined]
+    folder = folder or Path("runs") / f"{task}-{datetime.now():%Y%m%d-%H%M%S}"
+    config = replace(config, data=job.options)
+    if int(os.environ.get("RANK", "0")) == 0:
+        found = create(folder)
+        tasks.write(found, config, job)
+    return config, job, Run(folder)
+
+
+def _train(config: "Config", job: "Job", folder: "Run", resume: bool, machine: dict[str, Any]) -> "nn.Module":
+    from qkv import tasks
+    from qkv.cli.progress import training_progress
+    from qkv.train import Interrupted, Loop, Machine
+
+    model = tasks.build(config, job)
+    with training_progress() as report:
+        loop = Loop(job.task(model, config.train), config.train, folder, Machine(**machine), report)
+        if resume:
+            loop.resume()
+        try:
+            loop.train()
+        except Interrupted as stopped:
+            console(stderr=True).print(
+                f"{stopped}; all is saved: qkv train {config.task} --run {folder.folder} --resume"
+            )
+            raise SystemExit(128 + stopped.signal) from None
+    model.load_state_dict(loop.best)
+    return model.eval()
+
+
+def _finish(folder: "Run", config: "Config", job: "Job", model: "nn.Module", as_json: bool) -> None:
+    from qkv.tasks import StringJob
+
+    strings = isinstance(job, StringJob)
+    split = "test" if not strings or job.strings.parts.get("test") else "valid"  # type: ignore[attr-defined]
+    searches = {"greedy": {"beams": 1}, "beam 4": {"beams": 4}} if strings else {"": {}}
+    rates = {f"{split} {name}".strip(): job.evaluate(model, split, **search) for name, search in searches.items()}
+    if isinstance(job, StringJob):
+        _write_report(folder, config, job, model, rates)
+    if as_json:
+        print_json(
+            {"run": str(folder.folder), "parameters": sum(p.numel() for p in model.parameters()), "figures": rates}
+        )
+        return
+    _print_figures(rates)
+    console().print(f"run folder: {folder.folder}", soft_wrap=True)
+
+
+def _write_report(
+    folder: "Run", config: "Config", job: Any, model: "nn.Module", rates: dict[str, dict[str, float]]
+) -> None:
+    from qkv.draw import report
+    from qkv.storage import write_atomic
+    from qkv.tasks.report import make_report
+
+    page = make_report(folder, config, job, model, rates)
+    write_atomic(folder.folder / "report.html", report(page).encode())
+
+
+def _print_figures(rates: dict[str, dict[str, float]]) -> None:
+    from rich.table import Table
+
+    names = list(next(iter(rates.values())))
+    table = Table("", *names)
+    for row, figures in rates.items():
+        table.add_row(row, *(f"{v:,}" if isinstance(v, int) else f"{v:.4f}" for v in figures.values()))
+    console().print(table)
+
+
+def _device(name: str | None) -> str:
+    import torch
+
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise ValueError(f"--device {name!r}: expected cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: no CUDA device here")
+    return name

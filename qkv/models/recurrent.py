@@ -1,0 +1,157 @@
+"""The recurrent encoder-decoder, with attention or without.
+
+    reading:  h_t = cell(x_t, h_(t-1)), in both directions
+    writing:  s_t = cell([y_(t-1), c_(t-1)], s_(t-1)),   c_t = attention of s_t over the h
+
+Without attention the decoder has only the encoder's last state to go by, however long the source.
+Papers: https://arxiv.org/abs/1409.3215 (without), https://arxiv.org/abs/1409.0473 (with).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from qkv.attention import Additive, Attention, Softmax
+from qkv.models.registry import register
+from qkv.models.sizes import require_at_least, require_length
+from qkv.registry import unknown
+from qkv.shapes import Mask, Rows
+
+CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+LOOKS: dict[str, Callable[[int], Attention | None]] = {
+    "none": lambda dim: None,
+    "additive": Additive,
+    "softmax": lambda dim: Softmax(),
+}
+
+
+@dataclass(frozen=True)
+class RecurrentConfig:
+    """Sizes and kinds of a recurrent encoder-decoder."""
+
+    dim: int = 256
+    """Width of embeddings and of the decoder's state."""
+    layers: int = 1
+    """Layers of the encoder and of the decoder."""
+    cell: str = "lstm"
+    """rnn, gru or lstm."""
+    attention: str = "additive"
+    """none, additive or softmax: how the decoder looks at the source."""
+    dropout: float = 0.1
+    """Share of numbers dropped between layers while training."""
+    max_length: int = 128
+    """The longest output."""
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, "dim", "layers", "max_length")
+        if self.dim % 2:
+            raise ValueError(f"dim must be even (half for each direction of reading), got {self.dim}")
+        if self.cell not in CELLS:
+            raise unknown("cell", self.cell, CELLS)
+        if self.attention not in LOOKS:
+            raise unknown("attention of a recurrent model", self.attention, LOOKS)
+
+
+@dataclass(frozen=True)
+class RecurrentState:
+    """What is remembered while writing; each tensor has the batch first."""
+
+    hidden: tuple[Tensor, ...]
+    """States of the decoder's layers: one for rnn and gru, two for lstm; (batch, layers, dim)."""
+    seen: Tensor
+    """What the last look at the source gave: (batch, dim)."""
+    source: Tensor
+    """The encoder's outputs: (batch, time, dim)."""
+    mask: Mask | None
+    length: int = 0
+    """Tokens written."""
+
+    def select(self, rows: Rows) -> "RecurrentState":
+        """The state of these sequences."""
+        hidden, mask = tuple(x[rows] for x in self.hidden), None if self.mask is None else self.mask[rows]
+        return RecurrentState(hidden, self.seen[rows], self.source[rows], mask, self.length)
+
+
+@register("recurrent", RecurrentConfig)
+class Recurrent(nn.Module):
+    """logits of the next target token, given the source and the target so far."""
+
+    def __init__(self, config: RecurrentConfig, sources: int, targets: int):
+        super().__init__()
+        self.config = config
+        dim, dropout = config.dim, config.dropout if config.layers > 1 else 0.0
+        options = {"num_layers": config.layers, "batch_first": True, "dropout": dropout}
+        self.read = nn.Embedding(sources, dim, padding_idx=0)
+        self.write = nn.Embedding(targets, dim, padding_idx=0)
+        self.encoder = CELLS[config.cell](dim, dim // 2, bidirectional=True, **options)
+        self.decoder = CELLS[config.cell](2 * dim, dim, **options)
+        self.attention = LOOKS[config.attention](dim)
+        self.join = nn.Linear(2 * dim, dim)
+        self.dropout = nn.Dropout(config.dropout)
+        self.predict = nn.Linear(dim, targets)
+
+    def forward(self, source: Tensor, target: Tensor, mask: Mask | None = None) -> Tensor:
+        """Logits (batch, target time, targets) after each token of `target`; `mask` hides source padding.
+
+        Each step needs what the last one saw, so the target is walked token by token.
+        """
+        state = self.start(source, mask)
+        joined = []
+        for token in self.dropout(self.write(target)).unbind(1):
+            out, state = self._advance(token, state)
+            joined.append(out)
+        return self.predict(torch.stack(joined, 1))
+
+    def start(self, inputs: Tensor, mask: Mask | None) -> RecurrentState:
+        """Read the source; padding has to come last."""
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.dropout(self.read(inputs)), _lengths(inputs, mask), batch_first=True, enforce_sorted=False
+        )
+        outputs, last = self.encoder(packed)
+        source, _ = nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
+        hidden = tuple(self._both_directions(x) for x in _states(last))
+        return RecurrentState(hidden, source.new_zeros(inputs.shape[0], self.config.dim), source, mask)
+
+    def step(self, tokens: Rows, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+        """Logits (rows, targets) after one more token each."""
+        out, state = self._advance(self.write(tokens), state)
+        return self.predict(out), state
+
+    def _advance(self, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+        length = state.length + 1
+        require_length(length, self.config.max_length)
+        hidden = tuple(h.transpose(0, 1).contiguous() for h in state.hidden)
+        given = torch.cat((x, state.seen), -1)[:, None]
+        out, last = self.decoder(given, hidden if len(hidden) == 2 else hidden[0])
+        seen = self._look(out, state)
+        joined = self.dropout(torch.tanh(self.join(torch.cat((out[:, 0], seen), -1))))
+        hidden = tuple(h.transpose(0, 1) for h in _states(last))
+        return joined, RecurrentState(hidden, seen, state.source, state.mask, length)
+
+    def _look(self, query: Tensor, state: RecurrentState) -> Tensor:
+        if self.attention is None:
+            return torch.zeros_like(query[:, 0])
+        source = state.source[:, None]  # batch heads time dim
+        return self.attention(query[:, None], source, source, mask=state.mask)[:, 0, 0]
+
+    def _both_directions(self, last: Tensor) -> Tensor:
+        """Last states of the two directions side by side: (layers * 2, batch, dim / 2) -> (batch, layers, dim)."""
+        layers = last.unflatten(0, (self.config.layers, 2))
+        return torch.cat((layers[:, 0], layers[:, 1]), -1).transpose(0, 1)
+
+
+def _states(last: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return last if isinstance(last, tuple) else (last,)
+
+
+def _lengths(inputs: Tensor, mask: Mask | None) -> Tensor:
+    """Tokens of each source, on the CPU; one that has none is read as one of padding."""
+    if not inputs.shape[1]:
+        raise ValueError(f"inputs must have at least one token, got shape {tuple(inputs.shape)}")
+    if mask is None:
+        return torch.full(inputs.shape[:1], inputs.shape[1])
+    if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+        raise ValueError("mask must be True at the first tokens of each row: a recurrent model needs its padding last")
+    return mask.sum(1).clamp(min=1).cpu()

@@ -1,0 +1,47 @@
+"""Model families by name, each with its configuration."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from torch import nn
+
+from qkv.registry import unknown
+
+Model = TypeVar("Model", bound=type[nn.Module])
+
+
+@dataclass(frozen=True)
+class Family:
+    """A class of models and the record of sizes it is built from."""
+
+    model: type[nn.Module]
+    config: type[Any]
+
+    def configure(self, values: dict[str, Any]) -> Any:
+        """The record with these values; an unknown name is an error that says the nearest."""
+        names = [field.name for field in fields(self.config)]
+        for name in values:
+            if name not in names:
+                raise unknown(f"setting of {self.model.__name__}:", name, names)
+        return self.config(**values)
+
+
+families: dict[str, Family] = {}
+
+
+def register(name: str, config: type[Any]) -> Callable[[Model], Model]:
+    """Class decorator: enter the family under `name`."""
+
+    def enter(model: Model) -> Model:
+        families[name] = Family(model, config)
+        return model
+
+    return enter
+
+
+def family(name: str) -> Family:
+    """The family of this name."""
+    if name not in families:
+        raise unknown("model", name, families)
+    return families[name]

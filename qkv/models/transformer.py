@@ -1,0 +1,107 @@
+"""What the Transformer families share: blocks from a few sizes and two names."""
+
+from functools import partial
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from qkv.attention import Additive, Attention, parse
+from qkv.layers import DecoderBlock, EncoderBlock, FeedForward, Heads, MultiHead, NormBefore, ShortConvolution
+from qkv.positions import Positions, Sizes, schemes
+from qkv.shapes import Hidden
+
+
+class BlockSizes(Protocol):
+    """The part of a model's configuration that its blocks are built from."""
+
+    @property
+    def dim(self) -> int: ...  # noqa: D102
+    @property
+    def heads(self) -> int: ...  # noqa: D102
+    @property
+    def key_dim(self) -> int | None: ...  # noqa: D102
+    @property
+    def hidden_dim(self) -> int: ...  # noqa: D102
+    @property
+    def dropout(self) -> float: ...  # noqa: D102
+    @property
+    def attention(self) -> str: ...  # noqa: D102
+    @property
+    def positions(self) -> str: ...  # noqa: D102
+    @property
+    def convolution(self) -> int: ...  # noqa: D102
+    @property
+    def max_length(self) -> int: ...  # noqa: D102
+
+
+class Places(nn.Module):
+    """The positions of a stack: added to its input once, or told to the heads of every block."""
+
+    def __init__(self, config: BlockSizes, *, bidirectional: bool):
+        super().__init__()
+        key_dim = config.key_dim or config.dim // config.heads
+        self._sizes = Sizes(config.dim, config.heads, key_dim, config.max_length, bidirectional)
+        self._scheme = None if config.positions == "none" else schemes[config.positions]
+        added = self._scheme is not None and "input" in self._scheme.gives
+        self.added = self._scheme.fit(self._sizes) if added and self._scheme is not None else None
+
+    def for_heads(self) -> Positions | None:
+        """What the heads of one block are told."""
+        return None if self._scheme is None or self.added is not None else self._scheme.fit(self._sizes)
+
+
+def mechanism(name: str, key_dim: int) -> Attention:
+    """The attention kind of this name, built for keys this wide if that matters to it."""
+    return Additive(key_dim) if name == "additive" else parse(name)
+
+
+def encoder_block(config: BlockSizes, places: Places) -> EncoderBlock:
+    """Bidirectional self-attention and feed-forward."""
+    return EncoderBlock(_heads(config, places.for_heads()), _feed_forward(config), _residual(config))
+
+
+def decoder_block(config: BlockSizes, places: Places, cross: str | None = None) -> DecoderBlock:
+    """Causal self-attention, attention to another sequence if `cross` names a kind, and feed-forward."""
+    crossing = None
+    if cross is not None:
+        attention = mechanism(cross, config.dim // config.heads)
+        crossing = MultiHead(config.dim, config.heads, attention, output_norm=_norm(config, attention))
+    return DecoderBlock(_heads(config, places.for_heads()), _feed_forward(config), _residual(config), crossing)
+
+
+def as_decoder_block(module: nn.Module) -> DecoderBlock:
+    """A block out of a ModuleList, which forgets what it holds."""
+    assert isinstance(module, DecoderBlock)
+    return module
+
+
+def _heads(config: BlockSizes, positions: Positions | None) -> MultiHead:
+    attention = mechanism(config.attention, config.key_dim or config.dim // config.heads)
+    return MultiHead(
+        config.dim,
+        Heads(config.heads, key_dim=config.key_dim),
+        attention,
+        positions,
+        convolution=ShortConvolution(config.dim, config.convolution) if config.convolution else None,
+        output_norm=_norm(config, attention),
+    )
+
+
+def _norm(config: BlockSizes, attention: Attention) -> nn.Module | None:
+    """A norm on each head's output for kinds that sum instead of averaging: without it they stay at chance."""
+    return None if getattr(attention, "normalises", True) else nn.RMSNorm(config.dim // config.heads)
+
+
+def _feed_forward(config: BlockSizes) -> nn.Module:
+    return FeedForward(config.dim, config.hidden_dim, dropout=config.dropout) if config.hidden_dim else _Nothing()
+
+
+def _residual(config: BlockSizes) -> partial[NormBefore]:
+    return partial(NormBefore, config.dim, config.dropout)
+
+
+class _Nothing(nn.Module):
+    """No feed-forward layer: adds zero to the residual path."""
+
+    def forward(self, x: Hidden) -> Tensor:
+        return x.new_zeros(())

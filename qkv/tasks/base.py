@@ -1,0 +1,64 @@
+"""The contract of a job that a command can train: which data, which presets, which metric."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import nn
+
+from qkv.registry import Registry
+from qkv.train import Settings, Task
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model family with its sizes, and how to train it."""
+
+    family: str
+    model: dict[str, Any] = field(default_factory=dict)
+    train: dict[str, Any] = field(default_factory=dict)
+
+
+class Job(ABC):
+    """Data that is ready to train on, or to decode with."""
+
+    kind: ClassVar[str]
+    """The registry name."""
+    presets: ClassVar[dict[str, Callable[[], Preset]]]
+    """Named ways to do it; the first is the default."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, options: dict[str, Any]) -> "Job":
+        """Read the data that these options (`--set data.name=value`) name."""
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Job":
+        """What a trained run needs of it: the vocabulary of its folder, no data."""
+
+    @property
+    @abstractmethod
+    def options(self) -> dict[str, Any]:
+        """The options in full, defaults too, for config.json."""
+
+    @abstractmethod
+    def vocabulary(self) -> dict[str, Any]:
+        """What `restore` needs again, as plain data."""
+
+    @abstractmethod
+    def sizes(self) -> tuple[int, ...]:
+        """Vocabulary sizes that a model is built with."""
+
+    @abstractmethod
+    def task(self, model: nn.Module, settings: Settings) -> Task:
+        """The job as the training loop sees it."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:
+        """How good the model is on a part of the data."""
+
+
+jobs: Registry[Job] = Registry("task", group="qkv.tasks")
+register = jobs.register

@@ -1,0 +1,156 @@
+"""The task `pairs`: anybody's file of strings and what they map to."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import nn
+
+from qkv.data import Pair, Vocabulary, read_pairs
+from qkv.registry import unknown
+from qkv.storage import QkvError
+from qkv.tasks.base import Job, Preset, register
+from qkv.tasks.strings import Search, Strings, evaluate, hold_out, make_task
+from qkv.train import Settings, Task
+
+
+def quick() -> Preset:
+    """A small Transformer for four minutes on two cores."""
+    return Preset(
+        "encoder_decoder",
+        {
+            "dim": 128,
+            "heads": 4,
+            "hidden_dim": 256,
+            "encoder_layers": 2,
+            "decoder_layers": 1,
+            "dropout": 0.0,
+            "positions": "rope",
+            "convolution": 5,
+            "max_length": 64,
+        },
+        {"minutes": 4.0, "learning_rate": 3e-3, "average": 0.998, "smoothing": 0.1, "every": 1000},
+    )
+
+
+def recurrent() -> Preset:
+    """An LSTM with additive attention, for as long."""
+    return Preset(
+        "recurrent",
+        {"dim": 192, "dropout": 0.0, "max_length": 64},
+        {"minutes": 4.0, "learning_rate": 3e-3, "average": 0.998, "smoothing": 0.1, "every": 1000},
+    )
+
+
+def large() -> Preset:
+    """A Transformer of 7 million parameters, for a GPU."""
+    return Preset(
+        "encoder_decoder",
+        {"dim": 256, "encoder_layers": 6, "decoder_layers": 2, "dropout": 0.25, "max_length": 64},
+        {"steps": 20000, "batch_size": 1024, "warmup": 1000, "average": 0.999, "smoothing": 0.1},
+    )
+
+
+@dataclass(frozen=True)
+class StringOptions:
+    """Where the pairs come from."""
+
+    train_file: str | None = None
+    """TSV: source, then one or more targets."""
+    test_file: str | None = None
+    """The same, to evaluate on."""
+    source: str = "characters"
+    """How sources are cut: characters or words."""
+    target: str = "words"
+    """How targets are cut: characters or words."""
+    held_out: int = 2670
+    """Training sources kept apart to choose on; at most a tenth."""
+    strict: bool = False
+    """Whether a bad line is an error instead of a count."""
+
+
+@dataclass(frozen=True)
+class StringJob(Job):
+    """Pairs of strings."""
+
+    strings: Strings
+    settings: StringOptions
+    bad_lines: tuple[str, ...] = ()
+    """What was wrong with lines that were left out."""
+
+    presets: ClassVar[dict[str, Callable[[], Preset]]] = {"quick": quick, "recurrent": recurrent, "large": large}
+
+    @classmethod
+    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "StringJob":
+        """Vocabularies without data; `with_test` can add some to evaluate on."""
+        sources, targets = (Vocabulary.from_record(vocabulary[side]) for side in ("sources", "targets"))
+        return cls(Strings({}, sources, targets), parse_options(options))
+
+    def with_test(self, pairs: Sequence[Pair]) -> "StringJob":
+        """The same job with these pairs as its test part."""
+        strings = Strings({**self.strings.parts, "test": list(pairs)}, self.strings.sources, self.strings.targets)
+        return type(self)(strings, self.settings, self.bad_lines)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options in full."""
+        return asdict(self.settings)
+
+    def vocabulary(self) -> dict[str, Any]:
+        """Both sides."""
+        return {"sources": self.strings.sources.to_record(), "targets": self.strings.targets.to_record()}
+
+    def sizes(self) -> tuple[int, ...]:
+        """Sources, then targets."""
+        return len(self.strings.sources), len(self.strings.targets)
+
+    def task(self, model: nn.Module, settings: Settings) -> Task:
+        """Fit the training part."""
+        return make_task(model, self.strings, settings)
+
+    def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:
+        """Error rates and similarities."""
+        if not self.strings.parts.get(split):
+            raise QkvError(f"there are no {split} pairs; give a file with --test-file")
+        return evaluate(model, self.strings, split, Search(**search))
+
+
+@register("pairs")
+class Pairs(StringJob):
+    """Map strings to strings: any TSV file of sources and targets."""
+
+    @classmethod
+    def load(cls, options: dict[str, Any]) -> "Pairs":
+        """Read the files."""
+        given = parse_options(options)
+        if given.train_file is None:
+            raise QkvError("the task pairs needs a file to train on: --train-file FILE.tsv")
+        strings, bad_lines = read_parts(given)
+        return cls(strings, given, bad_lines)
+
+
+def parse_options(options: dict[str, Any]) -> StringOptions:
+    """The record of these options; an unknown name is an error that says the nearest."""
+    names = list(StringOptions.__dataclass_fields__)
+    for name in options:
+        if name not in names:
+            raise unknown("data setting", name, names)
+    return StringOptions(**options)
+
+
+def read_parts(given: StringOptions) -> tuple[Strings, tuple[str, ...]]:
+    """The three parts of a training file and, if there is one, a test file; and a line about each bad line."""
+    assert given.train_file is not None
+    train, bad = _read(given.train_file, given)
+    fit, valid = hold_out(train, min(given.held_out, len(train) // 10))
+    parts = {"train": fit, "valid": valid or fit[:1]}
+    if given.test_file is not None:
+        parts["test"], more = _read(given.test_file, given)
+        bad += more
+    return Strings.build(parts), bad
+
+
+def _read(path: str, given: StringOptions) -> tuple[list[Pair], tuple[str, ...]]:
+    found = read_pairs(Path(path), source=given.source, target=given.target, strict=given.strict)
+    return list(found.pairs), tuple(f"{path}:{line.number}: {line.reason}" for line in found.bad)

@@ -1,0 +1,22 @@
+"""The task `pronounce`: from the letters of an English word to its phones, after CMUdict."""
+
+from typing import Any
+
+from qkv.data import cmudict
+from qkv.tasks.base import register
+from qkv.tasks.pairs import StringJob, parse_options, read_parts
+from qkv.tasks.strings import Strings
+
+
+@register("pronounce")
+class Pronounce(StringJob):
+    """Pronounce English words: CMUdict 1.1.3 with stress, or files of one's own."""
+
+    @classmethod
+    def load(cls, options: dict[str, Any]) -> "Pronounce":
+        """CMUdict with its fixed held-out parts, unless a training file is given."""
+        given = parse_options(options)
+        if given.train_file is None:
+            return cls(Strings.build(cmudict()), given)
+        strings, bad_lines = read_parts(given)
+        return cls(strings, given, bad_lines)

@@ -1,0 +1,84 @@
+"""The report of a run that maps strings: how it learnt, how often it errs, what it answers, where it looked."""
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from torch import nn
+
+from qkv.data import Pair
+from qkv.derive import derive
+from qkv.draw import Answer, Example, Picture, Report, alignment_panels
+from qkv.explain import Alignment, alignment
+from qkv.tasks.pairs import StringJob
+from qkv.tasks.resolve import Config
+from qkv.tasks.strings import Search, answer
+from qkv.train import Run
+
+SHOWN = 10
+PICTURED = 4
+
+
+def unseen(job: StringJob, count: int = SHOWN, seed: int = 0) -> list[Pair]:
+    """A few pairs of the test part, or of those held out: the same ones every time."""
+    pairs = job.strings.parts.get("test") or job.strings.parts["valid"]
+    ranked = sorted(range(len(pairs)), key=lambda number: derive(seed, "pairs to show", number))
+    return [pairs[number] for number in ranked[:count]]
+
+
+def examples(job: StringJob, model: nn.Module, pairs: list[Pair], best: int = 3) -> list[Example]:
+    """What the model answers to each, with probabilities, beside what is right."""
+    found = answer(model, job.strings, [pair.source for pair in pairs], Search(beams=max(4, best), best=best))
+    return [
+        Example(
+            "".join(pair.source) if job.settings.source == "characters" else " ".join(pair.source),
+            [Answer(text(job, h.tokens), math.exp(h.log_probability)) for h in hypotheses],
+            [" ".join(target) for target in pair.targets],
+        )
+        for pair, hypotheses in zip(pairs, found, strict=True)
+    ]
+
+
+def looked(job: StringJob, model: nn.Module, pair: Pair) -> tuple[tuple[str, ...], Alignment] | None:
+    """What the model writes for this source and where it looked meanwhile; None if it cannot look."""
+    ((hypothesis,),) = answer(model, job.strings, [pair.source], Search())
+    try:
+        where = alignment(model, job.strings.sources.encode(pair.source), list(hypothesis.tokens))
+    except ValueError:
+        return None
+    return (*job.strings.targets.decode(hypothesis.tokens), "end"), where
+
+
+def make_report(
+    run: Run, config: Config, job: StringJob, model: nn.Module, rates: dict[str, dict[str, float]]
+) -> Report:
+    """All that the page shows."""
+    lines = run.read_metrics()
+    shown = unseen(job)
+    pictures = []
+    for pair in shown[:PICTURED]:
+        if (seen := looked(job, model, pair)) is not None:
+            word = " ".join(pair.source) if job.settings.source == "words" else "".join(pair.source)
+            pictures.append(Picture(word, seen[0], pair.source, alignment_panels(seen[1])))
+    return Report(
+        title=f"{config.task}: {config.family}",
+        family=config.family,
+        parameters=sum(p.numel() for p in model.parameters()),
+        settings={"model": _shown(config.model), "training": _shown(asdict(config.train)), "data": _shown(config.data)},
+        training=[
+            (line["step"], line["loss"]) for line in lines if line.get("loss") is not None and "event" not in line
+        ],
+        validation=[(line["step"], line["score"]) for line in lines if line.get("event") == "validated"],
+        rates=rates,
+        examples=examples(job, model, shown),
+        pictures=pictures,
+    )
+
+
+def text(job: StringJob, tokens: tuple[int, ...]) -> str:
+    """An answer as people write it."""
+    return ("" if job.settings.target == "characters" else " ").join(job.strings.targets.decode(tokens))
+
+
+def _shown(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,103 @@
+"""From a name, a run folder or a config to a model that is ready."""
+
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import nn
+
+from qkv.derive import derive
+from qkv.models import family
+from qkv.registry import unknown
+from qkv.storage import QkvError, read_json, write_json
+from qkv.tasks.base import Job, Preset, jobs
+from qkv.train import Run, Settings
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that decides a run: it stands in config.json."""
+
+    task: str
+    family: str
+    model: dict[str, Any]
+    train: Settings
+    data: dict[str, Any]
+
+    def to_record(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any], where: Path) -> "Config":
+        """The config of a file; one that lacks something is refused."""
+        try:
+            train = Settings(**record["train"])
+            return cls(record["task"], record["family"], record["model"], train, record["data"])
+        except (KeyError, TypeError) as error:
+            raise QkvError(f"the configuration is incomplete or from another version: {error}", str(where)) from error
+
+
+def preset(task: str, name: str | None) -> Preset:
+    """The preset of this name for a task, its first without one."""
+    presets = jobs[task].presets
+    if name is not None and name not in presets:
+        raise unknown(f"preset of task {task!r}:", name, presets)
+    return presets[name or next(iter(presets))]()
+
+
+def configure(task: str, chosen: Preset, changes: dict[str, dict[str, Any]]) -> Config:
+    """The preset with changes to "model", "train" and "data"; `model.family` changes the family."""
+    model = {**chosen.model, **changes.get("model", {})}
+    name = model.pop("family", chosen.family)
+    if name != chosen.family:
+        model = {key: value for key, value in model.items() if key in changes.get("model", {})}
+    train = {**chosen.train, **changes.get("train", {})}
+    if "steps" in changes.get("train", {}):
+        train.pop("minutes", None)
+    known = [field.name for field in fields(Settings)]
+    for key in train:
+        if key not in known:
+            raise unknown("training setting", key, known)
+    return Config(task, name, asdict(family(name).configure(model)), Settings(**train), changes.get("data", {}))
+
+
+def build(config: Config, job: Job) -> nn.Module:
+    """A fresh model; its weights are a function of the seed."""
+    chosen = family(config.family)
+    with torch.random.fork_rng():
+        torch.manual_seed(derive(config.train.seed, "initial weights"))
+        return chosen.model(chosen.configure(config.model), *job.sizes())
+
+
+def write(run: Run, config: Config, job: Job) -> None:
+    """What a run folder needs before the first step."""
+    write_json(run.folder / "config.json", replace(config, data=job.options).to_record())
+    write_json(run.folder / "vocabulary.json", job.vocabulary())
+
+
+def read_config(run: Run) -> Config:
+    """The config of a run folder."""
+    path = run.folder / "config.json"
+    if not run.folder.is_dir():
+        raise QkvError("there is no such run folder", str(run.folder))
+    return Config.from_record(read_json(path), path)
+
+
+def restore(folder: Path) -> tuple[Config, Job, nn.Module]:
+    """The trained model of a run folder, with what it needs to answer."""
+    run = Run(folder)
+    config = read_config(run)
+    job = jobs[config.task].restore(config.data, read_json(folder / "vocabulary.json"))
+    model = build(config, job)
+    if not run.weights.exists():
+        raise QkvError("the run has no model yet; train it to the end, or go on with --resume", str(run.weights))
+    try:
+        model.load_state_dict(load(run.weights.read_bytes()))
+    except (SafetensorError, RuntimeError) as error:
+        message = str(error).split("\n")[0]
+        raise QkvError(f"the weights are damaged or of another model: {message}", str(run.weights)) from error
+    return config, job, model.eval()

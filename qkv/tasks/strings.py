@@ -1,0 +1,161 @@
+"""Mapping strings to strings: examples from pairs, their loss, their evaluation."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from qkv.data import Buckets, Pair, Vocabulary, pad
+from qkv.decode import Hypothesis, Limits, beam, greedy
+from qkv.metrics import cosine, damerau_levenshtein, error_rates, jaccard
+from qkv.train import Settings, Task
+from qkv.train.task import Tensors
+
+
+@dataclass(frozen=True)
+class Strings:
+    """Pairs in three parts, and the vocabularies of the first."""
+
+    parts: dict[str, list[Pair]]
+    """"train", "valid" and "test"."""
+    sources: Vocabulary
+    targets: Vocabulary
+
+    @classmethod
+    def build(cls, parts: dict[str, list[Pair]]) -> "Strings":
+        """Vocabularies from the training part alone."""
+        train = parts["train"]
+        targets = Vocabulary.build(target for pair in train for target in pair.targets)
+        return cls(parts, Vocabulary.build(pair.source for pair in train), targets)
+
+
+def hold_out(pairs: list[Pair], count: int) -> tuple[list[Pair], list[Pair]]:
+    """The pairs without, and only with, the `count` sources of smallest hash: the same ones whatever the order."""
+    ranked = sorted(pairs, key=lambda pair: blake2b("\0".join(pair.source).encode(), digest_size=8).digest())
+    held = {pair.source for pair in ranked[:count]}
+    return [p for p in pairs if p.source not in held], [p for p in pairs if p.source in held]
+
+
+def make_task(model: nn.Module, strings: Strings, settings: Settings) -> Task:
+    """The job of fitting the training part; every (source, target) is an example."""
+    examples = encode(strings, strings.parts["train"])
+    buckets = Buckets([(len(source), len(target)) for source, target in examples], settings.batch_size, settings.seed)
+    valid = encode(strings, strings.parts["valid"])
+    order = sorted(range(len(valid)), key=lambda number: (len(valid[number][0]), len(valid[number][1])))
+    chunks = [order[start : start + 256] for start in range(0, len(order), 256)]
+
+    def validate(model: nn.Module, may_stop: Callable[[], None]) -> float:
+        total = tokens = 0.0
+        for chunk in chunks:
+            may_stop()
+            tensors = tuple(t.to(_device(model)) for t in collate([valid[number] for number in chunk]))
+            total += float(loss(model, tensors, 0.0))
+            tokens += count(tensors)
+        return total / tokens
+
+    return Task(
+        model=model,
+        order=lambda step: buckets.batch(*buckets.at(step)),
+        collate=lambda ids: collate([examples[number] for number in ids]),
+        count=count,
+        loss=lambda model, tensors: loss(model, tensors, settings.smoothing),
+        validate=validate,
+    )
+
+
+Example = tuple[list[int], list[int]]
+
+
+def encode(strings: Strings, pairs: Sequence[Pair]) -> list[Example]:
+    """Ids of each source with each of its targets."""
+    return [(strings.sources.encode(p.source), strings.targets.encode(t)) for p in pairs for t in p.targets]
+
+
+def collate(examples: list[Example]) -> Tensors:
+    """(source, its mask, START + target, target + END), padded."""
+    source, mask = pad([source for source, _ in examples])
+    given, _ = pad([[Vocabulary.START, *target] for _, target in examples])
+    wanted, _ = pad([[*target, Vocabulary.END] for _, target in examples])
+    return source, mask, given, wanted
+
+
+def count(tensors: Tensors) -> int:
+    """Target tokens, END among them."""
+    return int((tensors[3] != Vocabulary.PAD).sum())
+
+
+def loss(model: nn.Module, tensors: Tensors, smoothing: float) -> Tensor:
+    """Cross entropy, summed over the target tokens."""
+    source, mask, given, wanted = tensors
+    logits = model(source, given, mask)
+    return functional.cross_entropy(
+        logits.flatten(0, 1).float(),
+        wanted.flatten(),
+        ignore_index=Vocabulary.PAD,
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to decode."""
+
+    beams: int = 1
+    """1 is greedy."""
+    best: int = 1
+    """Answers a source."""
+    length_power: float = 0.0
+    """What scores are divided by: length to this power."""
+
+
+def answer(
+    model: nn.Module, strings: Strings, sources: Sequence[Sequence[str]], search: Search, batch_size: int = 256
+) -> list[list[Hypothesis]]:
+    """The best answers to each source, in its order; sources of like length are decoded together."""
+    ids = [strings.sources.encode(source) for source in sources]
+    order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
+    found: dict[int, list[Hypothesis]] = {}
+    for start in range(0, len(order), batch_size):
+        chunk = order[start : start + batch_size]
+        inputs, mask = (t.to(_device(model)) for t in pad([ids[number] for number in chunk]))
+        found |= dict(zip(chunk, _decode(model, inputs, mask, search), strict=True))
+    return [found[number] for number in range(len(ids))]
+
+
+@torch.inference_mode()
+def _decode(model: Any, inputs: Tensor, mask: Tensor, search: Search) -> list[list[Hypothesis]]:
+    limits = Limits(max_length=min(2 * inputs.shape[1] + 10, model.config.max_length - 1))
+    if search.beams == 1:
+        return [[one] for one in greedy(model, inputs, mask, limits)]
+    return beam(model, inputs, mask, limits, beams=search.beams, best=search.best, length_power=search.length_power)
+
+
+def evaluate(model: nn.Module, strings: Strings, part: str, search: Search) -> dict[str, float]:
+    """Error rates against the closest reference, and the three similarities to it."""
+    pairs = strings.parts[part]
+    model.eval()
+    answers = [
+        strings.targets.decode(best[0].tokens) for best in answer(model, strings, [p.source for p in pairs], search)
+    ]
+    references = [[list(target) for target in pair.targets] for pair in pairs]
+    rates = error_rates(answers, references)
+    scores = {"jaccard": jaccard, "cosine": cosine, "damerau_levenshtein": damerau_levenshtein}
+    similarities = {
+        name: sum(max(score(a, r) for r in rs) for a, rs in zip(answers, references, strict=True)) / len(pairs)
+        for name, score in scores.items()
+    }
+    return {
+        "examples": len(pairs),
+        "sequence_error_rate": rates.sequence_error_rate,
+        "token_error_rate": rates.token_error_rate,
+        **similarities,
+    }
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device

@@ -1,0 +1,300 @@
+"""One training loop for every model.
+
+    update:  gradient of (sum of the loss / tokens of the whole batch), clipped; AdamW; running mean of the weights
+
+The order of examples, dropout and the learning rate are functions of (seed, step, rank), so going on
+from a checkpoint gives, on a CPU, the same weights to the last bit as never having stopped. A loss
+that is not finite changes nothing but a line in the log.
+"""
+
+import math
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, nullcontext
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qkv.derive import derive
+from qkv.storage import QkvError
+from qkv.train.group import Group
+from qkv.train.identity import changed_conditions, identify, require_same
+from qkv.train.interrupt import Interrupt, Interrupted
+from qkv.train.optimiser import make_optimiser, memory_of, remind
+from qkv.train.run import Checkpoint, Run
+from qkv.train.settings import MEASURED, Settings, learning_rate
+from qkv.train.task import Task
+from qkv.train.tensorboard import Board, open_board
+from qkv.train.updates import Update, Updates
+from qkv.train.weights import Weights, average_in, copy_of, moved
+
+PATIENCE = 20
+"""Updates in a row that may be not finite before training gives up."""
+
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how to compute; what a CPU computes does not depend on `workers`."""
+
+    device: str = "cpu"
+    workers: int = 0
+    """Processes that prepare batches ahead."""
+    compile: bool = False
+    """torch.compile the model."""
+
+
+_CPU = Machine()
+
+
+@dataclass
+class Progress:
+    """Where training stands; all of it is in every checkpoint."""
+
+    step: int = 0
+    steps: int | None = None
+    validated: int = 0
+    """The last step that was validated."""
+    best: float = math.inf
+    best_step: int = 0
+    skipped: int = 0
+    """Updates in a row that were not finite."""
+    seconds: float = 0.0
+    """How long the measured steps took, until `steps` is known."""
+
+
+class _Objective(nn.Module):
+    """The loss as a module, so that it can be wrapped and compiled."""
+
+    def __init__(self, task: Task):
+        super().__init__()
+        self.model = task.model
+        self.task_loss = task.loss
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        return self.task_loss(self.model, tensors)
+
+
+def _say_nothing(_: dict[str, Any]) -> None:
+    pass
+
+
+class Loop:
+    """Training of one task in one run folder; `report` is given every line of metrics as it is written."""
+
+    def __init__(
+        self, task: Task, settings: Settings, run: Run, machine: Machine = _CPU, report: Report = _say_nothing
+    ):
+        self.task, self.settings, self.run, self.report, self.machine = task, settings, run, report, machine
+        self.group = Group(torch.device(machine.device))
+        self.device = self.group.device
+        self.model = task.model.to(self.device)
+        objective: nn.Module = _Objective(task)
+        self.objective = self.group.wrap(torch.compile(objective) if machine.compile else objective)  # type: ignore[arg-type]
+        self.optimiser = make_optimiser(self.model, settings)
+        self.average: Weights = copy_of(self.model)
+        self.best: Weights = copy_of(self.model)
+        self.progress = Progress(steps=settings.steps)
+        self.interrupt = Interrupt()
+        self._identity = identify(task, settings, self.device, self.group.world)
+        self._started = False
+        self._clock = 0.0
+        self._board: Board | None = None
+
+    def resume(self) -> None:
+        """Go on from the newest good checkpoint; with none, from the start."""
+        found = self.run.load_checkpoint()
+        if found is not None:
+            self._restore(found)
+        step = self.progress.step
+        if self.group.sum(step) != step * self.group.world:
+            raise QkvError(f"not all processes found the checkpoint of step {step}; they must share", self.run.folder)
+        if self.group.rank == 0:
+            self.run.rewind(step, self.progress.validated)
+        self.group.wait()
+        self._started = True
+        if found is not None:
+            for problem in found.problems:
+                self._tell({"event": "damaged_checkpoint", "message": str(problem)})
+            changed = changed_conditions(found.record["identity"], self._identity)
+            exact = not changed and self.device.type == "cpu"
+            self._tell({"event": "resumed", "exact": exact, "changed": changed})
+
+    def train(self) -> Progress:
+        """Train to the end; on SIGTERM or Ctrl-C save and raise `Interrupted`."""
+        if not self._started:
+            self.run.require_new()
+        self._started = True
+        cards = [self.device] if self.device.type == "cuda" else []
+        with self.interrupt, torch.random.fork_rng(cards):
+            if self.group.rank == 0:
+                self._board = open_board(self.run.folder / "tensorboard", self.progress.step)
+            try:
+                self._take_steps()
+            except Interrupted:
+                self._save()
+                raise
+            finally:
+                if self._board is not None:
+                    self._board.close()
+            if self.group.rank == 0:
+                self.run.save_weights(self.best)
+            self.group.wait()
+            self._stop_if_asked()  # too late to stop training, but whoever asked waits for the process
+        return self.progress
+
+    def _restore(self, found: Checkpoint) -> None:
+        require_same(found.record["identity"], self._identity, self.run.folder)
+        progress = Progress(**found.record["progress"])
+        progress.best = math.inf if progress.best is None else progress.best
+        if self.settings.steps not in (None, progress.steps):
+            raise QkvError(
+                f"the run was started with steps={progress.steps} and cannot go on with steps={self.settings.steps}",
+                self.run.folder,
+            )
+        try:
+            self.model.load_state_dict(found.tensors["model"])
+            remind(self.optimiser, found.tensors["optimiser"])
+        except (RuntimeError, ValueError) as error:
+            raise QkvError(f"the checkpoint is of another model: {error}", self.run.folder) from error
+        self.average, self.best = (moved(found.tensors[name], self.device) for name in ("average", "best"))
+        self.progress = progress
+        self.settings = replace(self.settings, steps=progress.steps)
+
+    def _take_steps(self) -> None:
+        self._validate_if_due()
+        self._clock = time.perf_counter()
+        with closing(self._updates()) as updates:
+            for update in updates:
+                self._stop_if_asked()
+                self._update(update)
+                self._measure()
+                self._validate_if_due()
+
+    def _updates(self) -> Generator[Update, None, None]:
+        updates = Updates(self.task, self.settings.accumulate, self.group)
+        while self.progress.steps is None or self.progress.step < self.progress.steps:
+            end = MEASURED.stop if self.progress.steps is None else self.progress.steps
+            yield from updates.load(range(self.progress.step, end), self.machine.workers)
+
+    def _measure(self) -> None:
+        """The time of an update with all that came before it; after the measured ones, `steps` is fixed."""
+        before, self._clock = self._clock, time.perf_counter()
+        if self.progress.steps is not None or self.settings.minutes is None:
+            return
+        if self.progress.step > MEASURED.start:
+            self.progress.seconds += self._clock - before
+        if self.progress.step >= MEASURED.stop:
+            seconds = self.group.sum(self.progress.seconds) / self.group.world / len(MEASURED)
+            self.progress.steps = max(int(60 * self.settings.minutes / seconds), MEASURED.stop + 1)
+            self.settings = replace(self.settings, steps=self.progress.steps)
+            self._tell({"event": "steps", "steps": self.progress.steps})
+
+    def _update(self, update: Update) -> None:
+        step, started = self.progress.step, time.perf_counter()
+        rate = learning_rate(self.settings, step)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        torch.manual_seed(derive(self.settings.seed, "dropout", step, self.group.rank))
+        self.objective.train()
+        mine = 0 if update.idle else sum(self.task.count(part) for part in update.parts)
+        tokens = int(self.group.sum(mine))
+        loss = self.group.sum(self._backward(update, max(tokens, 1))) / max(tokens, 1)
+        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip))
+        if math.isfinite(loss) and math.isfinite(norm):
+            self.optimiser.step()
+            if self.settings.average:
+                average_in(self.average, self.model, min(self.settings.average, (1 + step) / (10 + step)))
+            self.progress.skipped = 0
+        else:
+            self._skip(step, loss, norm)
+        self.optimiser.zero_grad(set_to_none=True)
+        self.progress.step += 1
+        seconds = time.perf_counter() - started
+        self._tell({"loss": loss, "rate": rate, "norm": norm, "tokens": tokens, "seconds": seconds})
+
+    def _backward(self, update: Update, tokens: int) -> float:
+        """Gradients of sum / tokens; wrapped modules average over processes, hence the factor."""
+        total, counts = 0.0, 0.0 if update.idle else 1.0
+        for number, part in enumerate(update.parts):
+            tensors = tuple(tensor.to(self.device) for tensor in part)
+            half = torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
+            with self.group.silent(self.objective, quiet=number + 1 < len(update.parts)):
+                with half:
+                    summed = self.objective(*tensors)
+                (summed * (counts * self.group.world / tokens)).backward()
+            total += counts * float(summed.detach())
+        return total
+
+    def _skip(self, step: int, loss: float, norm: float) -> None:
+        self.progress.skipped += 1
+        message = f"no update: the loss is {loss}, the length of the gradient {norm}"
+        self._tell({"step": step + 1, "event": "not_finite", "message": message, "ids": self.task.order(step)})
+        if self.progress.skipped >= PATIENCE:
+            raise QkvError(f"{PATIENCE} updates in a row were not finite, the last at step {step + 1}", self.run.folder)
+
+    def _validate_if_due(self) -> None:
+        """Validate and save at every `every`-th step and at the last; a run stopped meanwhile does it on its return."""
+        here = self.progress
+        due = here.step % self.settings.every == 0 or here.step == here.steps
+        if here.step in (0, here.validated) or not due:
+            return
+        score = self._score()
+        if self.group.any(score is None) or score is None:
+            raise Interrupted(self.interrupt.received or Interrupt.SIGNALS[0])
+        if score < here.best or not here.best_step:
+            here.best, here.best_step = score if math.isfinite(score) else math.inf, here.step
+            self.best = {name: value.clone() for name, value in self._judged().items()}
+        here.validated = here.step
+        self._tell({"event": "validated", "score": score, "best": here.best})
+        self._save()
+
+    def _score(self) -> float | None:
+        """How bad the judged weights are; None if this process was asked to stop."""
+        current = copy_of(self.model)
+        self.model.load_state_dict(self._judged())
+        torch.manual_seed(derive(self.settings.seed, "validation", self.progress.step))
+        self.objective.eval()
+        try:
+            with torch.no_grad():
+                return float(self.task.validate(self.model, self.interrupt.raise_if_received))
+        except Interrupted:
+            return None
+        finally:
+            self.model.load_state_dict(current)
+
+    def _judged(self) -> Weights:
+        """The weights that are validated and kept: the running mean if there is one."""
+        return self.average if self.settings.average else self.model.state_dict()
+
+    def _save(self) -> None:
+        if self.group.rank == 0:
+            tensors = {
+                "model": self.model.state_dict(),
+                "average": self.average,
+                "best": self.best,
+                "optimiser": memory_of(self.optimiser),
+            }
+            progress = {
+                **asdict(self.progress),
+                "best": self.progress.best if math.isfinite(self.progress.best) else None,
+            }
+            self.run.save_checkpoint(self.progress.step, tensors, {"progress": progress, "identity": self._identity})
+        self.group.wait()
+
+    def _stop_if_asked(self) -> None:
+        """All processes stop at the same step, or the others would wait for ever."""
+        if self.group.any(self.interrupt.received > 0):
+            raise Interrupted(self.interrupt.received or Interrupt.SIGNALS[0])
+
+    def _tell(self, record: dict[str, Any]) -> None:
+        if self.group.rank > 0:
+            return
+        line = {"step": self.progress.step, **record}
+        self.run.log(line)
+        if self._board is not None:
+            self._board.write(line)
+        self.report({"steps": self.progress.steps, **line})

@@ -1,0 +1,192 @@
+"""A run folder: what was asked for, what was learnt, and how to go on.
+
+    config.json  vocabulary.json  metrics.jsonl  checkpoints/step-00001200/  model.safetensors  report.html
+
+Everything is written so that a kill at any moment leaves the last good state readable; nothing is pickled.
+"""
+
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load, save
+
+from qkv.storage import (
+    FORMAT,
+    QkvError,
+    newest_good,
+    read_folder,
+    read_json,
+    remove_stale,
+    save_folder,
+    verify_folder,
+    write_atomic,
+)
+from qkv.train.group import rank
+from qkv.train.weights import Weights, plain
+
+KEPT = 2
+"""Checkpoints that stay: the last, and one before it to fall back to."""
+PROGRESS = "progress.json"
+
+_STEP = re.compile(r"step-(\d{8,})")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that is needed to go on."""
+
+    tensors: dict[str, Weights]
+    record: dict[str, Any]
+    problems: list[QkvError]
+    """What was wrong with newer ones."""
+
+
+class Run:
+    """The folder of one training run."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.checkpoints = folder / "checkpoints"
+        self.metrics = folder / "metrics.jsonl"
+        self.weights = folder / "model.safetensors"
+
+    def save_checkpoint(self, step: int, tensors: dict[str, Weights], record: dict[str, Any]) -> None:
+        """All that is needed to go on from here; older checkpoints go once this one stands.
+
+        A good one of the same step stays: it differs at most in not knowing its validation, which is then done again.
+        """
+        folder = self.checkpoints / f"step-{step:08d}"
+        if _is_good(folder):
+            return
+        if self.metrics.exists():
+            with self._writing(), self.metrics.open("rb") as file:
+                os.fsync(file.fileno())  # a checkpoint never knows more steps than the metrics
+        files = {f"{name}.safetensors": save(plain(weights)) for name, weights in tensors.items()}
+        files[PROGRESS] = json.dumps({"format": FORMAT, **record}, allow_nan=False).encode()
+        save_folder(folder, files)
+        older = [path for number, path in self._steps() if number < step]
+        for path in older[: len(older) - (KEPT - 1)]:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """The newest good checkpoint; None if there is none at all, an error if all are damaged."""
+        folder, problems = newest_good(self.checkpoints)
+        if folder is None and problems:
+            raise problems[0]
+        if folder is None:
+            return None
+        files = read_folder(folder)
+        record = read_json(folder / PROGRESS)
+        tensors = {Path(name).stem: load(data) for name, data in files.items() if name != PROGRESS}
+        return Checkpoint(tensors, record, problems)
+
+    def require_new(self) -> None:
+        """Refuse to start from nothing where there is something to go on from."""
+        for _, path in self._steps():
+            raise QkvError(f"there is a checkpoint {path.name} already; resume() first", self.folder)
+
+    def rewind(self, step: int, validated: int) -> None:
+        """Make the folder that of a run at this step, whose last validation was at `validated`.
+
+        What a kill left half written and the lines of steps that will be taken again go; newer checkpoints, which are
+        damaged, are set aside.
+        """
+        remove_stale(self.folder)
+        remove_stale(self.checkpoints)
+        for number, path in self._steps():
+            if number > step:
+                _set_aside(path)
+        if not self.metrics.exists():
+            return
+        lines = self.metrics.read_text("utf-8", errors="replace").split("\n")
+        kept = [line for line in lines if _stays(line, step, validated)]
+        write_atomic(self.metrics, "".join(line + "\n" for line in kept).encode())
+
+    def save_weights(self, weights: Weights) -> None:
+        """The model to use."""
+        write_atomic(self.weights, save(plain(weights)))
+
+    def log(self, record: dict[str, Any]) -> None:
+        """One more line of metrics; a number that is not finite becomes null, for JSON has no other word for it."""
+        line = json.dumps({name: _finite(value) for name, value in record.items()}, allow_nan=False)
+        with self._writing(), self.metrics.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All whole lines."""
+        text = self.metrics.read_text("utf-8", errors="replace") if self.metrics.exists() else ""
+        return [record for line in text.split("\n") if (record := _record(line))]
+
+    def _steps(self) -> list[tuple[int, Path]]:
+        """Checkpoints by step, the newest last."""
+        if not self.checkpoints.is_dir():
+            return []
+        matches = ((_STEP.fullmatch(path.name), path) for path in self.checkpoints.iterdir())
+        return sorted((int(match[1]), path) for match, path in matches if match)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise QkvError(f"cannot write {self.metrics.name} ({error.strerror})", self.folder) from error
+
+
+def create(folder: Path) -> Run:
+    """A new run folder; one that has a run in it already is refused. Of several processes the first sees to it."""
+    run = Run(folder)
+    if rank() > 0:
+        return run
+    for there in (folder / "config.json", run.metrics, run.checkpoints, run.weights):
+        if there.exists():
+            raise QkvError(
+                f"there is a run already ({there.name}); continue it with --resume or choose another --run", folder
+            )
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise QkvError(f"the run folder cannot be made ({error.strerror})", folder) from error
+    return run
+
+
+def _is_good(folder: Path) -> bool:
+    if not folder.exists():
+        return False
+    try:
+        verify_folder(folder)
+    except QkvError:
+        return False
+    return True
+
+
+def _set_aside(folder: Path) -> None:
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.damaged-{number}")).exists():
+        number += 1
+    folder.rename(aside)
+
+
+def _record(line: str) -> dict[str, Any]:
+    """The record of a line; none of one that was cut in half."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else {}
+
+
+def _stays(line: str, step: int, validated: int) -> bool:
+    record = _record(line)
+    return bool(record) and record["step"] <= (validated if record.get("event") == "validated" else step)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

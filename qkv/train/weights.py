@@ -1,0 +1,32 @@
+"""All numbers of a model by name, and their running mean."""
+
+import torch
+from torch import Tensor, nn
+
+Weights = dict[str, Tensor]
+
+
+def copy_of(model: nn.Module) -> Weights:
+    """The model's weights as they are now."""
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def plain(weights: Weights) -> Weights:
+    """Contiguous copies on the CPU: a tensor that shares memory with another cannot be saved as it is."""
+    return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in weights.items()}
+
+
+def moved(weights: Weights, device: torch.device) -> Weights:
+    """The weights on this device."""
+    return {name: value.to(device) for name, value in weights.items()}
+
+
+@torch.no_grad()
+def average_in(average: Weights, model: nn.Module, keep: float) -> None:
+    """average = keep * average + (1 - keep) * model, for parameters; buffers are counts and tables, and are copied."""
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    for name, value in model.state_dict().items():
+        if name in parameters:
+            average[name].lerp_(value, 1 - keep)
+        else:
+            average[name].copy_(value)

@@ -1,0 +1,240 @@
+import math
+import re
+from base64 import b64encode
+from hashlib import sha256
+from html.parser import HTMLParser
+
+import pytest
+
+from qkv.draw import Answer, Example, Panel, Picture, Report, report
+
+EVIL = "</bdi><script>alert('x')</script> \"quoted\" & \u202eturned\x00"
+SHOWN = EVIL.replace("\u202e", "<U+202E>").replace("\x00", "<U+0000>")
+VOID = {"meta", "br"}
+
+
+class Page(HTMLParser):
+    """Elements with their texts; every element must be closed in order."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.elements = [], []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        element = {"tag": tag, "attributes": dict(attributes), "text": "", "inside": [e["tag"] for e in self.open]}
+        self.elements.append(element)
+        self.open += [element] * (tag not in VOID)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append({"tag": tag, "attributes": dict(attributes), "text": "", "inside": []})
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()["tag"] == tag
+
+    def handle_data(self, data):
+        for element in self.open:
+            element["text"] += data
+
+    def find(self, tag, **attributes):
+        return [
+            element
+            for element in self.elements
+            if element["tag"] == tag and attributes.items() <= element["attributes"].items()
+        ]
+
+    def texts(self, tag, **attributes):
+        return [element["text"] for element in self.find(tag, **attributes)]
+
+
+def picture(rows=2, columns=3, title="cab"):
+    return Picture(
+        title,
+        [f"w{n}" for n in range(rows)],
+        [f"r{n}" for n in range(columns)],
+        [Panel("mean", [[1 / columns] * columns] * rows)],
+    )
+
+
+RECORD = Report(
+    title="A run",
+    family="encoder_decoder",
+    parameters=1_234_567,
+    settings={"model": {"hidden_dim": 64, "key_dim": None}, "training": {"learning_rate": 0.001, "compile": True}},
+    training=[(1, 4.0), (2, 3.0), (3, 2.5)],
+    validation=[(2, 3.5), (3, 3.25), (4, None)],
+    rates={
+        "test, greedy": {"examples": 1200, "token_error_rate": 0.0625},
+        "test, beam 4": {"examples": 1200, "token_error_rate": 0.05, "cosine": 0.98765},
+    },
+    examples=[
+        Example("cab", [Answer("K AE B", 0.9), Answer("S AE B", 0.0005)], ["K AE B"]),
+        Example("ox", [Answer("AA K", 0.6), Answer("AA K S", 0.4)], ["AA K S", "OW K S"]),
+        Example("mute", [], ["M Y UW T"]),
+    ],
+    pictures=[picture()],
+    note="A sentence.",
+)
+
+
+def test_everything_is_on_the_page():
+    page = Page(report(RECORD))
+    assert page.texts("h1") == ["A run"]
+    assert page.texts("title")[0] == "A run"
+    assert page.texts("dd") == ["encoder decoder", "1,234,567", "3", "3.25 at step 3"]
+    assert page.texts("h2") == [
+        "Settings",
+        "How it learnt",
+        "How good it is",
+        "What it answers",
+        "Where it looked",
+    ]
+    assert len(page.find("svg")) == 2
+
+
+def rows(page, number):
+    """The cells of each row of table `number`."""
+    table = page.find("table")[number]
+    first = page.elements.index(table)
+    following = [e for e in page.find("table") if page.elements.index(e) > first]
+    last = page.elements.index(following[0]) if following else len(page.elements)
+    found = []
+    for element in page.elements[first:last]:
+        if element["tag"] == "tr":
+            found.append([])
+        elif element["tag"] in ("td", "th"):
+            found[-1].append(element["text"])
+    return found
+
+
+def test_tables():
+    page = Page(report(RECORD))
+    assert rows(page, 0) == [["hidden dim", "64"], ["key dim", "none"]]
+    assert rows(page, 1) == [["learning rate", "0.001"], ["compile", "yes"]]
+    assert rows(page, 2) == [
+        ["", "examples", "token error rate", "cosine"],
+        ["test, greedy", "1,200", "6.2%", "none"],
+        ["test, beam 4", "1,200", "5.0%", "0.988"],
+    ]
+    assert rows(page, 3) == [
+        ["input", "right", "answers", "probability"],
+        ["cab", "K AE B", "✓K AE B", "90.0%"],
+        ["S AE B", "< 0.1%"],
+        ["ox", "AA K SOW K S", "✗AA K", "60.0%"],
+        ["✓AA K S", "40.0%"],
+        ["mute", "M Y UW T", "no answer", ""],
+    ]
+
+
+def test_a_run_with_nothing_yet():
+    page = Page(report(Report("t", "recurrent", 7)))
+    assert page.texts("dd") == ["recurrent", "7"]
+    assert page.texts("h2") == ["How it learnt"]
+    assert "no points yet" in page.texts("text")
+    assert page.find("table") == []
+
+
+def test_hostile_texts_are_only_texts():
+    record = Report(
+        EVIL,
+        EVIL,
+        1,
+        {EVIL: {EVIL: EVIL}},
+        rates={EVIL: {EVIL: 1.0}},
+        examples=[Example(EVIL, [Answer(EVIL, 1.0)], [EVIL])],
+        pictures=[Picture(EVIL, [EVIL], [EVIL], [Panel(EVIL, [[1.0]], EVIL)])],
+        note=EVIL,
+    )
+    html = report(record)
+    page = Page(html)
+    assert page.find("script") == []
+    assert page.texts("h1") == [SHOWN]
+    assert page.texts("bdi").count(SHOWN) == 10
+    assert not re.search("[\x00\u202a-\u202e\u2066-\u2069]", html)
+    html.encode("utf-8")
+
+
+def test_a_text_from_right_to_left_stays_in_its_place():
+    page = Page(report(Report("t", "f", 1, examples=[Example("שלום", [Answer("שלום", 0.5)], [])])))
+    assert [element["inside"][-1] for element in page.find("bdi") if element["text"] == "שלום"] == ["th", "td"]
+
+
+def test_nothing_from_outside_and_nothing_that_runs():
+    html = report(RECORD)
+    page = Page(html)
+    assert re.findall(r"https?:[^\"]*", html) == ["http://www.w3.org/2000/svg"] * 2
+    names = {name for element in page.elements for name in element["attributes"]}
+    assert not {"src", "href", "style", "srcset", "action"} & names
+    assert not any(name.startswith("on") for name in names)
+    active = {"script", "link", "iframe", "object", "embed", "img", "image", "form", "base", "animate", "foreignobject"}
+    assert not active & {element["tag"] for element in page.elements}
+    assert "url(" not in html
+    assert "@import" not in html
+
+
+def test_the_policy_knows_the_style_and_forbids_the_rest():
+    page = Page(report(RECORD))
+    (policy,) = page.find("meta", **{"http-equiv": "Content-Security-Policy"})
+    rules = dict(rule.split(" ", 1) for rule in policy["attributes"]["content"].split("; "))
+    (style,) = page.texts("style")
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    assert rules == {
+        "default-src": "'none'",
+        "style-src": f"'sha256-{digest}'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+
+
+def long_run(count):
+    training = [(step, 3 * math.exp(-step / 20_000) + 0.5 + 0.3 * math.sin(step * 7.1)) for step in range(count)]
+    return Report("t", "f", 1, training=training, validation=training[::500])
+
+
+def test_a_long_run_is_smoothed_and_stays_small():
+    html = report(long_run(100_000))
+    assert "training, smoothed" in Page(html).texts("text")
+    assert len(html.encode()) < 100_000
+
+
+def test_a_short_run_is_shown_as_it_is():
+    names = Page(report(long_run(200))).texts("text")
+    assert "training" in names
+    assert "training, smoothed" not in names
+
+
+@pytest.mark.parametrize(("last", "log"), [(0.2, False), (0.1, True)])
+def test_a_steep_loss_has_a_log_axis(last, log):
+    html = report(Report("t", "f", 1, training=[(1, 4.0), (2, last)]))
+    assert ("logarithmic" in html) == log
+
+
+def test_a_lot_of_everything_stays_small_and_says_what_is_missing():
+    text = "語<" * 5000
+    record = Report(
+        text,
+        text,
+        1,
+        {text: {f"{n}{text}": text for n in range(12)}},
+        long_run(100_000).training,
+        long_run(100_000).training,
+        {text: {text: 1.0}},
+        [Example(text, [Answer(text, 0.1)] * 50, [text] * 50)] * 10 + [Example("a", [Answer("b", 1.0)], [])] * 1000,
+        [picture(40, 50)] * 5,
+        text,
+    )
+    html = report(record)
+    page = Page(html)
+    assert len(html.encode()) < 2_000_000
+    assert any("810 more examples are not shown." in text for text in page.texts("p"))
+    assert any("2 more pictures are not shown." in text for text in page.texts("p"))
+    assert len(page.find("tbody", **{"class": "entry"})) == 200
+    assert len(page.find("figure", **{"class": "card heatmap"})) == 3
+
+
+def test_a_picture_that_is_too_big_does_not_hide_the_next():
+    page = Page(report(Report("t", "f", 1, pictures=[picture(100, 100, "big"), picture(title="small")])))
+    assert "small" in page.texts("text")
+    assert "big" not in page.texts("text")

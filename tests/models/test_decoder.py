@@ -1,0 +1,118 @@
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from qkv.models import Decoder, DecoderConfig
+from qkv.train.weights import plain
+from tests.models.sequences import padded, walk
+
+TOKENS = 19
+GOES = [
+    ("softmax", "none"),
+    ("softmax", "sinusoidal"),
+    ("softmax", "learned"),
+    ("softmax", "rope"),
+    ("softmax", "alibi"),
+    ("softmax", "t5"),
+    ("softmax", "shaw"),
+    ("softmax(window=3)", "rope"),
+    ("additive", "t5"),
+    ("taylor", "rope"),
+    ("taylor", "alibi"),
+    ("taylor", "learned"),
+    ("linear", "rope"),
+    ("linear", "alibi"),
+    ("elu", "sinusoidal"),
+    ("elu", "alibi"),
+]
+
+
+def small(**options):
+    sizes = {"dim": 24, "heads": 3, "key_dim": 8, "hidden_dim": 40, "max_length": 17, "convolution": 3}
+    return Decoder(DecoderConfig(**{**sizes, **options}), TOKENS).double().eval()
+
+
+@pytest.mark.parametrize(("attention", "positions"), GOES)
+def test_token_by_token_equals_all_at_once(attention, positions):
+    model = small(attention=attention, positions=positions)
+    tokens = torch.randint(0, TOKENS, (5, 13))
+    expected = model(tokens)
+    nothing = tokens[:, :0]
+    torch.testing.assert_close(walk(model, model.start(nothing, None), tokens), expected, rtol=0, atol=1e-12)
+    continued = walk(model, model.start(tokens[:, :6], None), tokens[:, 6:])
+    torch.testing.assert_close(continued, expected[:, 6:], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("attention", "positions"), GOES)
+def test_a_prompt_padded_at_its_start(attention, positions):
+    """It is continued as in one parallel pass with the same mask, and as each row would be alone."""
+    model = small(attention=attention, positions=positions)
+    prompt, mask = padded(7, 6, TOKENS, first=True)
+    rest = torch.randint(4, TOKENS, (7, 5))
+    whole = model(torch.cat((prompt, rest), 1), torch.cat((mask, rest > 0), 1))
+    continued = walk(model, model.start(prompt, mask), rest)
+    torch.testing.assert_close(continued, whole[:, 6:], rtol=0, atol=1e-12)
+    for row, length in enumerate(mask.sum(1)):
+        alone = model(torch.cat((prompt[row, 6 - length :], rest[row]))[None])
+        torch.testing.assert_close(alone[0, length:], whole[row, 6:], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rope"])
+def test_a_row_alone_equals_itself_padded_at_its_end(positions):
+    model = small(positions=positions)
+    tokens, mask = padded(7, 13, TOKENS)
+    masked, unmasked = model(tokens, mask), model(tokens)
+    for row, length in enumerate(mask.sum(1)):
+        alone = model(tokens[row : row + 1, :length])[0]
+        torch.testing.assert_close(alone, masked[row, :length], rtol=0, atol=1e-12)
+        torch.testing.assert_close(alone, unmasked[row, :length], rtol=0, atol=1e-12)
+
+
+def test_a_state_can_be_reordered():
+    model = small(positions="learned")
+    prompt, mask = padded(4, 6, TOKENS, first=True)
+    rows = torch.tensor([2, 0, 2])
+    chosen = model.start(prompt, mask).select(rows)
+    following = torch.randint(4, TOKENS, (3, 4))
+    expected = walk(model, model.start(prompt[rows], mask[rows]), following)
+    torch.testing.assert_close(walk(model, chosen, following), expected, rtol=0, atol=1e-12)
+
+
+def test_a_prompt_padded_at_its_end_is_refused():
+    prompt, mask = padded(4, 6, TOKENS)
+    mask[1, -1] = False
+    with pytest.raises(ValueError, match="mask must be True at the last tokens of each row"):
+        small().start(prompt, mask)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_every_parameter_gets_a_gradient_and_is_counted(tied):
+    """2 blocks of 4 (24 x 24 + 24) + 24 x 40 + 40 + 40 x 24 + 24 + 3 x 24 taps + 2 x 48, a norm, 1 or 2 tables."""
+    model = small(tied=tied)
+    model(torch.randint(0, TOKENS, (5, 13))).square().sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+    expected = 2 * (4 * 600 + 1984 + 72 + 96) + 48 + TOKENS * 24 * (1 if tied else 2)
+    assert sum(p.numel() for p in model.parameters()) == expected == (9608 if tied else 10064)
+
+
+def test_tied_weights_are_saved_and_stay_tied():
+    model, other = small(tied=True), small(tied=True)
+    other.load_state_dict(load(save(plain(model.state_dict()))))
+    assert other.predict.weight is other.embed.weight
+    tokens = torch.randint(0, TOKENS, (2, 7))
+    assert torch.equal(model(tokens), other(tokens))
+
+
+def test_too_long_a_sequence_is_refused():
+    model, words = small(), torch.full((1, 18), 5)
+    for call in (model, lambda tokens: model.start(tokens, None)):
+        with pytest.raises(ValueError, match="a sequence of 18 exceeds max_length=17"):
+            call(words)
+    with pytest.raises(ValueError, match="a sequence of 18 exceeds max_length=17"):
+        walk(model, model.start(words[:, :9], None), words[:, 9:])
+
+
+def test_bytes_of_the_state():
+    """Two blocks: 5 keys and 5 values of 3 x 8 float64 numbers, and the last 2 tokens of a convolution of 3."""
+    state = small(positions="rope").start(torch.randint(0, TOKENS, (2, 5)), None)
+    assert state.bytes == 2 * 8 * (2 * 2 * 5 * 24 + 2 * 2 * 24)

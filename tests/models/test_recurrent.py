@@ -1,0 +1,119 @@
+import pytest
+import torch
+from torch import nn
+
+from qkv.decode import Limits, beam
+from qkv.models import Recurrent, RecurrentConfig
+from tests.models.sequences import padded, walk
+
+SOURCES, TARGETS = 19, 23
+EACH = pytest.mark.parametrize(
+    ("cell", "attention"), [(c, a) for c in ("rnn", "gru", "lstm") for a in ("none", "additive", "softmax")]
+)
+
+
+def small(**options):
+    model = Recurrent(RecurrentConfig(**{"dim": 14, "layers": 2, "max_length": 17, **options}), SOURCES, TARGETS)
+    return model.double().eval()
+
+
+@EACH
+def test_token_by_token_equals_all_at_once(cell, attention):
+    model = small(cell=cell, attention=attention)
+    (source, mask), (target, _) = padded(5, 11, SOURCES), padded(5, 13, TARGETS)
+    expected = model(source, target, mask)
+    torch.testing.assert_close(walk(model, model.start(source, mask), target), expected, rtol=0, atol=1e-12)
+    assert expected.shape == (5, 13, TARGETS)
+
+
+@EACH
+def test_a_row_alone_equals_itself_in_a_padded_batch(cell, attention):
+    model = small(cell=cell, attention=attention)
+    (source, mask), (target, _) = padded(7, 11, SOURCES), padded(7, 13, TARGETS)
+    together = model(source, target, mask)
+    for row, length in enumerate(mask.sum(1)):
+        alone = model(source[row : row + 1, :length], target[row : row + 1])
+        torch.testing.assert_close(alone[0], together[row], rtol=0, atol=1e-12)
+
+
+@EACH
+def test_every_parameter_gets_a_gradient(cell, attention):
+    model = small(cell=cell, attention=attention).train()
+    (source, mask), (target, _) = padded(5, 11, SOURCES), padded(5, 13, TARGETS)
+    model(source, target, mask).square().sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
+
+
+def test_without_attention_it_is_torch_s_own_sequence_to_sequence():
+    """Torch's LSTM over the target and zeros, started from what the encoder ended with."""
+    model = small(attention="none", layers=1)
+    source, target = torch.randint(4, SOURCES, (3, 5)), torch.randint(4, TARGETS, (3, 7))
+    _, (hidden, memory) = model.encoder(model.read(source))
+    start = tuple(torch.cat((state[0], state[1]), -1)[None] for state in (hidden, memory))
+    given = torch.cat((model.write(target), torch.zeros(3, 7, 14, dtype=torch.float64)), -1)
+    out, _ = model.decoder(given, start)
+    weight, bias = model.join.weight[:, :14], model.join.bias
+    expected = model.predict(torch.tanh(nn.functional.linear(out, weight, bias)))
+    torch.testing.assert_close(model(source, target), expected, rtol=0, atol=1e-12)
+
+
+def test_beam_scores_are_those_of_a_parallel_pass():
+    model = small()
+    with torch.no_grad():
+        model.predict.weight *= 9
+        model.predict.bias[2] += 1
+    source, mask = padded(6, 11, SOURCES)
+    with torch.inference_mode():
+        found = beam(model, source, mask, Limits(9), beams=4, best=4)
+    for row, hypotheses in enumerate(found):
+        assert len(hypotheses) == 4
+        for hypothesis in hypotheses:
+            path = torch.tensor([[*hypothesis.tokens, 2][:9]])
+            given = torch.cat((torch.tensor([[1]]), path[:, :-1]), 1)
+            with torch.no_grad():
+                logits = model(source[row : row + 1], given, mask[row : row + 1])
+            logits[..., :2] = -torch.inf
+            total = logits.log_softmax(-1).gather(-1, path[..., None]).sum().item()
+            assert hypothesis.log_probability == pytest.approx(total, abs=1e-12)
+
+
+def test_the_number_of_parameters_by_hand():
+    """GRU: 3 gates of input, state and two biases; reading 7 each way, writing 14 from 28."""
+    first, second = 2 * 3 * 7 * (14 + 7 + 2), 2 * 3 * 7 * (14 + 7 + 2)
+    writing = 3 * 14 * (28 + 14 + 2) + 3 * 14 * (14 + 14 + 2)
+    additive = 2 * 14 * 14 + 14
+    rest = (SOURCES + TARGETS) * 14 + (28 * 14 + 14) + (14 * TARGETS + TARGETS)
+    model = small(cell="gru")
+    assert sum(p.numel() for p in model.attention.parameters()) == additive
+    assert sum(p.numel() for p in model.parameters()) == first + second + writing + additive + rest == 6785
+
+
+def test_too_long_a_sequence_is_refused():
+    model, words = small(), torch.full((1, 18), 5)
+    with pytest.raises(ValueError, match="a sequence of 18 exceeds max_length=17"):
+        model(words, words)
+    with pytest.raises(ValueError, match="a sequence of 18 exceeds max_length=17"):
+        walk(model, model.start(words, None), words)
+
+
+def test_padding_that_does_not_come_last_is_refused():
+    source, mask = padded(4, 6, SOURCES, first=True)
+    mask[1, 0] = False
+    with pytest.raises(ValueError, match="mask must be True at the first tokens of each row"):
+        small().start(source, mask)
+    with pytest.raises(ValueError, match=r"inputs must have at least one token, got shape \(2, 0\)"):
+        small().start(source[:2, :0], None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cell": "ltsm"}, "unknown cell 'ltsm'; did you mean 'lstm'"),
+        ({"attention": "additiv"}, "unknown attention of a recurrent model 'additiv'; did you mean 'additive'"),
+        ({"dim": 7}, "dim must be even .*, got 7"),
+        ({"layers": 0}, "layers must be at least 1, got 0"),
+    ],
+)
+def test_settings_that_make_no_sense(options, message):
+    with pytest.raises(ValueError, match=message):
+        small(**options)
