@@ -1,19 +1,19 @@
-# Two commands matter: `make run` shows the library at work, `make test` proves it.
+# Two commands matter: `make run` trains a model and shows it at work, `make test` proves everything.
 # They need Python 3.11+ and make; everything else goes into .venv, which is kept and reused.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
+RUN    ?= runs/pronounce-quick
 
 # the same tests with every annotated shape checked; bad input is left to our own errors
 SHAPES := --jaxtyping-packages=qkv,beartype.beartype tests/layers tests/positions tests/contract -k "not bad_input"
 
 .PHONY: run test check lint bench clean
 
-run: $(READY)  ## prove every attention kind, then draw them
-	$(BIN)/qkv check
-	$(BIN)/python examples/attention_picture.py attention.svg
+run: $(READY)  ## train a pronouncer for about four minutes, and show what it says of words it has never seen
+	$(BIN)/qkv train pronounce --preset quick --run $(RUN) $(if $(wildcard $(RUN)/config.json),--resume)
 
 test: lint  ## everything that needs no GPU
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not gpu and not slow"

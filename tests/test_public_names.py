@@ -21,7 +21,13 @@ PUBLIC = {
     "qkv.data": "BadLine Buckets Pair Pairs Recall Vocabulary cmudict pad part_of read_pairs shard",
     "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",
     "qkv.metrics": "ErrorRates closest cosine damerau_levenshtein edit_distance error_rates jaccard",
-    "qkv.draw": "Panel heatmaps",
+    "qkv.explain": "Alignment Call alignment watch",
+    "qkv.draw": "Answer Axis Example Panel Picture Report Series alignment_panels curves heatmaps rectangles report "
+    "smooth thin",
+    "qkv.models": "Decoder DecoderConfig DecoderState EncoderDecoder EncoderDecoderConfig EncoderDecoderState Family "
+    "Recurrent RecurrentConfig RecurrentState families family",
+    "qkv.tasks": "Config Job Pairs Preset Pronounce RecallJob Search StringJob Strings answer build configure jobs "
+    "preset read_config register restore write",
 }
 
 

@@ -3,12 +3,14 @@
 Exit codes: 0 done, 2 wrong use, 3 a check that failed.
 """
 
+import os
 import sys
 
 import typer
 
 from qkv.cli.bench import bench
 from qkv.cli.check import check
+from qkv.cli.compare import compare
 from qkv.cli.decode import decode
 from qkv.cli.eval import evaluate
 from qkv.cli.list import list_registered
@@ -27,11 +29,13 @@ app.command("check")(check)
 app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("decode")(decode)
+app.command("compare")(compare)
 app.add_typer(bench, name="bench")
 
 
 def main() -> None:
     """Run a command; what a user got wrong is one sentence on stderr, not a traceback."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler, which measures memory, prints otherwise
     try:
         app()
     except (QkvError, ValueError, TypeError) as error:

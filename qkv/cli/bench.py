@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qkv.cli.device import choose_device
 from qkv.cli.output import Json, console, print_json
 from qkv.cli.plugin import Plugin, load
 
@@ -44,7 +45,7 @@ def bench_attention(
     """Time each attention kind against softmax: causal, 1 sequence, 8 heads, value_dim 64, float32."""
     load(plugin)
     lengths = _lengths(tokens)
-    _check_device(device)
+    device = choose_device(device)
     rows = run(lengths, kind, backward=backward, device=device)
     if json:
         print_json([asdict(row) for row in rows])
@@ -108,15 +109,6 @@ def _lengths(tokens: str) -> list[int]:
     if min(lengths) < 1:
         raise ValueError(f"--tokens {tokens!r}: a length must be at least 1")
     return lengths
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"--device {device!r}: expected cpu or cuda")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: no CUDA device here")
 
 
 def _print_table(rows: list[Row], lengths: list[int], what: str) -> None:

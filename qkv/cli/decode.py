@@ -64,8 +64,9 @@ def _answer(
     job: "StringJob", model: "nn.Module", texts: list[str], search: str, options: dict[str, Any]
 ) -> list[list["Hypothesis"]]:
     from qkv.data import pad
-    from qkv.decode import Limits, sample
+    from qkv.decode import sample
     from qkv.tasks import Search, answer
+    from qkv.tasks.strings import limits_of
 
     sources = [list(text.strip()) if job.settings.source == "characters" else text.split() for text in texts]
     known = set(job.strings.sources.tokens)
@@ -78,9 +79,8 @@ def _answer(
             raise ValueError(f"{text[:30]!r}... has {len(source)} tokens; the model takes {model.config.max_length}")  # type: ignore[union-attr]
     if search == "sample":
         rows, mask = pad([job.strings.sources.encode(source) for source in sources])
-        limits = Limits(max_length=min(2 * rows.shape[1] + 10, model.config.max_length - 1))  # type: ignore[union-attr, operator, arg-type]
         draw = {name: options[name] for name in ("seed", "temperature", "top_k", "top_p")}
-        return [[one] for one in sample(model, rows, mask, limits, **draw)]  # type: ignore[arg-type]
+        return [[one] for one in sample(model, rows, mask, limits_of(model), **draw)]  # type: ignore[arg-type]
     wide = Search() if search == "greedy" else Search(beams=options["beams"], best=options["best"])
     return answer(model, job.strings, sources, wide)
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from qkv.cli.figures import print_figures
 from qkv.cli.output import Json, print_json
 
 
@@ -19,7 +20,6 @@ def evaluate(
 ) -> None:
     """Measure a trained run on held-out data: error rates against the closest reference, and similarities."""
     from qkv import tasks
-    from qkv.cli.train import _print_figures
     from qkv.data import read_pairs
     from qkv.registry import unknown
 
@@ -38,4 +38,4 @@ def evaluate(
     if json:
         print_json({"run": str(run), "split": split, "search": search, **figures})
     else:
-        _print_figures({f"{split} {search}": figures})
+        print_figures({f"{split} {search}": figures})

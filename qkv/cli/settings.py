@@ -18,6 +18,13 @@ def parse_changes(settings: list[str] | None) -> dict[str, dict[str, Any]]:
     return changes
 
 
+def merge(changes: dict[str, dict[str, Any]], group: str, **values: Any) -> None:
+    """Options of their own, such as --steps, into a group; None was not given."""
+    given = {name: value for name, value in values.items() if value is not None}
+    if given:
+        changes.setdefault(group, {}).update(given)
+
+
 def _value(text: str) -> Any:
     try:
         return literal_eval(text)

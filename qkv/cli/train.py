@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qkv.cli.device import choose_device
+from qkv.cli.figures import print_figures
 from qkv.cli.output import Json, console, print_json
 from qkv.cli.plugin import Plugin, load
-from qkv.cli.settings import parse_changes
+from qkv.cli.settings import merge, parse_changes
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from qkv.tasks import Config, Job
+    from qkv.tasks import Config, Job, StringJob
     from qkv.train import Run
 
 
@@ -42,19 +44,13 @@ def train(
     """Train a model; Ctrl-C saves, --resume goes on to the last bit as if never stopped."""
     load(plugin)
     changes = parse_changes(set_)
-    _merge(changes, "train", steps=steps, minutes=minutes, seed=seed)
-    _merge(changes, "data", train_file=train_file, test_file=test_file, strict=strict or None)
+    merge(changes, "train", steps=steps, minutes=minutes, seed=seed)
+    merge(changes, "data", train_file=train_file, test_file=test_file, strict=strict or None)
     config, job, folder = _prepare(task, preset, changes, run, resume)
-    machine = {"device": _device(device), "workers": workers, "compile": compile_}
+    machine = {"device": choose_device(device), "workers": workers, "compile": compile_}
     figures = _train(config, job, folder, resume, machine)
     if int(os.environ.get("RANK", "0")) == 0:
         _finish(folder, config, job, figures, json)
-
-
-def _merge(changes: dict[str, dict[str, Any]], group: str, **values: Any) -> None:
-    given = {name: value for name, value in values.items() if value is not None}
-    if given:
-        changes.setdefault(group, {}).update(given)
 
 
 def _prepare(
@@ -117,7 +113,9 @@ def _finish(folder: "Run", config: "Config", job: "Job", model: "nn.Module", as_
             {"run": str(folder.folder), "parameters": sum(p.numel() for p in model.parameters()), "figures": rates}
         )
         return
-    _print_figures(rates)
+    print_figures(rates)
+    if isinstance(job, StringJob):
+        _print_examples(job, model)
     console().print(f"run folder: {folder.folder}", soft_wrap=True)
 
 
@@ -132,23 +130,19 @@ def _write_report(
     write_atomic(folder.folder / "report.html", report(page).encode())
 
 
-def _print_figures(rates: dict[str, dict[str, float]]) -> None:
+def _print_examples(job: "StringJob", model: "nn.Module") -> None:
+    """Unseen sources with their best answers, and which source token was looked at most for each token written."""
     from rich.table import Table
 
-    names = list(next(iter(rates.values())))
-    table = Table("", *names)
-    for row, figures in rates.items():
-        table.add_row(row, *(f"{v:,}" if isinstance(v, int) else f"{v:.4f}" for v in figures.values()))
+    from qkv.tasks.report import examples, looked, unseen
+
+    pairs = unseen(job)
+    table = Table("unseen", "answers and their probabilities", "right", "written while looking at")
+    for pair, example in zip(pairs, examples(job, model, pairs), strict=True):
+        answers = "\n".join(f"{a.text}  {a.probability:.2f}" for a in example.answers)
+        seen = looked(job, model, pair)
+        places = [] if seen is None else [row.index(max(row)) for row in seen[1].weights]
+        written = () if seen is None else seen[0]
+        where = " ".join(f"{token}:{pair.source[place]}" for token, place in zip(written, places, strict=True))
+        table.add_row(example.source, answers, "\n".join(example.right), where, end_section=True)
     console().print(table)
-
-
-def _device(name: str | None) -> str:
-    import torch
-
-    if name is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name not in ("cpu", "cuda"):
-        raise ValueError(f"--device {name!r}: expected cpu or cuda")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: no CUDA device here")
-    return name

@@ -2,8 +2,9 @@
 
     y_t = sum_(w < width) filter_w * x_(t - w)            (causal; centred otherwise)
 
-It starts as the identity. Linear attention kinds cannot compare neighbours well by themselves, and
-this gives it to them for 3 numbers a channel.
+It starts near the identity, but not at it: a block has to see its neighbours from the start. Linear
+attention kinds cannot compare neighbours well by themselves, and this gives it to them for 3 numbers
+a channel.
 """
 
 import torch
@@ -21,7 +22,7 @@ class ShortConvolution(nn.Module):
         if width < 1:
             raise ValueError(f"width must be at least 1, got {width}")
         self.width = width
-        taps = torch.randn(dim, 1, width) * 0.02
+        taps = torch.randn(dim, 1, width) * 0.3
         taps[:, :, -1] += 1  # the last tap is the token itself
         self.taps = nn.Parameter(taps)
 
@@ -42,7 +43,12 @@ class ShortConvolution(nn.Module):
         return self._mix(seen, self.taps), seen[:, x.shape[1] :]
 
     def _mix(self, x: Tensor, taps: Tensor) -> Tensor:
-        return functional.conv1d(x.transpose(1, 2), taps, groups=taps.shape[0]).transpose(1, 2)
+        """One shifted product per tap: for a few taps faster than a convolution, backward above all."""
+        time = x.shape[1] - self.width + 1
+        mixed = x[:, :time] * taps[:, 0, 0]
+        for tap in range(1, self.width):
+            mixed = torch.addcmul(mixed, x[:, tap : tap + time], taps[:, 0, tap])
+        return mixed
 
 
 def _blank(x: Hidden, mask: Mask | None) -> Hidden:

@@ -22,7 +22,7 @@ def small() -> Preset:
     return Preset(
         "decoder",
         {"dim": 32, "heads": 1, "hidden_dim": 0, "layers": 2, "positions": "none", "convolution": 3, "max_length": 64},
-        {"steps": 1000, "batch_size": 64, "learning_rate": 1e-2, "weight_decay": 0.1, "warmup": 100, "every": 250},
+        {"steps": 2500, "batch_size": 64, "learning_rate": 1e-2, "weight_decay": 0.1, "warmup": 100, "every": 250},
     )
 
 
@@ -123,7 +123,7 @@ class RecallJob(Job):
 
 def _loss(model: nn.Module, tensors: Tensors, smoothing: float) -> Tensor:
     tokens, labels = tensors
-    logits = model(tokens).float()
+    logits = model(tokens)
     return functional.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
     )

@@ -56,8 +56,9 @@ def configure(task: str, chosen: Preset, changes: dict[str, dict[str, Any]]) -> 
     if name != chosen.family:
         model = {key: value for key, value in model.items() if key in changes.get("model", {})}
     train = {**chosen.train, **changes.get("train", {})}
-    if "steps" in changes.get("train", {}):
-        train.pop("minutes", None)
+    for given, other in (("steps", "minutes"), ("minutes", "steps")):
+        if given in changes.get("train", {}) and other not in changes["train"]:
+            train.pop(other, None)
     known = [field.name for field in fields(Settings)]
     for key in train:
         if key not in known:

@@ -93,7 +93,7 @@ def loss(model: nn.Module, tensors: Tensors, smoothing: float) -> Tensor:
     source, mask, given, wanted = tensors
     logits = model(source, given, mask)
     return functional.cross_entropy(
-        logits.flatten(0, 1).float(),
+        logits.flatten(0, 1),
         wanted.flatten(),
         ignore_index=Vocabulary.PAD,
         reduction="sum",
@@ -127,9 +127,14 @@ def answer(
     return [found[number] for number in range(len(ids))]
 
 
+def limits_of(model: Any) -> Limits:
+    """How long an answer may be: as long as the model can write, whatever else is in the batch."""
+    return Limits(max_length=model.config.max_length - 1)
+
+
 @torch.inference_mode()
 def _decode(model: Any, inputs: Tensor, mask: Tensor, search: Search) -> list[list[Hypothesis]]:
-    limits = Limits(max_length=min(2 * inputs.shape[1] + 10, model.config.max_length - 1))
+    limits = limits_of(model)
     if search.beams == 1:
         return [[one] for one in greedy(model, inputs, mask, limits)]
     return beam(model, inputs, mask, limits, beams=search.beams, best=search.best, length_power=search.length_power)

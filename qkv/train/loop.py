@@ -159,7 +159,8 @@ class Loop:
             self.model.load_state_dict(found.tensors["model"])
             remind(self.optimiser, found.tensors["optimiser"])
         except (RuntimeError, ValueError) as error:
-            raise QkvError(f"the checkpoint is of another model: {error}", self.run.folder) from error
+            first = str(error).strip().split("\n")[:2][-1].strip()
+            raise QkvError(f"the checkpoint is of another model: {first}", self.run.folder) from error
         self.average, self.best = (moved(found.tensors[name], self.device) for name in ("average", "best"))
         self.progress = progress
         self.settings = replace(self.settings, steps=progress.steps)

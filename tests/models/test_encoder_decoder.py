@@ -115,6 +115,15 @@ def test_every_parameter_gets_a_gradient(attention, positions):
     assert [name for name in nothing if not name.endswith("key.bias")] == []
 
 
+def test_heads_that_sum_instead_of_averaging_are_normed():
+    """Of 4 self-attentions and 2 cross attentions, those of the linear kind; each norm is as wide as a head."""
+    normed = [name for name, module in small(attention="linear").named_modules() if isinstance(module, nn.RMSNorm)]
+    assert normed == [f"{side}.{block}.attention.output_norm" for side in ("encoder", "decoder") for block in (0, 1)]
+    crossed = small(attention="taylor", cross="linear")
+    shapes = [module.normalized_shape for module in crossed.modules() if isinstance(module, nn.RMSNorm)]
+    assert shapes == [(8,), (8,)]
+
+
 def test_the_number_of_parameters_by_hand():
     """dim 24, hidden 40, 2 + 2 blocks, each sum written as its layers stand."""
     attention, feed_forward, norm = 4 * (24 * 24 + 24), 24 * 40 + 40 + 40 * 24 + 24, 48

@@ -37,6 +37,9 @@ class Trouble:
     slow_validation: float = 0.0
     """Seconds that a validation takes at least; its start is marked by a file `validating`."""
     slow_steps: float = 0.0
+    """Seconds of sleep after each line of metrics."""
+    note_ids: bool = False
+    """Whether each process writes the ids of its batches to a file `ids-RANK`."""
 
 
 def reversal():
@@ -78,7 +81,10 @@ def work(folder, values, options=None):
         storage._write = _slow_write(trouble.slow_writing)
     if trouble.slow_validation:
         task = replace(task, validate=_slow_validate(task.validate, folder, trouble.slow_validation))
-    (folder / f"process-{os.environ.get('RANK', '0')}").write_text(str(os.getpid()))
+    rank = os.environ.get("RANK", "0")
+    (folder / f"process-{rank}").write_text(str(os.getpid()))
+    if trouble.note_ids:
+        task = replace(task, collate=_noting(task.collate, folder / f"ids-{rank}"))
     loop = Loop(task, settings, Run(folder), Machine(workers=trouble.workers), lambda _: time.sleep(trouble.slow_steps))
     loop.resume()
     try:
@@ -133,6 +139,15 @@ def _slow_validate(validate, folder, seconds):
         return validate(model, may_stop)
 
     return slowly
+
+
+def _noting(collate, path):
+    def note(ids):
+        with path.open("a") as file:
+            file.write(json.dumps(ids) + "\n")
+        return collate(ids)
+
+    return note
 
 
 def command(folder, values, trouble=Trouble()):  # noqa: B008 - frozen

@@ -1,0 +1,14 @@
+"""`--device`: where to compute."""
+
+
+def choose_device(name: str | None) -> str:
+    """The device of this name, or cuda if it is there."""
+    import torch
+
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise ValueError(f"--device {name!r}: expected cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: no CUDA device here")
+    return name

@@ -1,0 +1,155 @@
+"""From a file to a trained model to an answer, as a user goes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.run import ROOT, qkv
+
+SMALL = (
+    *(
+        "--set",
+        "model.dim=32",
+        "--set",
+        "model.heads=2",
+        "--set",
+        "model.hidden_dim=32",
+        "--set",
+        "model.max_length=24",
+    ),
+    *("--set", "train.batch_size=16", "--set", "train.every=20", "--set", "data.target=characters"),
+)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """Digits to their names' first letters: learnt in seconds."""
+    path = tmp_path_factory.mktemp("data") / "digits.tsv"
+    path.write_text("".join(f"{n}\t{''.join('ZOTHFIXSEN'[int(d)] for d in str(n))}\n" for n in range(100, 400)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    out = qkv("train", "pairs", "--train-file", str(file), "--run", str(folder), "--steps", "240", *SMALL, "--json")
+    return folder, json.loads(out)
+
+
+def test_train_reports_its_figures(run):
+    folder, result = run
+    assert result["run"] == str(folder)
+    assert set(result["figures"]) == {"valid greedy", "valid beam 4"}
+    assert result["figures"]["valid greedy"]["sequence_error_rate"] < 0.5
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {
+        "config.json",
+        "vocabulary.json",
+        "metrics.jsonl",
+        "model.safetensors",
+        "checkpoints",
+        "report.html",
+    }
+    steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert steps[-1] == 240
+
+
+def test_decode_answers(run):
+    folder, _ = run
+    assert qkv("decode", str(folder), "123", "321") == "123\tOTH\n321\tHTO\n"
+    records = json.loads(qkv("decode", str(folder), "123", "--best", "3", "--json"))
+    answers = records[0]["answers"]
+    assert [set(answer) for answer in answers] == [{"text", "probability", "score", "finished"}] * 3
+    assert answers[0]["probability"] > answers[1]["probability"] > answers[2]["probability"]
+
+
+def test_decode_takes_lines_of_stdin(run):
+    done = subprocess.run(
+        [sys.executable, "-c", "from qkv.cli import main; main()", "decode", str(run[0]), "--search", "greedy"],
+        input="111\n\n222\n",
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.stdout == "111\tOOO\n222\tTTT\n"
+
+
+def test_sampling_is_a_function_of_its_seed(run):
+    arguments = ("decode", str(run[0]), "123", "--search", "sample", "--temperature", "3")
+    assert qkv(*arguments, "--seed", "1") == qkv(*arguments, "--seed", "1")
+
+
+def test_eval_on_another_file(run, file):
+    figures = json.loads(qkv("eval", str(run[0]), "--test-file", str(file), "--search", "beam", "--json"))
+    assert figures["examples"] == 300
+    assert figures["sequence_error_rate"] < 0.5
+
+
+def test_an_unknown_letter_is_named_and_answered(run):
+    done = subprocess.run(
+        [sys.executable, "-c", "from qkv.cli import main; main()", "decode", str(run[0]), "1x3"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert "'1x3' has 'x', which the model has never seen" in done.stderr
+    assert done.stdout.startswith("1x3\t")
+
+
+def test_a_run_is_not_overwritten_and_can_go_on(run, file):
+    folder, _ = run
+    text = qkv("train", "pairs", "--train-file", str(file), "--run", str(folder), "--steps", "5", code=2)
+    assert "there is a run already" in text
+    weights = (folder / "model.safetensors").read_bytes()
+    qkv("train", "pairs", "--run", str(folder), "--resume", "--json")
+    assert (folder / "model.safetensors").read_bytes() == weights
+
+
+def test_bad_lines_are_counted_or_stop_the_run(tmp_path):
+    path = tmp_path / "bad.tsv"
+    path.write_bytes(b"ab\tA B\nno tab here\n\xff\xfe\tX\nba\tB A\n" * 5)
+    arguments = ("train", "pairs", "--train-file", str(path), "--steps", "1", *SMALL)
+    done = subprocess.run(
+        [sys.executable, "-c", "from qkv.cli import main; main()", *arguments, "--run", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "bad.tsv:2" in done.stderr
+    assert "10 bad lines in all" in done.stderr
+    assert "bad.tsv" in qkv(*arguments, "--strict", "--run", str(tmp_path / "strict"), code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("pronunce",), "unknown task 'pronunce'; did you mean 'pronounce'"),
+        (("pairs",), "needs a file to train on"),
+        (("pairs", "--train-file", "no_such.tsv"), "no_such.tsv"),
+        (("pairs", "--preset", "quik"), "did you mean 'quick'"),
+        (("pairs", "--set", "model.dimm=3"), "did you mean 'dim'"),
+        (("pairs", "--set", "dim=3"), "expected model|train|data.NAME=VALUE"),
+        (("pairs", "--resume"), "--resume needs --run"),
+        (("recall", "--steps", "0"), "steps must be at least 1"),
+        (("recall", "--set", "model.attention=tailor"), "did you mean 'taylor'"),
+        (("recall", "--set", "model.positions=t5", "--set", "model.attention=taylor"), "positions 't5'"),
+    ],
+)
+def test_wrong_use_is_one_sentence(arguments, message, tmp_path):
+    text = qkv("train", *arguments, *(() if "--resume" in arguments else ("--run", str(tmp_path / "run"))), code=2)
+    assert message in text
+    assert len(text.strip().splitlines()) == 1
+
+
+def test_wrong_use_of_eval_and_decode(run, tmp_path):
+    assert "no such run folder" in qkv("eval", str(tmp_path / "nowhere"), code=2)
+    assert "unknown search 'beem'; did you mean 'beam'" in qkv("decode", str(run[0]), "1", "--search", "beem", code=2)
+    assert "takes 24" in qkv("decode", str(run[0]), "1" * 50, code=2)
+    assert "there are no test pairs" in qkv("eval", str(run[0]), code=2)

@@ -1,0 +1,86 @@
+import math
+
+import pytest
+import torch
+
+from qkv.data import Pair, Vocabulary
+from qkv.models import EncoderDecoder, EncoderDecoderConfig
+from qkv.tasks.strings import Search, Strings, answer, collate, count, encode, evaluate, hold_out, loss, make_task
+from qkv.train import Settings
+
+PAIRS = [Pair(tuple(word), (tuple(word[::-1]), tuple(word.upper()))) for word in ("abc", "ab", "cab", "bacca", "b")]
+
+
+@pytest.fixture
+def strings():
+    return Strings.build({"train": PAIRS, "valid": PAIRS[:2], "test": PAIRS[2:]})
+
+
+@pytest.fixture
+def model(strings):
+    config = EncoderDecoderConfig(dim=16, heads=2, hidden_dim=16, encoder_layers=1, decoder_layers=1, max_length=24)
+    return EncoderDecoder(config, len(strings.sources), len(strings.targets)).eval()
+
+
+def test_every_target_is_an_example(strings):
+    examples = encode(strings, PAIRS)
+    assert len(examples) == 10
+    assert [strings.targets.decode(target) for _, target in examples[:2]] == [["c", "b", "a"], ["A", "B", "C"]]
+
+
+def test_collate_shifts_the_target():
+    source, mask, given, wanted = collate([([5, 6], [7]), ([5], [8, 9])])
+    assert source.tolist() == [[5, 6], [5, 0]]
+    assert mask.tolist() == [[True, True], [True, False]]
+    assert given.tolist() == [[Vocabulary.START, 7, 0], [Vocabulary.START, 8, 9]]
+    assert wanted.tolist() == [[7, Vocabulary.END, 0], [8, 9, Vocabulary.END]]
+    assert count((source, mask, given, wanted)) == 5
+
+
+def test_loss_is_the_sum_over_real_tokens(strings, model):
+    examples = encode(strings, PAIRS)
+    together = loss(model, collate(examples), 0.0)
+    apart = sum(loss(model, collate([example]), 0.0) for example in examples)
+    torch.testing.assert_close(together, apart, rtol=1e-5, atol=0)
+
+
+def test_hold_out_does_not_depend_on_the_order():
+    kept, held = hold_out(PAIRS, 2)
+    again, held_again = hold_out(PAIRS[::-1], 2)
+    assert len(held) == 2
+    assert {p.source for p in held} == {p.source for p in held_again}
+    assert {p.source for p in kept} == {p.source for p in again}
+    assert not {p.source for p in kept} & {p.source for p in held}
+
+
+def test_order_covers_every_example_once_an_epoch(strings, model):
+    task = make_task(model, strings, Settings(steps=1, batch_size=3))
+    assert sorted(number for step in range(4) for number in task.order(step)) == list(range(10))
+
+
+def test_validation_is_the_mean_over_held_out_tokens(strings, model):
+    task = make_task(model, strings, Settings(steps=1, smoothing=0.1))
+    tensors = collate(encode(strings, PAIRS[:2]))
+    with torch.no_grad():
+        expected = float(loss(model, tensors, 0.0)) / count(tensors)
+        assert task.validate(model, lambda: None) == pytest.approx(expected, rel=1e-5)
+
+
+def test_answers_keep_the_order_of_the_questions(strings, model):
+    sources = [pair.source for pair in PAIRS]
+    alone = [answer(model, strings, [source], Search(beams=3, best=2))[0] for source in sources]
+    together = answer(model, strings, sources, Search(beams=3, best=2), batch_size=2)
+    assert [[h.tokens for h in best] for best in together] == [[h.tokens for h in best] for best in alone]
+
+
+def test_evaluate_by_hand(strings, model, monkeypatch):
+    """One right, one with a wrong letter, one empty."""
+    said = [["B", "A", "C"], ["x"], []]
+    monkeypatch.setattr("qkv.tasks.strings.answer", lambda *_: [[type("H", (), {"tokens": t})] for t in said])
+    monkeypatch.setattr(Vocabulary, "decode", lambda self, tokens: tokens)
+    figures = evaluate(model, strings, "test", Search())
+    # cab -> bac or CAB, bacca -> accab or BACCA, b -> b or B
+    assert figures["examples"] == 3
+    assert figures["sequence_error_rate"] == 1.0
+    assert figures["token_error_rate"] == pytest.approx((2 + 5 + 1) / (3 + 5 + 1))
+    assert not math.isnan(figures["jaccard"])

@@ -1,0 +1,254 @@
+"""Stopped anywhere, damaged or measured: a run that goes on ends as one that was left alone."""
+
+import signal
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from qkv.models import Decoder, DecoderConfig
+from qkv.storage import QkvError, save_folder
+from qkv.train import Interrupted, Run, Task, create, learning_rate
+from tests.train.job import events, outcome, settings_of, task_of
+from tests.train.loops import loop_in, resumed, stop_at
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_resumed_at_any_step_the_best_weights_are_the_same_to_the_last_bit(tmp_path, average):
+    values = {"steps": 23, "every": 5, "average": average}
+    alone = loop_in(tmp_path / "alone", **values)
+    alone.train()
+    for moment in (1, 4, 5, 7, 10, 22):
+        folder = tmp_path / str(moment)
+        stop_at(moment, loop_in(folder, **values))
+        last = resumed(folder, **values)
+        assert last.progress.step == moment
+        last.train()
+        assert outcome(folder) == outcome(tmp_path / "alone")
+        assert all(torch.equal(last.best[name], value) for name, value in alone.best.items())
+
+
+def test_stopped_in_validation_twice(tmp_path):
+    """The validation is done on the return, at the same step, and counted once."""
+    values = {"steps": 10, "every": 5}
+    loop_in(tmp_path / "alone", **values).train()
+    stop_after = [1, 1]
+
+    def validate(model, may_stop):
+        if stop_after and loop.progress.step == 5:
+            stop_after.pop()
+            loop.interrupt.received = signal.SIGINT
+        may_stop()
+        return really.validate(model, may_stop)
+
+    for _ in range(2):
+        really = task_of(settings_of(**values))
+        loop = resumed(tmp_path / "run", task=replace(really, validate=validate), **values)
+        with pytest.raises(Interrupted, match="stopped by SIGINT"):
+            loop.train()
+        assert loop.progress.validated == 0
+        assert loop.run.load_checkpoint().record["progress"]["step"] == 5
+
+    def die(record):
+        if record.get("event") == "validated":
+            raise MemoryError
+
+    loop = resumed(tmp_path / "run", **values)
+    loop.report = die
+    with pytest.raises(MemoryError):
+        loop.train()
+    assert [line["step"] for line in events(tmp_path / "run", "validated")] == [5]
+    resumed(tmp_path / "run", **values).train()
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "alone")
+
+
+def test_a_finished_run_can_be_resumed(tmp_path):
+    loop_in(tmp_path / "run", steps=11).train()
+    before = outcome(tmp_path / "run")
+    (tmp_path / "run" / "model.safetensors").unlink()
+    assert resumed(tmp_path / "run", steps=11).train().step == 11
+    assert outcome(tmp_path / "run") == before
+
+
+def test_training_goes_on_in_the_same_process_after_a_stop(tmp_path):
+    loop_in(tmp_path / "alone", steps=12).train()
+    loop = loop_in(tmp_path / "run", steps=12)
+    stop_at(4, loop)
+    loop.report = lambda _: None
+    loop.train()
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "alone")
+
+
+def test_a_signal_in_the_last_step_is_not_lost(tmp_path):
+    loop_in(tmp_path / "alone", steps=11).train()
+    loop = loop_in(tmp_path / "run", steps=11)
+    stop_at(11, loop)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    resumed(tmp_path / "run", steps=11).train()
+    mine, expected = outcome(tmp_path / "run"), outcome(tmp_path / "alone")
+    for part in ("weights", "losses", "scores"):
+        assert mine[part] == expected[part]
+
+
+def test_a_signal_while_the_last_is_saved_is_not_lost(tmp_path):
+    loop = loop_in(tmp_path / "run", steps=11)
+
+    def report(record):
+        loop.interrupt.received = signal.SIGINT * (record["step"] == 11 and "score" in record)
+
+    loop.report = report
+    with pytest.raises(Interrupted, match="stopped by SIGINT"):
+        loop.train()
+    loop_in(tmp_path / "alone", steps=11).train()
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "alone")
+
+
+def test_checkpoints_are_not_trained_over(tmp_path):
+    loop_in(tmp_path / "run", steps=11).train()
+    with pytest.raises(QkvError, match=r"there is a checkpoint step-000000\d\d already; resume\(\) first"):
+        loop_in(tmp_path / "run", steps=11).train()
+    with pytest.raises(QkvError, match="there is a run already"):
+        create(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"learning_rate": 0.5},
+            "the run was started with learning_rate=0.003 and cannot go on with learning_rate=0.5",
+        ),
+        ({"seed": 1}, "the run was started with seed=0 and cannot go on with seed=1"),
+        ({"steps": 12}, "the run was started with steps=11 and cannot go on with steps=12"),
+    ],
+)
+def test_other_settings_are_refused(tmp_path, values, message):
+    loop_in(tmp_path / "run", steps=11).train()
+    before = outcome(tmp_path / "run")
+    with pytest.raises(QkvError, match=message):
+        resumed(tmp_path / "run", **{"steps": 11, **values})
+    assert outcome(tmp_path / "run") == before
+
+
+def test_other_data_and_other_models_are_refused(tmp_path):
+    loop_in(tmp_path / "run", steps=11).train()
+    task = task_of(settings_of())
+    with pytest.raises(QkvError, match="the first batch is not the one"):
+        resumed(tmp_path / "run", task=replace(task, order=lambda step: task.order(step + 1)), steps=11)
+    with pytest.raises(QkvError, match="the checkpoint is of another model: size mismatch for encoder.0.feed_forward"):
+        resumed(tmp_path / "run", task=task_of(settings_of(), hidden_dim=48), steps=11)
+
+
+def test_other_conditions_are_announced(tmp_path):
+    stop_at(3, loop_in(tmp_path / "run"))
+    torch.set_num_threads(2)
+    resumed(tmp_path / "run")
+    (line,) = events(tmp_path / "run", "resumed")
+    assert (line["exact"], line["changed"]) == (False, {"threads": [1, 2]})
+
+
+@pytest.mark.parametrize("name", ["model", "optimiser", "best", "progress.json", "MANIFEST.json"])
+@pytest.mark.parametrize("how", ["a flipped bit", "truncated", "missing"])
+def test_a_damaged_checkpoint_falls_back_and_still_ends_the_same(tmp_path, name, how):
+    values = {"steps": 15, "every": 5}
+    loop_in(tmp_path / "run", **values).train()
+    expected = outcome(tmp_path / "run")
+    (tmp_path / "run" / "model.safetensors").unlink()
+    path = tmp_path / "run" / "checkpoints" / "step-00000015" / (name if "." in name else f"{name}.safetensors")
+    data = bytearray(path.read_bytes())
+    data[len(data) * 2 // 3] ^= 4
+    path.unlink()
+    if how != "missing":
+        path.write_bytes(data if how == "a flipped bit" else data[:-1])
+    loop = resumed(tmp_path / "run", **values)
+    assert loop.progress.step == 10
+    (line,) = events(tmp_path / "run", "damaged_checkpoint")
+    assert path.name in line["message"] or path.stem in line["message"]
+    loop.train()
+    assert outcome(tmp_path / "run") == expected
+
+
+def test_a_full_disk_ends_training_and_loses_nothing(tmp_path, monkeypatch):
+    values = {"steps": 15, "every": 5}
+    loop_in(tmp_path / "alone", **values).train()
+    loop = loop_in(tmp_path / "run", **values)
+
+    def full(folder, files):
+        if folder.name == "step-00000010":
+            raise QkvError("cannot save step-00000010 (No space left on device)", folder.parent)
+        save_folder(folder, files)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("qkv.train.run.save_folder", full)
+        with pytest.raises(QkvError, match="No space left on device"):
+            loop.train()
+    loop = resumed(tmp_path / "run", **values)
+    assert loop.progress.step == 5
+    loop.train()
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "alone")
+
+
+def test_tied_weights_and_a_buffer_go_through_a_checkpoint(tmp_path):
+    """A decoder that predicts with what it reads with, and counts its steps in a buffer."""
+
+    def task():
+        torch.manual_seed(0)
+        model = Decoder(DecoderConfig(dim=8, heads=2, hidden_dim=16, layers=1, max_length=8), 11)
+        model.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        words = torch.arange(44).view(4, 11)[:, :7] % 11
+
+        def loss(model, tensors):
+            model.calls += 1
+            logits = model(tensors[0][:, :-1])
+            return nn.functional.cross_entropy(logits.flatten(0, 1), tensors[0][:, 1:].flatten(), reduction="sum")
+
+        return Task(model, lambda step: [0, 1, 2, 3], lambda ids: (words[ids],), lambda t: 24, loss, lambda *_: 0.0)
+
+    values = {"steps": 12, "every": 4, "average": 0.5}
+    loop_in(tmp_path / "alone", task=task(), **values).train()
+    stop_at(6, loop_in(tmp_path / "run", task=task(), **values))
+    loop = resumed(tmp_path / "run", task=task(), **values)
+    loop.train()
+    assert loop.model.predict.weight is loop.model.embed.weight
+    assert (loop.model.calls.item(), loop.average["calls"].item(), loop.best["calls"].item()) == (12, 12, 4)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "alone")
+
+
+def with_clock(monkeypatch):
+    """Every look at the clock takes a sixteenth of a second; an update looks three times."""
+    now = [0.0]
+
+    def look():
+        now[0] += 1 / 16
+        return now[0]
+
+    monkeypatch.setattr("qkv.train.loop.time", SimpleNamespace(perf_counter=look))
+
+
+@pytest.mark.parametrize("moments", [(), (5,), (25, 33), (40,), (39, 41)])
+def test_minutes_are_measured_once_and_then_steps_are_fixed(tmp_path, monkeypatch, moments):
+    """15 seconds at 3/16 a step are 80 steps, also when the measuring itself was interrupted."""
+    with_clock(monkeypatch)
+    values = {"steps": None, "minutes": 0.25, "every": 1000, "warmup": 10}
+    for moment in moments:
+        stop_at(moment, resumed(tmp_path / "run", **values))
+    loop = resumed(tmp_path / "run", **values)
+    loop.train()
+    assert loop.progress.steps == loop.progress.step == 80
+    (line,) = events(tmp_path / "run", "steps")
+    assert (line["step"], line["steps"]) == (40, 80)
+    rates = [line["rate"] for line in Run(tmp_path / "run").read_metrics() if "loss" in line]
+    assert rates == [learning_rate(settings_of(**{**values, "steps": 80}), step) for step in range(80)]
+
+
+def test_a_run_whose_steps_were_measured_is_the_same_when_resumed_with_them(tmp_path, monkeypatch):
+    with_clock(monkeypatch)
+    values = {"steps": None, "minutes": 0.25, "every": 1000, "warmup": 10}
+    loop_in(tmp_path / "alone", **values).train()
+    stop_at(60, loop_in(tmp_path / "run", **values))
+    resumed(tmp_path / "run", **{**values, "steps": 80}).train()
+    mine, expected = outcome(tmp_path / "run"), outcome(tmp_path / "alone")
+    assert mine["weights"] == expected["weights"]
+    assert mine["losses"] == expected["losses"]
