@@ -1,4 +1,4 @@
-"""Training speed on a CPU beside the same net built from `torch.nn.Transformer`, in one run: `python -m benchmarks.training_cpu`.
+"""Training speed on a CPU beside the same net from `torch.nn.Transformer`: `python -m benchmarks.training_cpu`.
 
 Both see CMUdict in batches of 256. The peer runs twice: on our batches, bucketed by length, and on
 batches in random order, as a plain loop has them. Writes benchmarks/results/training_cpu.json.

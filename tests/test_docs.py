@@ -38,6 +38,30 @@ def test_the_speed_table_is_that_of_the_result_file():
     assert table(json.loads(RESULTS.read_text())) in (ROOT / "README.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "contestants"),
+    [
+        (
+            "pronounce_lstm_transformer_gpu",
+            ("recurrent:attention=none;dim=256", "recurrent:attention=additive;dim=256"),
+        ),
+        ("pronounce_taylor_softmax_gpu", ("softmax", "taylor")),
+    ],
+)
+def test_the_error_rates_are_those_of_the_result_files(name, contestants):
+    records = json.loads((RESULTS.parent / f"{name}.json").read_text())["records"]
+    figures = {record["contestant"]: record["figures"] for record in records}
+    for contestant in contestants:
+        words, phones = (figures[contestant][rate]["mean"] for rate in ("sequence_error_rate", "token_error_rate"))
+        assert f"| {100 * words:.1f} % | {100 * phones:.1f} % |" in (ROOT / "README.md").read_text()
+
+
+def test_the_figures_of_the_quick_preset_are_those_of_the_result_file():
+    quick = json.loads((RESULTS.parent / "pronounce_quick_cpu.json").read_text())["figures"]["test beam 4"]
+    expected = f"| {100 * quick['sequence_error_rate']:.1f} % | {100 * quick['token_error_rate']:.1f} % |"
+    assert expected in (ROOT / "README.md").read_text()
+
+
 def test_the_picture_is_what_the_example_draws():
     def numbers(svg):
         return [float(number) for number in re.findall(r": (-?\d+\.\d+)</title>", svg)]
