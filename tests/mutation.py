@@ -74,7 +74,7 @@ MUTANTS = (
     Mutant("attention/cache.py", "torch.cat((past, new), 1)", "torch.cat((new, past), 1)"),
     Mutant("attention/cache.py", "start = self._end - self.reach", "start = 0"),
     Mutant("attention/cache.py", "self._continued = True", "self._continued = False"),
-    Mutant("attention/cache.py", "type(self)(self.keys[rows],", "type(self)(self.keys[rows.sort().values],"),
+    Mutant("attention/cache.py", "KeyValues(self.keys[rows],", "KeyValues(self.keys[rows.sort().values],"),
     # decay
     Mutant("attention/feature_map.py", "(time - age)[:, None]", "(time - age + 1)[:, None]"),
     Mutant("attention/feature_map.py", "torch.exp(-rate * time)", "torch.exp(-rate * (time - 1))"),
