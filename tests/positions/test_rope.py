@@ -5,17 +5,24 @@ from transformers.models.llama.modeling_llama import LlamaConfig, LlamaRotaryEmb
 from qkv.positions import Rope
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.float64, 1e-6)])
-def test_parity_with_transformers(dtype, bound):
-    """transformers computes its angles in float32, so that is as close as any type can come."""
-    q, k = torch.randn(2, 2, 3, 19, 16, dtype=dtype)
+def test_parity_with_transformers_and_its_float32_angles():
+    q, k = torch.randn(2, 2, 3, 19, 16)
     config = LlamaConfig(hidden_size=48, num_attention_heads=3, head_dim=16)
     places = torch.arange(5, 24)
-    cosine, sine = LlamaRotaryEmbedding(config)(q, places[None])
-    expected = apply_rotary_pos_emb(q, k, cosine, sine)
-    actual = Rope().rotate(q, places), Rope().rotate(k, places)
-    for a, e in zip(actual, expected, strict=True):
-        torch.testing.assert_close(a, e, rtol=0, atol=5 * bound)
+    expected = apply_rotary_pos_emb(q, k, *LlamaRotaryEmbedding(config)(q, places[None]))
+    for x, e in zip((q, k), expected, strict=True):
+        torch.testing.assert_close(Rope().rotate(x, places), e, rtol=0, atol=1e-6)
+
+
+def test_parity_with_transformers_in_float64():
+    """Its rotation with angles in float64; its own angles are float32 whatever the type."""
+    q, k = torch.randn(2, 2, 3, 19, 16, dtype=torch.float64)
+    places = torch.arange(5, 24)
+    half = places.double()[:, None] / 10000 ** (torch.arange(0, 16, 2).double() / 16)
+    angle = torch.cat((half, half), -1)[None]
+    expected = apply_rotary_pos_emb(q, k, angle.cos(), angle.sin())
+    for x, e in zip((q, k), expected, strict=True):
+        torch.testing.assert_close(Rope().rotate(x, places), e, rtol=0, atol=1e-12)
 
 
 def test_parity_with_a_rotation_matrix_in_float64():
