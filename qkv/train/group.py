@@ -1,6 +1,7 @@
 """The processes that train together: one, or those that torchrun started."""
 
 import atexit
+import gc
 import os
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -66,5 +67,7 @@ class Group:
 
 
 def _leave() -> None:
+    """Join gloo's threads while Python still stands; one that wants its lock later ends the process with SIGABRT."""
+    gc.collect()  # wrapped modules are cycles, and each holds the group
     if dist.is_initialized():
         dist.destroy_process_group()

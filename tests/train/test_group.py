@@ -47,7 +47,8 @@ def wait_for_step(folder, step, process):
 def two(tmp_path_factory):
     """A run of two processes that was left alone."""
     folder = tmp_path_factory.mktemp("two") / "run"
-    assert end(start(folder))[0] == 0
+    status, output = end(start(folder))
+    assert status == 0, output
     return folder
 
 
@@ -102,5 +103,6 @@ def test_one_of_two_killed_ends_the_job_and_the_next_ends_the_same(tmp_path, two
     assert status != 0, output
     assert time.monotonic() - killed < 60
 
-    assert end(start(folder))[0] == 0
+    status, output = end(start(folder))
+    assert status == 0, output
     assert outcome(folder) == outcome(two)
