@@ -15,6 +15,8 @@ from qkv.shapes import Answering, Asking, Features, Similarities, Vectors
 class Elu(FeatureMap):
     """Attention weighted by the dot product of elu(x) + 1."""
 
+    backends = (*FeatureMap.backends, "triton")
+
     def __init__(self, *, scale: float | None = None, chunk: int | None = None, backend: str = "auto"):
         super().__init__()
         self.scale = scale

@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from qkv.attention import kernels
 from qkv.attention.base import Attention, State, expand_heads, widen
 from qkv.attention.inputs import Extras, check_inputs
 from qkv.attention.masking import blank, safe_divide, visible
@@ -43,7 +44,7 @@ class FeatureMap(Attention):
     """Attention whose similarity is a dot product of features."""
 
     accepts = frozenset({"decay"})
-    backends = ("reference", "chunked")
+    backends: ClassVar[tuple[str, ...]] = ("reference", "chunked")
     normalises: ClassVar[bool] = True
     """Whether the weights of a query are divided by their sum."""
 
@@ -95,7 +96,10 @@ class FeatureMap(Attention):
         """weights(q, k) @ v, by the form that takes fewer multiplications."""
         extras = Extras(causal, mask, bias, decay)
         check_inputs(self, q, k, v, extras)
-        if self._choose(_shape_of(q, k, v, extras)) == "reference":
+        backend = self._backend_for(q, v, _shape_of(q, k, v, extras))
+        if backend == "triton":
+            return kernels.attend(self, q, k, v, extras)
+        if backend == "reference":
             values = widen(expand_heads(blank(v, mask), q.shape[1]))
             return (self._weigh(q, k, extras) @ values).to(q.dtype)
         if decay is not None:
@@ -152,7 +156,7 @@ class FeatureMap(Attention):
                 f"decay has a rate for each of {q.shape[1]} query heads, but the state was started with "
                 f"key_heads={k.shape[1]}; start it with key_heads={q.shape[1]}"
             )
-        out, sums = self._walk(q, k, v, state.sums, extras)
+        out, sums = self._continue(q, k, v, state, extras)
         return out, Memory(sums, state.length + k.shape[2])
 
     def cost(self, shape: Shape) -> Cost:
@@ -174,6 +178,8 @@ class FeatureMap(Attention):
         }
 
     def _executed(self, shape: Shape, backend: str) -> dict[str, int]:
+        if backend == "triton":
+            return kernels.multiplications(self, shape)
         inside = shape.queries * shape.keys
         if backend == "chunked":
             whole, rest = divmod(shape.queries, self._chunk(shape.key_dim))
@@ -191,6 +197,25 @@ class FeatureMap(Attention):
             return self.backend
         quadratic, chunked = (sum(self._executed(shape, form).values()) for form in ("reference", "chunked"))
         return "reference" if quadratic <= chunked else "chunked"
+
+    def _backend_for(self, q: Queries, v: Values, shape: Shape) -> str:
+        """The form that is asked for, if it can take this call; "auto" does not choose the kernels yet."""
+        if self.backend != "triton":
+            return self._choose(shape)
+        refused = kernels.refusal(self, q, v)
+        if refused is not None:
+            raise ValueError(f"backend='triton' cannot take this call of attention kind {self.kind!r}: {refused}")
+        return "triton"
+
+    def _continue(self, q: Queries, k: Keys, v: Values, state: Memory, extras: Extras) -> tuple[Outputs, Tensors]:
+        """Outputs of the new tokens and the sums with them; one token a call is written in place in inference."""
+        sums = state.opened()
+        if self._backend_for(q, v, _shape_of(q, k, v, extras)) != "triton":
+            return self._walk(q, k, v, sums, extras)
+        if q.shape[2] == 1 and torch.is_inference_mode_enabled():
+            state.close()
+            return kernels.advance(self, q, k, v, sums, extras), sums
+        return kernels.walk(self, q, k, v, sums, extras)
 
     def _chunk(self, key_dim: int) -> int:
         """Small enough that a chunk's features stay in a CPU's cache, larger when reading the memory costs more."""

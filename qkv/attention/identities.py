@@ -38,9 +38,9 @@ def cast(mechanism: Attention, dtype: torch.dtype) -> Attention:
 
 
 def variants(mechanism: Attention, chunks: Iterable[int] = (1, 3, 64)) -> list[Attention]:
-    """The mechanism by each of its backends and, where it works in chunks, by each of these sizes."""
+    """The mechanism by each of its backends that a CPU has and, where it works in chunks, by each of these sizes."""
     found = []
-    for backend in mechanism.backends:
+    for backend in (name for name in mechanism.backends if name != "triton"):
         sizes: Sequence[int | None] = tuple(chunks) if backend == "chunked" and hasattr(mechanism, "chunk") else (None,)
         for size in sizes:
             variant = copy(mechanism)

@@ -17,6 +17,7 @@ class Linear(FeatureMap):
     """Attention weighted by the bare dot product."""
 
     accepts = frozenset({"decay", "rotation"})
+    backends = (*FeatureMap.backends, "triton")
     normalises = False
 
     def __init__(self, *, scale: float | None = None, chunk: int | None = None, backend: str = "auto"):

@@ -26,6 +26,7 @@ class Taylor(FeatureMap):
     """Attention weighted by an even Taylor polynomial of the scores."""
 
     accepts = frozenset({"decay", "rotation"})
+    backends = (*FeatureMap.backends, "triton")
     typical_key_dim = 16
 
     def __init__(self, order: int = 2, *, scale: float | None = None, chunk: int | None = None, backend: str = "auto"):

@@ -1,0 +1,135 @@
+"""One new token on a GPU: the memory is updated where it lies and read in the same pass.
+
+    sums_f *= fade;    sums_f += features_f(k) v';    out = sum_f features_f(q) sums_f / normaliser
+
+The time does not depend on how many tokens came before. One program keeps a key head, and serves every query head
+of its group with the one update.
+"""
+
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from qkv.attention.feature_map_launch import side_by_side, strides
+from qkv.attention.feature_map_plan import Plan
+
+
+@triton.jit
+def _expanded(x, first, second, terms, features, scale, FEATURES: tl.constexpr, ELU: tl.constexpr, PAIRS: tl.constexpr):
+    """Features of one token by plain loads: numbers `first` and `second` of it; -1 is none."""
+    there = features < FEATURES
+    one = tl.load(first + features, mask=there, other=-1)
+    value = tl.load(x + one, mask=one >= 0, other=0.0).to(tl.float32)
+    if PAIRS:
+        two = tl.load(second + features, mask=there, other=-1)
+        other = tl.load(x + two, mask=two >= 0, other=0.0).to(tl.float32)
+        u = tl.load(terms + features, mask=there, other=0.0)
+        v = tl.load(terms + FEATURES + features, mask=there, other=0.0)
+        w = tl.load(terms + 2 * FEATURES + features, mask=there, other=0.0)
+        value = (value * u + v) * (other + w)
+    else:
+        value *= scale
+        if ELU:
+            value = tl.maximum(value, 0.0) + tl.exp(tl.minimum(tl.maximum(value, -40.0), 0.0))
+            value = tl.where(there, value, 0.0)
+    return value
+
+
+@triton.jit
+def advance(
+    q_pointer, k_pointer, v_pointer, first_pointer, second_pointer, q_terms_pointer, k_terms_pointer,
+    seen_pointer, decay_pointer, sums_pointer, norms_pointer, out_pointer,
+    q_b, q_h, k_b, k_h, v_b, v_h, o_b, o_h, key_heads, scale,
+    GROUP: tl.constexpr, GROUP_SIZE: tl.constexpr, FEATURES: tl.constexpr, TILE: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    PAIRS: tl.constexpr, ELU: tl.constexpr, NORMALISES: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr,
+):  # fmt: skip
+    """One key head of one sequence."""
+    row = tl.program_id(0).to(tl.int64)
+    batch, key_head = row // key_heads, row % key_heads
+    columns, members = tl.arange(0, VALUE_SIZE), tl.arange(0, GROUP_SIZE)
+    kept = columns < VALUE_DIM
+    present = kept
+    if HIDING:
+        present = kept & (tl.load(seen_pointer + batch) != 0)
+    fade = 1.0
+    if DECAYS:
+        fade = tl.exp(-tl.load(decay_pointer + key_head))
+    value = tl.load(v_pointer + batch * v_b + key_head * v_h + columns, mask=present, other=0.0).to(tl.float32)
+    out = tl.zeros([GROUP_SIZE, VALUE_SIZE], tl.float32)
+    norm = tl.zeros([GROUP_SIZE], tl.float32)
+    for start in range(0, FEATURES, TILE):
+        features = start + tl.arange(0, TILE)
+        there = features < FEATURES
+        written = _expanded(k_pointer + batch * k_b + key_head * k_h, first_pointer, second_pointer, k_terms_pointer,
+                            features, 1.0, FEATURES, ELU, PAIRS)  # fmt: skip
+        if HIDING:  # not by a product: a hidden key may hold NaN
+            written = tl.where(tl.load(seen_pointer + batch) != 0, written, 0.0)
+        places = (row * FEATURES + features)[:, None] * VALUE_DIM + columns[None, :]
+        inside = there[:, None] & kept[None, :]
+        sums = tl.load(sums_pointer + places, mask=inside, other=0.0) * fade + written[:, None] * value[None, :]
+        tl.store(sums_pointer + places, sums, mask=inside)
+        norms = tl.zeros([TILE], tl.float32)
+        if NORMALISES:
+            norms = tl.load(norms_pointer + row * FEATURES + features, mask=there, other=0.0) * fade + written
+            tl.store(norms_pointer + row * FEATURES + features, norms, mask=there)
+        for member in tl.static_range(GROUP):
+            head = key_head * GROUP + member
+            asked = _expanded(q_pointer + batch * q_b + head * q_h, first_pointer, second_pointer, q_terms_pointer,
+                              features, scale, FEATURES, ELU, PAIRS)  # fmt: skip
+            mine = (members == member).to(tl.float32)
+            out += mine[:, None] * tl.sum(asked[:, None] * sums, 0)[None, :]
+            norm += mine * tl.sum(asked * norms, 0)
+    if NORMALISES:
+        out /= tl.where(norm == 0.0, 1.0, norm)[:, None]
+    places = out_pointer + batch * o_b + (key_head * GROUP + members)[:, None] * o_h + columns[None, :]
+    tl.store(places, out.to(out_pointer.dtype.element_ty), mask=(members < GROUP)[:, None] & kept[None, :])
+
+
+@lru_cache(maxsize=64)
+def _indices(plan: Plan, scale: float, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Which two numbers make each feature, and the constants; for one number a feature, which one."""
+    if plan.kind != "taylor":
+        places = torch.arange(plan.key_dim, device=device, dtype=torch.int32)
+        return places, places, places
+    first, second, terms = plan.tables(scale, device)
+    chosen = [
+        torch.where(table.any(0), table.float().argmax(0), -1).to(torch.int32)[: plan.features].contiguous()
+        for table in (first, second)
+    ]
+    return chosen[0], chosen[1], terms[:, : plan.features].contiguous()
+
+
+@torch.library.custom_op("qkv::feature_map_step", mutates_args=("sums", "norms"))
+def feature_map_step(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, decay: Tensor | None, sums: Tensor, norms: Tensor | None,
+    kind: str, scale: float,
+) -> Tensor:  # fmt: skip
+    """The outputs of one new token a sequence; `sums` and `norms` then hold it too."""
+    q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
+    mask = None if mask is None else mask.contiguous()
+    batch, heads, _, key_dim = q.shape
+    key_heads, value_dim = v.shape[1], v.shape[3]
+    plan = Plan(kind, True, scale, 16, 1, key_heads, key_dim, value_dim, q.dtype, True)
+    out = q.new_empty(batch, heads, 1, value_dim)
+    first, second, q_terms = _indices(plan, scale, q.device)
+    k_terms = _indices(plan, 1.0, q.device)[2]
+    group, value_size = heads // key_heads, triton.next_power_of_2(value_dim)
+    if out.numel():
+        advance[(batch * key_heads,)](
+            q, k, v, first, second, q_terms, k_terms, mask, decay, sums, norms, out,
+            *strides(q)[:2], *strides(k)[:2], *strides(v)[:2], *strides(out)[:2], key_heads, scale,
+            GROUP=group, GROUP_SIZE=triton.next_power_of_2(group), FEATURES=plan.features,
+            TILE=max(16, 4096 // value_size), VALUE_DIM=value_dim, VALUE_SIZE=value_size, PAIRS=kind == "taylor",
+            ELU=kind == "elu", NORMALISES=norms is not None, HIDING=mask is not None, DECAYS=decay is not None,
+            num_warps=4,
+        )  # fmt: skip
+    return out
+
+
+@feature_map_step.register_fake
+def _(q, k, v, mask, decay, sums, norms, kind, scale):
+    return q.new_empty(*q.shape[:3], v.shape[3])

@@ -1,0 +1,239 @@
+"""Feature-map attention on a GPU as torch operators: torch.compile sees one call, autograd its gradient."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.flop_counter import register_flop_formula
+
+from qkv.attention.feature_map_launch import (
+    Memory,
+    Sides,
+    Stream,
+    Walk,
+    normaliser_gradients,
+    pulling,
+    reading,
+    scanned,
+    side_by_side,
+    summed,
+)
+from qkv.attention.feature_map_plan import KINDS, Plan
+
+Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+@torch.library.custom_op("qkv::feature_map_attention", mutates_args=())
+def feature_map_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, decay: Tensor | None,
+    initial_sums: Tensor | None, initial_norms: Tensor | None,
+    kind: str, scale: float, causal: bool, segment: int, keeps: bool,
+) -> Results:  # fmt: skip
+    """Outputs, inverse normalisers, what the queries read, and the sums after the last token.
+
+    `keeps`: the sums come in or are wanted, so they are made for a short sequence too.
+    """
+    plan = _plan(q, k, v, kind, scale, causal, segment, keeps)
+    q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
+    mask = None if mask is None else mask.contiguous()
+    sides = Sides(q, k, v, scale, 1.0, mask, decay)
+    out = q.new_empty(*q.shape[:3], v.shape[3])
+    if not plan.remembers:
+        return out, reading(plan, sides, None, out), *_nothing(q), *_nothing(q)
+    initial = _padded(plan, initial_sums, initial_norms)
+    segments = summed(plan, Stream(k, v, 1.0), mask, decay)
+    prefix, final, _ = scanned(plan, segments, Walk(k.shape[2], decay, initial))
+    prefix = prefix if plan.causal else _for_all(plan, final)
+    inverse = reading(plan, sides, prefix, out)
+    return out, inverse, prefix.sums, prefix.norms, *_cut(plan, final, q.shape[0])
+
+
+@torch.library.custom_op("qkv::feature_map_attention_backward", mutates_args=())
+def feature_map_attention_backward(
+    g: Tensor, g_sums: Tensor | None, g_norms: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, decay: Tensor | None,
+    out: Tensor, inverse: Tensor, prefix_sums: Tensor, prefix_norms: Tensor,
+    kind: str, scale: float, causal: bool, segment: int, keeps: bool,
+) -> Results:  # fmt: skip
+    """Gradients of q, k, v, decay and the initial sums; empty where there is none."""
+    plan = _plan(q, k, v, kind, scale, causal, segment, keeps)
+    q, k, v, g = side_by_side(q), side_by_side(k), side_by_side(v), side_by_side(g)
+    mask = None if mask is None else mask.contiguous()
+    normalises = plan.parts.normalises
+    share, extra = (inverse, normaliser_gradients(out, g, inverse)) if normalises else (None, None)
+    prefix = suffix = lost = None
+    first = _nothing(q)
+    if plan.remembers:
+        prefix = Memory(prefix_sums, prefix_norms, prefix_sums.shape[1])
+        final = _padded(plan, g_sums, g_norms)
+        segments = summed(plan, Stream(q, g, scale, share, extra, reverse=True), None, decay)
+        suffix, last, lost = scanned(
+            plan, segments, Walk(q.shape[2], decay, final, True, prefix if plan.causal else None)
+        )
+        suffix = suffix if plan.causal else _for_all(plan, last)
+        first = _cut(plan, last, q.shape[0])
+    asked = Sides(q, k, v, scale, 1.0, mask, decay, share, extra)
+    answered = Sides(k, q, g, 1.0, scale, mask, decay, share, extra, reverse=True)
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    lost_by_queries = pulling(plan, asked, g, prefix, dq)
+    lost_by_keys = pulling(plan, answered, v, suffix, dk)
+    reading(plan, answered, suffix, dv)
+    return dq, dk, dv, _decay_gradient(decay, lost_by_queries, lost_by_keys, lost), *first
+
+
+def _plan(q: Tensor, k: Tensor, v: Tensor, kind: str, scale: float, causal: bool, segment: int, keeps: bool) -> Plan:
+    return Plan(
+        kind=kind,
+        causal=causal,
+        scale=scale,
+        segment=segment,
+        keys=k.shape[2],
+        key_heads=k.shape[1],
+        key_dim=q.shape[3],
+        value_dim=v.shape[3],
+        dtype=q.dtype,
+        remembers=keeps or k.shape[2] > segment,
+    )
+
+
+def _nothing(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(0, dtype=torch.float32), x.new_empty(0, dtype=torch.float32)
+
+
+def _padded(plan: Plan, sums: Tensor | None, norms: Tensor | None) -> Memory | None:
+    """Sums as the kernels keep them: whole tiles, one row for each key head."""
+    if sums is None:
+        return None
+    more = plan.tile * plan.tiles - plan.features
+    columns = plan.value_size * plan.value_blocks - plan.value_dim
+    whole = functional.pad(sums.flatten(0, 1), (0, columns, 0, more)).contiguous()
+    if norms is None:
+        return Memory(whole, whole.new_empty(whole.shape[0], 0), 1)
+    return Memory(whole, functional.pad(norms.flatten(0, 1).squeeze(-1), (0, more)).contiguous(), 1)
+
+
+def _cut(plan: Plan, memory: Memory, batch: int) -> tuple[Tensor, Tensor]:
+    """The way back: (batch, key_heads, features, value_dim) and (batch, key_heads, features, 1)."""
+    # cloned: an operator's results may not share memory
+    sums = memory.sums[:, : plan.features, : plan.value_dim].clone(memory_format=torch.contiguous_format)
+    sums = sums.unflatten(0, (batch, plan.key_heads))
+    if not plan.parts.normalises:
+        return sums, sums.new_empty(0)
+    norms = memory.norms[:, : plan.features, None].clone(memory_format=torch.contiguous_format)
+    return sums, norms.unflatten(0, (batch, plan.key_heads))
+
+
+def _for_all(plan: Plan, final: Memory) -> Memory:
+    """What every query reads where there is no order."""
+    return Memory(final.sums.to(plan.type).unsqueeze(1), final.norms.unsqueeze(1), 1)
+
+
+def _decay_gradient(
+    decay: Tensor | None, queries: Tensor | None, keys: Tensor | None, between: Tensor | None
+) -> Tensor:
+    if decay is None or queries is None or keys is None:
+        return torch.empty(0)
+    total = queries.sum((0, 2)) + keys.sum((0, 2))
+    if between is not None:
+        total = total + between.view(-1, decay.shape[0]).sum(0)
+    return -total.to(decay.dtype)
+
+
+@feature_map_attention.register_fake
+def _(q, k, v, mask, decay, initial_sums, initial_norms, kind, scale, causal, segment, keeps):
+    plan = _plan(q, k, v, kind, scale, causal, segment, keeps)
+    out = q.new_empty(*q.shape[:3], v.shape[3])
+    wide = plan.parts.normalises
+    inverse = q.new_empty(*q.shape[:2], q.shape[2] if wide else 0, dtype=torch.float32)
+    if not plan.remembers:
+        return out, inverse, *_nothing(q), *_nothing(q)
+    batch, rows, width = q.shape[0], q.shape[0] * plan.key_heads, plan.tile * plan.tiles
+    segments = max(-(-k.shape[2] // segment), 1) if causal else 1
+    columns = plan.value_size * plan.value_blocks
+    number = {"dtype": torch.float32}
+    sums = q.new_empty(rows, segments, width, columns, dtype=plan.type)
+    norms = q.new_empty(rows, segments, width if wide else 0, **number)
+    final = q.new_empty(batch, plan.key_heads, plan.features, plan.value_dim, **number)
+    final_norms = q.new_empty((batch, plan.key_heads, plan.features, 1) if wide else 0, **number)
+    return out, inverse, sums, norms, final, final_norms
+
+
+@feature_map_attention_backward.register_fake
+def _(
+    g,
+    g_sums,
+    g_norms,
+    q,
+    k,
+    v,
+    mask,
+    decay,
+    out,
+    inverse,
+    prefix_sums,
+    prefix_norms,
+    kind,
+    scale,
+    causal,
+    segment,
+    keeps,
+):
+    plan = _plan(q, k, v, kind, scale, causal, segment, keeps)
+    first = _nothing(q)
+    if plan.remembers:
+        shape, number = (q.shape[0], plan.key_heads, plan.features), {"dtype": torch.float32}
+        wide = plan.parts.normalises
+        first = q.new_empty(*shape, plan.value_dim, **number), q.new_empty((*shape, 1) if wide else 0, **number)
+    d_decay = torch.empty(0) if decay is None else torch.empty_like(decay)
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), d_decay, *first
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+    q, k, v, mask, decay, initial_sums, initial_norms, *ctx.options = inputs
+    out, inverse, prefix_sums, prefix_norms, _, _ = output
+    ctx.started, ctx.started_norms = initial_sums is not None, initial_norms is not None
+    ctx.save_for_backward(q, k, v, mask, decay, out, inverse, prefix_sums, prefix_norms)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, g: Tensor | None, _: Any, __: Any, ___: Any, g_sums: Any, g_norms: Any) -> Any:
+    q, k, v, mask, decay, out, inverse, prefix_sums, prefix_norms = ctx.saved_tensors
+    if g is None:
+        g = torch.zeros_like(out)
+    if not KINDS[ctx.options[0]].normalises:
+        g_norms = None
+    elif g_norms is None and g_sums is not None:
+        g_norms = g_sums.new_zeros(*g_sums.shape[:3], 1)
+    if g_sums is None and g_norms is not None:
+        g_sums = g_norms.new_zeros(*g_norms.shape[:3], v.shape[3])
+    dq, dk, dv, d_decay, d_sums, d_norms = feature_map_attention_backward(
+        g, g_sums, g_norms, q, k, v, mask, decay, out, inverse, prefix_sums, prefix_norms, *ctx.options
+    )
+    return (
+        dq,
+        dk,
+        dv,
+        None,
+        None if decay is None else d_decay,
+        d_sums if ctx.started else None,
+        d_norms if ctx.started_norms else None,
+        *(None,) * len(ctx.options),
+    )
+
+
+feature_map_attention.register_autograd(_differentiate, setup_context=_save)
+
+
+@register_flop_formula(torch.ops.qkv.feature_map_attention, get_raw=True)
+def _(q, k, v, *rest, out_val=None, **_):
+    kind, scale, causal, segment, keeps = rest[-5:]
+    plan = _plan(q, k, v, kind, scale, causal, segment, keeps)
+    return 2 * sum(plan.forward_multiplications(q.shape[0], q.shape[1], q.shape[2]).values())
+
+
+@register_flop_formula(torch.ops.qkv.feature_map_attention_backward, get_raw=True)
+def _(g, g_sums, g_norms, q, k, v, *rest, out_val=None, **_):
+    kind, scale, causal, segment, keeps = rest[-5:]
+    plan = _plan(q, k, v, kind, scale, causal, segment, keeps)
+    return 2 * sum(plan.backward_multiplications(q.shape[0], q.shape[1], q.shape[2]).values())

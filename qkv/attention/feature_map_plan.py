@@ -1,0 +1,223 @@
+"""The sizes of one call of the kernels of `feature_map_triton`: tiles, blocks, and what they multiply."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import comb
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from qkv.attention import linear_triton, taylor_triton
+
+SMALLEST = 16
+"""The least width of a tile that a tensor core takes."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a kind passes to the kernels."""
+
+    lift: Callable[..., Any]
+    lower: Callable[..., Any]
+    weight: Callable[..., Any]
+    slope: Callable[..., Any]
+    features: Callable[..., Any]
+    pull: Callable[..., Any]
+    normalises: bool
+    scales_scores: bool
+    """Whether the scale multiplies q.k; otherwise it is inside the map."""
+    largest_key_dim: int
+    segment: int
+    """Tokens between two prefixes, where no other number is asked for."""
+
+
+_linear, _taylor = linear_triton, taylor_triton
+KINDS = {
+    "taylor": Kind(
+        _taylor.lift, _taylor.lower, _taylor.weight, _taylor.slope, _taylor.features, _taylor.pull, True, True, 64, 512
+    ),
+    "linear": Kind(
+        _linear.lift,
+        _linear.lower,
+        _linear.weight,
+        _linear.slope,
+        _linear.features,
+        _linear.pull,
+        False,
+        True,
+        128,
+        256,
+    ),
+    "elu": Kind(
+        _linear.lift_elu,
+        _linear.lower_elu,
+        _linear.weight,
+        _linear.slope,
+        _linear.features_elu,
+        _linear.pull_elu,
+        True,
+        False,
+        128,
+        256,
+    ),
+}
+LARGEST_VALUE_DIM = 256
+# tokens that one program takes: of those that write, read and pull, and of those they meet one by one
+WRITE_BLOCK, READ_BLOCK, PULL_BLOCK, OTHER_BLOCK = 64, 128, 64, 64
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sizes of one call."""
+
+    kind: str
+    causal: bool
+    scale: float
+    segment: int
+    keys: int
+    key_heads: int
+    key_dim: int
+    value_dim: int
+    dtype: torch.dtype
+    remembers: bool
+    """Whether a memory is read, or every key one by one."""
+
+    @property
+    def parts(self) -> Kind:
+        """The functions of the kind."""
+        return KINDS[self.kind]
+
+    @property
+    def key_size(self) -> int:
+        """`key_dim` in whole tiles."""
+        return max(SMALLEST, triton.next_power_of_2(self.key_dim))
+
+    @property
+    def value_size(self) -> int:
+        """Columns of values that one program takes."""
+        return min(128, max(SMALLEST, triton.next_power_of_2(self.value_dim)))
+
+    @property
+    def value_blocks(self) -> int:
+        """How many programs take them all."""
+        return triton.cdiv(self.value_dim, self.value_size)
+
+    @property
+    def features(self) -> int:
+        """Features of a key."""
+        return comb(self.key_dim + 2, 2) if self.kind == "taylor" else self.key_dim
+
+    @property
+    def tile(self) -> int:
+        """Features that are made at once."""
+        if self.kind != "taylor":
+            return self.key_size
+        return min(64, max(SMALLEST, triton.next_power_of_2(self.features)))
+
+    @property
+    def tiles(self) -> int:
+        """How many times that."""
+        return triton.cdiv(self.features, self.tile)
+
+    @property
+    def type(self) -> torch.dtype:
+        """Of the operands of products: float16 is widened, since a square of scores can leave its range."""
+        return torch.bfloat16 if self.dtype == torch.bfloat16 else torch.float32
+
+    @property
+    def score_scale(self) -> float:
+        """What multiplies q.k."""
+        return self.scale if self.parts.scales_scores else 1.0
+
+    @property
+    def inside(self) -> str:
+        """Whom the kernels attend to one by one."""
+        if self.causal:
+            return "causal"
+        return "" if self.remembers else "all"
+
+    def forward_multiplications(self, batch: int, heads: int, queries: int) -> dict[str, int]:
+        """What the tensor cores do for one forward, padding and choice of features included."""
+        width, expanding = self.tile * self.tiles, self._expanding
+        values = self.value_size * self.value_blocks
+        asked = batch * heads * self._whole_blocks(queries, self.block(READ_BLOCK))
+        inside = self._pairs(queries, self.keys, READ_BLOCK) * batch * heads
+        found = {"scores": inside * self.key_size * self.value_blocks, "values": inside * values}
+        if self.remembers:
+            written = batch * self.key_heads * self._whole_blocks(self.keys, self.block(WRITE_BLOCK))
+            found["write"] = written * width * (values + expanding * self.value_blocks)
+            found["read"] = asked * width * (values + expanding * self.value_blocks)
+        return found
+
+    def backward_multiplications(self, batch: int, heads: int, queries: int) -> dict[str, int]:
+        """The same for the backward: the queries' sums, and the gradients of q, k and v."""
+        width, expanding = self.tile * self.tiles, self._expanding
+        values, parts = self.value_size * self.value_blocks, self.value_blocks
+        by_queries = self._pairs(queries, self.keys, PULL_BLOCK)
+        by_keys = self._pairs(self.keys, queries, PULL_BLOCK)
+        for_values = self._pairs(self.keys, queries, READ_BLOCK)
+        found = {
+            "scores": batch * heads * self.key_size * (by_queries + by_keys + for_values * parts),
+            "values": batch * heads * values * (by_queries + by_keys + for_values),
+            "inputs": batch * heads * self.key_size * (by_queries + by_keys),
+        }
+        if self.remembers:
+            written = batch * heads * self._whole_blocks(queries, self.block(WRITE_BLOCK))
+            pulled = batch * heads * self._whole_blocks(queries, self.block(PULL_BLOCK))
+            pulled += batch * self.key_heads * self._whole_blocks(self.keys, self.block(PULL_BLOCK))
+            read = batch * self.key_heads * self._whole_blocks(self.keys, self.block(READ_BLOCK))
+            found["write"] = written * width * (values + expanding * parts)
+            found["read"] = read * width * (values + expanding * parts)
+            found["pull"] = pulled * width * (values + 2 * expanding)
+        return found
+
+    @property
+    def _expanding(self) -> int:
+        """Multiplications that make one feature of one token: two choices, or none."""
+        return 2 * self.key_size if self.kind == "taylor" else 0
+
+    def _whole_blocks(self, length: int, block: int) -> int:
+        return block * triton.cdiv(length, block)
+
+    def _pairs(self, asking: int, answering: int, largest: int) -> int:
+        """Pairs of tokens that meet one by one, in whole blocks."""
+        block, other = self.block(largest), self.block(OTHER_BLOCK)
+        if self.inside == "":
+            return 0
+        if self.inside == "all":
+            return self._whole_blocks(asking, block) * self._whole_blocks(answering, other)
+        full, rest = divmod(asking, self.segment)
+        return full * self._causal_pairs(self.segment, block, other) + self._causal_pairs(rest, block, other)
+
+    def _causal_pairs(self, length: int, block: int, other: int) -> int:
+        ends = (min(start + block, length) for start in range(0, length, block))
+        return sum(block * self._whole_blocks(end, other) for end in ends)
+
+    def block(self, largest: int) -> int:
+        """A power of two of tokens that divides a segment."""
+        return min(largest, self.segment & -self.segment)
+
+    def sizes(self) -> dict[str, Any]:
+        """What all kernels are told."""
+        return {
+            "KEY_DIM": self.key_dim,
+            "KEY_SIZE": self.key_size,
+            "VALUE_DIM": self.value_dim,
+            "VALUE_SIZE": self.value_size,
+            "VALUE_BLOCKS": self.value_blocks,
+            "TILE": self.tile,
+            "TILES": self.tiles,
+            "SEGMENT": self.segment,
+            "TYPE": tl.bfloat16 if self.type == torch.bfloat16 else tl.float32,
+            "PRECISION": "tf32" if self.dtype == torch.float16 else "ieee",
+        }
+
+    def tables(self, scale: float, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """What makes the features of tokens that are scaled by this."""
+        if self.kind == "taylor":
+            return taylor_triton.tables(self.key_dim, self.key_size, self.tile * self.tiles, scale, self.type, device)
+        nothing = torch.empty(0, device=device)
+        return nothing, nothing, nothing

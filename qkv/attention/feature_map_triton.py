@@ -1,0 +1,365 @@
+"""The kernels of all feature-map kinds: four passes, forward and backward alike.
+
+    states   the sum over each segment's tokens of features(x) c', and of features(x) alone
+    scan     the running sum of those, from the first segment on or from the last one back
+    read     out_i = sum_j weight(a_i, b_j) c_j inside the segment + features(a_i)' prefix
+    pull     the gradient of a_i: sum_j slope(a_i, b_j) (g_i.c_j + e) b_j + features'(a_i) (prefix g_i)
+
+Segments are independent between the scans, so a chip is filled by few heads too. The backward needs no
+kernels of its own, since the gradient of a value is a reading with the roles exchanged and the order
+reversed: dv = read(k; q, dout), dq = pull(q; k, v), dk = pull(k; q, dout). Nothing is added atomically: the
+same input gives the same bits. What a kind is, is four small functions that are passed in (`taylor_triton`,
+`linear_triton`). Grouped heads share keys, values and memory; with decay every head has its own of each.
+
+A token's `share` multiplies its weight (1 / normaliser in the backward); `extra` is what it adds to the
+normaliser's column (1 in the forward, if it is seen). With decay, what a segment writes has aged since the token
+(`falling`), and what it reads since the segment's border (`rising`); reversed, the two are exchanged.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _rows(pointer, batch, head, tokens, stride_b, stride_h, stride_t, valid, WIDTH: tl.constexpr, SIZE: tl.constexpr):
+    """(tokens, SIZE) numbers of one head, zero beyond WIDTH and where not valid."""
+    columns = tl.arange(0, SIZE)
+    start = pointer + batch.to(tl.int64) * stride_b + head.to(tl.int64) * stride_h
+    places = start + tokens.to(tl.int64)[:, None] * stride_t + columns[None, :]
+    return tl.load(places, mask=valid[:, None] & (columns < WIDTH)[None, :], other=0.0)
+
+
+@triton.jit
+def _ages(tokens, segment, length, SEGMENT: tl.constexpr, FALLING: tl.constexpr):
+    """How far a token is from the border of its segment: its end (falling) or the token before its start (rising)."""
+    if FALLING:
+        age = tl.minimum((segment + 1) * SEGMENT, length) - 1 - tokens
+    else:
+        age = tokens - segment * SEGMENT + 1
+    return age
+
+
+@triton.jit
+def states(
+    x_pointer, c_pointer, first_pointer, second_pointer, terms_pointer,
+    share_pointer, extra_pointer, seen_pointer, decay_pointer, sums_pointer, norms_pointer,
+    x_b, x_h, x_t, c_b, c_h, c_t, length, memory_heads, x_heads, scale,
+    FEATURES: tl.constexpr, NORMALISES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr,
+    DECAYS: tl.constexpr, REVERSE: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
+    KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    VALUE_BLOCKS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, TYPE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One tile of the features of one segment, for one block of value columns."""
+    tile, part = tl.program_id(0) // VALUE_BLOCKS, tl.program_id(0) % VALUE_BLOCKS
+    segment, segments, row = tl.program_id(1), tl.num_programs(1), tl.program_id(2)
+    batch, memory_head = row // memory_heads, row % memory_heads
+    features = tile * TILE + tl.arange(0, TILE)
+    columns = part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
+    sums = tl.zeros([TILE, VALUE_SIZE], tl.float32)
+    norms = tl.zeros([TILE], tl.float32)
+    rate = 0.0
+    if DECAYS:
+        rate = tl.load(decay_pointer + memory_head)
+    for member in range(tl.maximum(x_heads // memory_heads, 1)):
+        head = memory_head * x_heads // memory_heads + member
+        flat = (batch.to(tl.int64) * x_heads + head) * length
+        for start in range(segment * SEGMENT, tl.minimum((segment + 1) * SEGMENT, length), BLOCK):
+            tokens = start + tl.arange(0, BLOCK)
+            valid = tokens < tl.minimum((segment + 1) * SEGMENT, length)
+            if HIDING:
+                valid &= tl.load(seen_pointer + batch.to(tl.int64) * length + tokens, mask=valid, other=0) != 0
+            x = _rows(x_pointer, batch, head, tokens, x_b, x_h, x_t, valid, KEY_DIM, KEY_SIZE).to(TYPE)
+            places = c_pointer + batch.to(tl.int64) * c_b + head.to(tl.int64) * c_h
+            places += tokens.to(tl.int64)[:, None] * c_t + columns[None, :]
+            c = tl.load(places, mask=valid[:, None] & (columns < VALUE_DIM)[None, :], other=0.0).to(TYPE)
+            # turned round, so that the features are the left operand of the next product and stay in registers
+            p = FEATURES(x, features, first_pointer, second_pointer, terms_pointer, scale, True,
+                         KEY_DIM, KEY_SIZE, TILE * TILES, PRECISION)  # fmt: skip
+            if DECAYS:
+                p *= tl.exp(-rate * _ages(tokens, segment, length, SEGMENT, not REVERSE))[None, :]
+            if NORMALISES:
+                if SHARED:
+                    norms += tl.sum(p * tl.load(extra_pointer + flat + tokens, mask=valid, other=0.0)[None, :], 1)
+                else:
+                    norms += tl.sum(tl.where(valid[None, :], p, 0.0), 1)
+            if SHARED:
+                p *= tl.load(share_pointer + flat + tokens, mask=valid, other=0.0)[None, :]
+            sums = tl.dot(p.to(TYPE), c, sums, input_precision=PRECISION)
+    base = (row.to(tl.int64) * segments + segment) * (TILE * TILES)
+    tl.store(sums_pointer + (base + features)[:, None] * (VALUE_SIZE * VALUE_BLOCKS) + columns[None, :], sums)
+    if NORMALISES and part == 0:
+        tl.store(norms_pointer + base + features, norms)
+
+
+@triton.jit
+def scan(
+    sums_pointer, initial_pointer, other_pointer, decay_pointer, prefix_pointer, final_pointer, lost_pointer,
+    size, segments, length, memory_heads,
+    STARTED: tl.constexpr, PREFIXES: tl.constexpr, DECAYS: tl.constexpr, REVERSE: tl.constexpr,
+    LOSES: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Running sums of `size` numbers per segment; `lost` gathers the gradient of the decay between segments."""
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    place = block * BLOCK + tl.arange(0, BLOCK)
+    inside = place < size
+    total = tl.zeros([BLOCK], tl.float32)
+    if STARTED:
+        total += tl.load(initial_pointer + row * size + place, mask=inside, other=0.0)
+    lost = tl.zeros([BLOCK], tl.float32)
+    rate = 0.0
+    if DECAYS:
+        rate = tl.load(decay_pointer + row % memory_heads)
+    for number in range(segments):
+        segment = number
+        if REVERSE:
+            segment = segments - 1 - number
+        here = (row * segments + segment) * size + place
+        if PREFIXES:
+            tl.store(prefix_pointer + here, total.to(prefix_pointer.dtype.element_ty), mask=inside)
+        if DECAYS:
+            tokens = tl.minimum((segment + 1) * SEGMENT, length) - segment * SEGMENT
+            total *= tl.exp(-rate * tokens)
+            if LOSES:
+                lost += tokens * total * tl.load(other_pointer + here, mask=inside, other=0.0)
+        total += tl.load(sums_pointer + here, mask=inside, other=0.0)
+    tl.store(final_pointer + row * size + place, total, mask=inside)
+    if LOSES:
+        tl.store(lost_pointer + row * tl.num_programs(1) + block, tl.sum(lost, 0))
+
+
+@triton.jit
+def read(
+    a_pointer, b_pointer, c_pointer, first_pointer, second_pointer, terms_pointer,
+    share_pointer, seen_pointer, decay_pointer, prefix_pointer, norms_pointer, out_pointer, inverse_pointer,
+    a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, o_b, o_h, o_t,
+    a_length, b_length, a_heads, b_heads, memory_heads, segments, a_scale, b_scale, score_scale,
+    LIFT: tl.constexpr, WEIGHT: tl.constexpr, FEATURES: tl.constexpr,
+    NORMALISES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr,
+    REVERSE: tl.constexpr, INSIDE: tl.constexpr, REMEMBERS: tl.constexpr, SEGMENT: tl.constexpr,
+    A_BLOCK: tl.constexpr, B_BLOCK: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
+    TILE: tl.constexpr, TILES: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A block of outputs: of the forward, or (reversed) of the gradient of the values.
+
+    INSIDE: "" reads the memory alone, "causal" attends in the segment too, "all" attends to every token.
+    """
+    part, row = tl.program_id(1), tl.program_id(2)
+    batch, a_head = row // a_heads, row % a_heads
+    tokens = tl.program_id(0) * A_BLOCK + tl.arange(0, A_BLOCK)
+    segment = tl.program_id(0) * A_BLOCK // SEGMENT
+    valid = tokens < a_length
+    if HIDING and REVERSE:
+        valid &= tl.load(seen_pointer + batch.to(tl.int64) * a_length + tokens, mask=valid, other=0) != 0
+    columns = part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
+    raw = _rows(a_pointer, batch, a_head, tokens, a_b, a_h, a_t, valid, KEY_DIM, KEY_SIZE)
+    a = LIFT(raw, valid, a_scale, KEY_DIM, KEY_SIZE).to(TYPE)
+    out = tl.zeros([A_BLOCK, VALUE_SIZE], tl.float32)
+    norm = tl.zeros([A_BLOCK], tl.float32)
+    rate = 0.0
+    if DECAYS:
+        rate = tl.load(decay_pointer + a_head)
+    if INSIDE != "":
+        for member in range(tl.maximum(b_heads // a_heads, 1)):
+            head = a_head * b_heads // a_heads + member
+            low, high = _reach(segment, b_length, INSIDE, REVERSE, SEGMENT, A_BLOCK)
+            for start in range(low, high, B_BLOCK):
+                others = start + tl.arange(0, B_BLOCK)
+                there = others < b_length
+                if HIDING and not REVERSE:
+                    there &= tl.load(seen_pointer + batch.to(tl.int64) * b_length + others, mask=there, other=0) != 0
+                b = _rows(b_pointer, batch, head, others, b_b, b_h, b_t, there, KEY_DIM, KEY_SIZE)
+                b = LIFT(b, there, b_scale, KEY_DIM, KEY_SIZE).to(TYPE)
+                places = c_pointer + batch.to(tl.int64) * c_b + head.to(tl.int64) * c_h
+                places += others.to(tl.int64)[:, None] * c_t + columns[None, :]
+                c = tl.load(places, mask=there[:, None] & (columns < VALUE_DIM)[None, :], other=0.0).to(TYPE)
+                w = WEIGHT(tl.dot(a, tl.trans(b), input_precision=PRECISION) * score_scale)
+                w = _visible(w, tokens, others, rate, INSIDE, REVERSE, DECAYS)
+                if SHARED:
+                    flat = (batch.to(tl.int64) * b_heads + head) * b_length
+                    w *= tl.load(share_pointer + flat + others, mask=there, other=0.0)[None, :]
+                if NORMALISES:
+                    norm += tl.sum(tl.where(there[None, :], w, 0.0), 1)
+                out = tl.dot(w.to(TYPE), c, out, input_precision=PRECISION)
+    if REMEMBERS:
+        memory = batch.to(tl.int64) * memory_heads + a_head * memory_heads // a_heads
+        base = (memory * segments + tl.minimum(segment, segments - 1)) * (TILE * TILES)
+        fade = tl.full([A_BLOCK], 1.0, tl.float32)
+        if DECAYS:
+            fade = tl.exp(-rate * _ages(tokens, segment, a_length, SEGMENT, REVERSE))
+        for tile in range(TILES):
+            features = tile * TILE + tl.arange(0, TILE)
+            p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, terms_pointer, a_scale, False,
+                         KEY_DIM, KEY_SIZE, TILE * TILES, PRECISION)  # fmt: skip
+            if DECAYS:
+                p *= fade[:, None]
+            if NORMALISES:
+                norm += tl.sum(p * tl.load(norms_pointer + base + features)[None, :], 1)
+            places = prefix_pointer + (base + features)[:, None] * (VALUE_SIZE * VALUE_BLOCKS) + columns[None, :]
+            out = tl.dot(p.to(TYPE), tl.load(places), out, input_precision=PRECISION)
+    if NORMALISES:
+        inverse = 1.0 / tl.where(valid & (norm != 0.0), norm, 1.0)
+        out *= inverse[:, None]
+        if part == 0:
+            flat = (batch.to(tl.int64) * a_heads + a_head) * a_length
+            tl.store(inverse_pointer + flat + tokens, inverse, mask=tokens < a_length)
+    if HIDING and REVERSE:
+        out = tl.where(valid[:, None], out, 0.0)
+    places = out_pointer + batch.to(tl.int64) * o_b + a_head.to(tl.int64) * o_h
+    places += tokens.to(tl.int64)[:, None] * o_t + columns[None, :]
+    kept = (tokens < a_length)[:, None] & (columns < VALUE_DIM)[None, :]
+    tl.store(places, out.to(out_pointer.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def pull(
+    a_pointer, b_pointer, c_pointer, g_pointer, first_pointer, second_pointer, terms_pointer,
+    share_pointer, extra_pointer, seen_pointer, decay_pointer, prefix_pointer, norms_pointer,
+    out_pointer, lost_pointer,
+    a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, o_b, o_h, o_t,
+    a_length, b_length, a_heads, b_heads, memory_heads, segments, a_scale, b_scale, score_scale,
+    LIFT: tl.constexpr, LOWER: tl.constexpr, WEIGHT: tl.constexpr, SLOPE: tl.constexpr,
+    FEATURES: tl.constexpr, PULL: tl.constexpr,
+    NORMALISES: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr, LOSES: tl.constexpr,
+    REVERSE: tl.constexpr, INSIDE: tl.constexpr, REMEMBERS: tl.constexpr, SEGMENT: tl.constexpr,
+    A_BLOCK: tl.constexpr, B_BLOCK: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
+    TILE: tl.constexpr, TILES: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A block of gradients: of the queries, or (reversed) of the keys.
+
+    `share` and `extra` belong to the queries, which are the a of the forward order and the b of the reverse.
+    """
+    row = tl.program_id(1)
+    batch, a_head = row // a_heads, row % a_heads
+    tokens = tl.program_id(0) * A_BLOCK + tl.arange(0, A_BLOCK)
+    segment = tl.program_id(0) * A_BLOCK // SEGMENT
+    valid = tokens < a_length
+    if HIDING and REVERSE:
+        valid &= tl.load(seen_pointer + batch.to(tl.int64) * a_length + tokens, mask=valid, other=0) != 0
+    raw = _rows(a_pointer, batch, a_head, tokens, a_b, a_h, a_t, valid, KEY_DIM, KEY_SIZE)
+    a = LIFT(raw, valid, a_scale, KEY_DIM, KEY_SIZE).to(TYPE)
+    share = tl.full([A_BLOCK], 1.0, tl.float32)
+    extra = tl.full([A_BLOCK], 1.0, tl.float32)
+    if NORMALISES and not REVERSE:
+        flat = (batch.to(tl.int64) * a_heads + a_head) * a_length
+        share = tl.load(share_pointer + flat + tokens, mask=valid, other=0.0)
+        extra = tl.load(extra_pointer + flat + tokens, mask=valid, other=0.0)
+    out = tl.zeros([A_BLOCK, KEY_SIZE], tl.float32)
+    lost = tl.zeros([A_BLOCK], tl.float32)
+    rate = 0.0
+    if DECAYS:
+        rate = tl.load(decay_pointer + a_head)
+    if INSIDE != "":
+        for member in range(tl.maximum(b_heads // a_heads, 1)):
+            head = a_head * b_heads // a_heads + member
+            low, high = _reach(segment, b_length, INSIDE, REVERSE, SEGMENT, A_BLOCK)
+            for start in range(low, high, B_BLOCK):
+                others = start + tl.arange(0, B_BLOCK)
+                there = others < b_length
+                if HIDING and not REVERSE:
+                    there &= tl.load(seen_pointer + batch.to(tl.int64) * b_length + others, mask=there, other=0) != 0
+                b = _rows(b_pointer, batch, head, others, b_b, b_h, b_t, there, KEY_DIM, KEY_SIZE)
+                b = LIFT(b, there, b_scale, KEY_DIM, KEY_SIZE).to(TYPE)
+                wanted = tl.zeros([A_BLOCK, B_BLOCK], tl.float32)
+                for part in tl.static_range(VALUE_BLOCKS):
+                    offset, width = part * VALUE_SIZE, VALUE_DIM - part * VALUE_SIZE
+                    g = _rows(g_pointer + offset, batch, a_head, tokens, g_b, g_h, g_t, valid, width, VALUE_SIZE)
+                    c = _rows(c_pointer + offset, batch, head, others, c_b, c_h, c_t, there, width, VALUE_SIZE)
+                    wanted = tl.dot(g.to(TYPE), tl.trans(c.to(TYPE)), wanted, input_precision=PRECISION)
+                if NORMALISES:
+                    if REVERSE:
+                        flat = (batch.to(tl.int64) * b_heads + head) * b_length
+                        wanted *= tl.load(share_pointer + flat + others, mask=there, other=0.0)[None, :]
+                        wanted += tl.load(extra_pointer + flat + others, mask=there, other=0.0)[None, :]
+                    else:
+                        wanted = wanted * share[:, None] + extra[:, None]
+                score = tl.dot(a, tl.trans(b), input_precision=PRECISION) * score_scale
+                wanted = _visible(wanted, tokens, others, rate, INSIDE, REVERSE, DECAYS)
+                if LOSES and not REVERSE:
+                    distance = (tokens[:, None] - others[None, :]).to(tl.float32)
+                    lost += tl.sum(tl.where(there[None, :], wanted * WEIGHT(score) * distance, 0.0), 1)
+                out = tl.dot((wanted * SLOPE(score) * score_scale).to(TYPE), b, out, input_precision=PRECISION)
+    if REMEMBERS:
+        memory = batch.to(tl.int64) * memory_heads + a_head * memory_heads // a_heads
+        base = (memory * segments + tl.minimum(segment, segments - 1)) * (TILE * TILES)
+        age = _ages(tokens, segment, a_length, SEGMENT, REVERSE).to(tl.float32)
+        fade = tl.full([A_BLOCK], 1.0, tl.float32)
+        if DECAYS:
+            fade = tl.exp(-rate * age)
+        for tile in range(TILES):
+            features = tile * TILE + tl.arange(0, TILE)
+            wanted = tl.zeros([A_BLOCK, TILE], tl.float32)
+            for part in tl.static_range(VALUE_BLOCKS):
+                offset, width = part * VALUE_SIZE, VALUE_DIM - part * VALUE_SIZE
+                columns = offset + tl.arange(0, VALUE_SIZE)
+                g = _rows(g_pointer + offset, batch, a_head, tokens, g_b, g_h, g_t, valid, width, VALUE_SIZE)
+                places = (base + features)[None, :] * (VALUE_SIZE * VALUE_BLOCKS) + columns[:, None]
+                prefix = tl.load(prefix_pointer + places)
+                wanted = tl.dot(g.to(TYPE), prefix, wanted, input_precision=PRECISION)
+            if NORMALISES:
+                norms = tl.load(norms_pointer + base + features)
+                wanted = wanted * share[:, None] + extra[:, None] * norms[None, :]
+            if DECAYS:
+                wanted *= fade[:, None]
+            if LOSES:
+                p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, terms_pointer, a_scale, False,
+                             KEY_DIM, KEY_SIZE, TILE * TILES, PRECISION)  # fmt: skip
+                lost += age * tl.sum(wanted * p, 1)
+            out = PULL(out, raw.to(TYPE), wanted, features, first_pointer, second_pointer, terms_pointer, a_scale,
+                       KEY_SIZE, TILE * TILES, TYPE, PRECISION)  # fmt: skip
+    out = tl.where(valid[:, None], LOWER(raw, out, a_scale), 0.0)
+    dims = tl.arange(0, KEY_SIZE)
+    places = out_pointer + batch.to(tl.int64) * o_b + a_head.to(tl.int64) * o_h
+    places += tokens.to(tl.int64)[:, None] * o_t + dims[None, :]
+    tl.store(
+        places, out.to(out_pointer.dtype.element_ty), mask=(tokens < a_length)[:, None] & (dims < KEY_DIM)[None, :]
+    )
+    if LOSES:
+        flat = (batch.to(tl.int64) * a_heads + a_head) * a_length
+        tl.store(lost_pointer + flat + tokens, tl.where(valid, lost, 0.0), mask=tokens < a_length)
+
+
+@triton.jit
+def _reach(segment, length, INSIDE: tl.constexpr, REVERSE: tl.constexpr, SEGMENT: tl.constexpr, A_BLOCK: tl.constexpr):
+    """Where the tokens that this block attends to one by one begin and end."""
+    here = tl.program_id(0) * A_BLOCK
+    if INSIDE == "all":
+        low, high = here * 0, length
+    elif REVERSE:
+        low, high = here, tl.minimum((segment + 1) * SEGMENT, length)
+    else:
+        low, high = segment * SEGMENT, tl.minimum(here + A_BLOCK, length)
+    return low, high
+
+
+@triton.jit
+def _visible(w, tokens, others, rate, INSIDE: tl.constexpr, REVERSE: tl.constexpr, DECAYS: tl.constexpr):
+    """Faded by distance, and zero for what comes later (or, reversed, earlier)."""
+    if INSIDE == "causal":
+        distance = tokens[:, None] - others[None, :]
+        if REVERSE:
+            distance = -distance
+        if DECAYS:
+            w *= tl.exp(-rate * tl.maximum(distance, 0))
+        w = tl.where(distance >= 0, w, 0.0)
+    return w
+
+
+@triton.jit
+def deltas(
+    out_pointer, g_pointer, inverse_pointer, delta_pointer,
+    o_b, o_h, o_t, g_b, g_h, g_t, length, heads,
+    BLOCK: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
+):  # fmt: skip
+    """The gradient of each normaliser: -(g.out) / norm."""
+    row = tl.program_id(1)
+    batch, head = row // heads, row % heads
+    tokens = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    valid = tokens < length
+    out = _rows(out_pointer, batch, head, tokens, o_b, o_h, o_t, valid, VALUE_DIM, VALUE_SIZE).to(tl.float32)
+    g = _rows(g_pointer, batch, head, tokens, g_b, g_h, g_t, valid, VALUE_DIM, VALUE_SIZE).to(tl.float32)
+    flat = row.to(tl.int64) * length + tokens
+    inverse = tl.load(inverse_pointer + flat, mask=valid, other=0.0)
+    tl.store(delta_pointer + flat, -tl.sum(out * g, 1) * inverse, mask=valid)

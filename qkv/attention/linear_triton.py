@@ -1,0 +1,95 @@
+"""Linear and elu attention on a GPU: what their kernels compute of a score, and of a key.
+
+linear   weight(s) = s, slope(s) = 1, features(x) = scale x
+elu      the same of elu(scale x) + 1, which replaces x where it is loaded
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def lift(x, valid, scale, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr):
+    """Scores are of the plain numbers."""
+    return x
+
+
+@triton.jit
+def lower(x, gradient, scale):
+    """Nothing to undo."""
+    return gradient
+
+
+@triton.jit
+def weight(score):
+    """The score itself."""
+    return score
+
+
+@triton.jit
+def slope(score):
+    """1, in the shape of the scores."""
+    return 1.0
+
+
+@triton.jit
+def features(
+    x, places, first, second, terms, scale, TURNED: tl.constexpr,
+    KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The number itself."""
+    if TURNED:
+        x = tl.trans(x)
+    return x.to(tl.float32) * scale
+
+
+@triton.jit
+def pull(
+    total, x, wanted, places, first, second, terms, scale,
+    KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a feature is that of its number."""
+    return total + wanted * scale
+
+
+@triton.jit
+def _positive(x):
+    """elu(x) + 1, not below exp(-40): see `Elu.features`."""
+    return tl.maximum(x, 0.0) + tl.exp(tl.minimum(tl.maximum(x, -40.0), 0.0))
+
+
+@triton.jit
+def lift_elu(x, valid, scale, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr):
+    """elu(scale x) + 1, and zero where there is no number."""
+    there = valid[:, None] & (tl.arange(0, KEY_SIZE) < KEY_DIM)[None, :]
+    return tl.where(there, _positive(x.to(tl.float32) * scale), 0.0)
+
+
+@triton.jit
+def lower_elu(x, gradient, scale):
+    """Through the derivative of elu."""
+    x = x.to(tl.float32) * scale
+    inner = tl.where(x > 0, 1.0, tl.where(x < -40.0, 0.0, tl.exp(tl.minimum(x, 0.0))))
+    return gradient * inner * scale
+
+
+@triton.jit
+def features_elu(
+    x, places, first, second, terms, scale, TURNED: tl.constexpr,
+    KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """elu(scale x) + 1, and zero beyond the last number."""
+    if TURNED:
+        mapped = tl.where(places[:, None] < KEY_DIM, _positive(tl.trans(x).to(tl.float32) * scale), 0.0)
+    else:
+        mapped = tl.where(places[None, :] < KEY_DIM, _positive(x.to(tl.float32) * scale), 0.0)
+    return mapped
+
+
+@triton.jit
+def pull_elu(
+    total, x, wanted, places, first, second, terms, scale,
+    KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """As `lower_elu` undoes the map for all."""
+    return total + wanted

@@ -1,0 +1,306 @@
+"""The GPU kernels against the float64 definition: on a GPU, and interpreted on the CPU without one."""
+
+import subprocess
+import sys
+from copy import copy
+from dataclasses import dataclass, replace
+from itertools import product
+
+import pytest
+import torch
+
+from qkv.attention import Case, Elu, Linear, Taylor, identities
+from qkv.attention.inputs import Extras
+from qkv.cost import count_multiplications
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning"  # triton's interpreter does that
+)
+from qkv.attention import feature_map_operator, kernels
+from qkv.attention.decode_triton import feature_map_step
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+KINDS = {"taylor": Taylor, "linear": Linear, "elu": Elu}
+BOUNDS = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 5e-3}
+"""Relative RMS; a half-precision number is off by 2^-12 or 2^-9 already, and the decay is one sum over all pairs."""
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@dataclass(frozen=True)
+class Setting:
+    causal: bool = True
+    masked: bool = False
+    decays: bool = False
+    chunk: int = 16
+    dtype: torch.dtype = torch.float32
+
+
+def case_of(setting, **sizes):
+    """37 tokens: two whole segments of 16 and a piece, unless told."""
+    usual = {"queries": 37 if setting.causal else 29, "keys": 37, "score": 3.0, "batch": 1, "heads": 2, "key_heads": 1}
+    extra = "decay" if setting.decays else None
+    return Case(causal=setting.causal, masked=setting.masked, extra=extra, dtype=setting.dtype, **{**usual, **sizes})
+
+
+def moved(x):
+    """The same inputs where the kernels run."""
+    names = ("q", "k", "v", "mask", "bias", "decay")
+    there = {n: y.detach().to(DEVICE) for n in names if (y := getattr(x, n)) is not None}
+    return replace(x, **{n: y if y.dtype == torch.bool else y.requires_grad_() for n, y in there.items()})
+
+
+def rms(actual, expected, least=1e-30):
+    actual, expected = actual.detach().double().cpu(), expected.detach().double().cpu()
+    assert actual.shape == expected.shape
+    return float((actual - expected).norm() / expected.norm().clamp(min=least))
+
+
+def errors(mechanism, case, form=identities.fast):
+    """Relative RMS of the outputs and of every gradient, against the definition in float64 of the same inputs."""
+    x = moved(identities.draw(case, mechanism))
+    wide = identities._widened(x)
+    law = copy(mechanism)
+    law.backend = "reference"
+    results = []
+    for chosen, inputs, run in ((mechanism, x, form), (law, wide, identities.defined)):
+        out = run(chosen, inputs)
+        arriving = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        arriving = arriving.to(case.dtype).to(out)
+        results.append([out, *torch.autograd.grad(out, inputs.numbers, arriving)])
+    # the gradient of a lone key is zero, and rounding beside it is not
+    least = max(1e-30, *(float(expected.detach().norm()) / 3 for expected in results[1]))
+    return [rms(actual, expected, least) for actual, expected in zip(*results, strict=True)]
+
+
+SETTINGS = [
+    Setting(causal, masked, decays, chunk)
+    for causal, masked, decays, chunk in product((True, False), (False, True), (False, True), (16, 64))
+    if causal or not decays
+]
+
+
+@every_kind
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_outputs_and_gradients(kind, setting):
+    mechanism = KINDS[kind](chunk=setting.chunk, backend="triton")
+    assert max(errors(mechanism, case_of(setting))) <= BOUNDS[torch.float32]
+
+
+@every_kind
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"key_dim": 1, "value_dim": 1},
+        {"key_dim": 20, "value_dim": 19},
+        {"key_dim": 3, "value_dim": 131},
+        {"heads": 5, "key_heads": 1, "batch": 1},
+        {"heads": 3, "key_heads": 3, "batch": 1},
+    ],
+    ids=str,
+)
+def test_widths_and_groups(kind, sizes):
+    mechanism = KINDS[kind](chunk=16, backend="triton", scale=0.3)
+    assert max(errors(mechanism, case_of(Setting(masked=True), **sizes))) <= BOUNDS[torch.float32]
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)])
+def test_half_precision(kind, dtype):
+    mechanism = KINDS[kind](chunk=16, backend="triton")
+    case = case_of(Setting(dtype=dtype), key_dim=16, value_dim=16, heads=2, key_heads=2)
+    assert max(errors(mechanism, case)) <= BOUNDS[dtype]
+
+
+@every_kind
+@pytest.mark.parametrize("length", [0, 1, 16, 17])
+@pytest.mark.parametrize("causal", [True, False])
+def test_short_sequences(kind, length, causal):
+    mechanism = KINDS[kind](chunk=16, backend="triton")
+    case = case_of(Setting(causal), queries=length, keys=length, heads=2, key_heads=1)
+    assert max(errors(mechanism, case)) <= BOUNDS[torch.float32]
+
+
+@every_kind
+@pytest.mark.parametrize("decays", [False, True])
+def test_a_split_sequence_carries_its_state_and_gradients(kind, decays):
+    mechanism = KINDS[kind](chunk=16, backend="triton")
+    case = case_of(Setting(masked=True, decays=decays), batch=2, heads=4, key_heads=2)
+
+    def two_steps(chosen, x):
+        start = {"dtype": x.q.dtype, "device": x.q.device, "key_heads": 4 if decays else 2}
+        state, outputs = chosen.start(2, 4, 5, 7, **start), []
+        for piece in (slice(0, 21), slice(21, 37)):
+            parts = (y[:, :, piece] for y in (x.q, x.k, x.v))
+            out, state = chosen.step(*parts, state, mask=x.mask[:, piece], decay=x.decay)
+            outputs.append(out)
+        return torch.cat(outputs, 2)
+
+    assert max(errors(mechanism, case, two_steps)) <= BOUNDS[torch.float32]
+
+
+@every_kind
+@pytest.mark.parametrize("decays", [False, True])
+def test_one_token_at_a_time_in_place(kind, decays):
+    """The decode kernel: masked keys, a group of 3 queries, the state where it lay."""
+    mechanism = KINDS[kind](backend="triton")
+    case = case_of(Setting(masked=True, decays=decays), queries=7, keys=7, batch=2, heads=6, key_heads=3)
+    x = moved(identities.draw(case, mechanism))
+    expected = mechanism(x.q, x.k, x.v, **x.extras).detach()
+    with torch.inference_mode():
+        start = {"device": x.q.device, "key_heads": 6 if decays else 3}
+        state, outputs = mechanism.start(2, 6, 5, 7, **start), []
+        place = state.sums[0].data_ptr()
+        for t in range(7):
+            now = slice(t, t + 1)
+            parts = (y[:, :, now] for y in (x.q, x.k, x.v))
+            out, after = mechanism.step(*parts, state, mask=x.mask[:, now], decay=x.decay)
+            outputs.append(out)
+            state = after
+    assert rms(torch.cat(outputs, 2), expected) <= BOUNDS[torch.float32]
+    assert state.sums[0].data_ptr() == place
+    assert state.length == 7
+
+
+def test_a_state_continued_in_place_is_spent():
+    mechanism = Taylor(backend="triton")
+    token = torch.randn(1, 2, 1, 5, device=DEVICE)
+    with torch.inference_mode():
+        state = mechanism.start(1, 2, 5, 5, device=DEVICE)
+        branch = state.select(torch.tensor([0], device=DEVICE))
+        mechanism.step(token, token, token, state)
+        with pytest.raises(ValueError, match="continued already"):
+            mechanism.step(token, token, token, state)
+        mechanism.step(token, token, token, branch)
+
+
+@every_kind
+def test_both_layouts_and_views_are_read_by_their_strides(kind):
+    """(batch, time, heads, dim) as a view, one axis of it with gaps, and numbers that do not lie side by side."""
+    mechanism = KINDS[kind](chunk=16, backend="triton")
+    q, k = torch.randn(2, 2, 37, 3, 5, device=DEVICE).unbind(0)
+    v = torch.randn(2, 37, 3, 2 * 7, device=DEVICE)[..., ::2]
+    views = [x.transpose(1, 2) for x in (q, k, v)]
+    expected = mechanism(*(x.contiguous() for x in views), causal=True)
+    assert torch.equal(mechanism(*views, causal=True), expected)
+
+
+@every_kind
+def test_hidden_keys_have_no_influence_and_a_query_that_sees_nothing_gets_zeros(kind):
+    mechanism = KINDS[kind](chunk=16, backend="triton")
+    case = case_of(Setting(), queries=19, keys=19)
+    with torch.device(DEVICE):
+        assert identities.hidden_influence(mechanism, case) == 0
+        assert identities.sees_nothing(mechanism, case) == 0
+        assert identities.looks_ahead(mechanism, case) == 0
+
+
+@every_kind
+def test_the_same_inputs_give_the_same_bits(kind):
+    mechanism = KINDS[kind](chunk=16, backend="triton")
+    x = moved(identities.draw(case_of(Setting(decays=True), heads=2, key_heads=2), mechanism))
+    runs = []
+    for _ in range(2 if DEVICE == "cpu" else 20):
+        out = mechanism(x.q, x.k, x.v, **x.extras)
+        runs.append([out, *torch.autograd.grad(out.square().sum(), x.numbers)])
+    assert all(torch.equal(a, b) for other in runs[1:] for a, b in zip(runs[0], other, strict=True))
+
+
+@every_kind
+@pytest.mark.parametrize("causal", [True, False])
+def test_operators_pass_the_checks_of_torch(kind, causal):
+    q, k, v = (torch.randn(1, h, 19, d, device=DEVICE, requires_grad=True) for h, d in ((2, 5), (1, 5), (1, 7)))
+    mask = torch.rand(1, 19, device=DEVICE) > 0.3
+    torch.library.opcheck(
+        feature_map_operator.feature_map_attention, (q, k, v, mask, None, None, None, kind, 0.5, causal, 16, True)
+    )
+    state = KINDS[kind]().start(1, 2, 5, 7, key_heads=1, device=DEVICE).sums
+    token = [x.detach()[:, :, :1] for x in (q, k, v)]
+    arguments = (*token, None, None, state[0], state[1] if len(state) > 1 else None, kind, 0.5)
+    torch.library.opcheck(feature_map_step, arguments)
+
+
+def test_compiled_in_one_graph():
+    mechanism = Taylor(chunk=16, backend="triton")
+    q, k, v = (torch.randn(1, 2, 19, 5, device=DEVICE, requires_grad=True) for _ in range(3))
+    results = []
+    for call in (mechanism, torch.compile(mechanism, backend="aot_eager", fullgraph=True)):
+        out = call(q, k, v, causal=True)
+        results.append([out, *torch.autograd.grad(out.square().sum(), (q, k, v))])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@every_kind
+@pytest.mark.parametrize("setting", [Setting(), Setting(chunk=64), Setting(causal=False)], ids=str)
+def test_cost_is_what_was_counted(kind, setting):
+    mechanism, case = KINDS[kind](chunk=setting.chunk, backend="triton"), case_of(setting)
+    x = moved(identities.draw(case, mechanism))
+    with torch.no_grad(), count_multiplications() as counted:
+        mechanism(x.q, x.k, x.v, **x.extras)
+    assert counted.total == sum(mechanism.cost(case.shape).executed.values())
+
+
+def test_multiplications_by_hand():
+    """Taylor, 37 tokens in segments of 16, 21 features in a tile of 32, dims 5 and 7 in tiles of 16, 2 heads of 1."""
+    cost = Taylor(chunk=16, backend="triton").cost(case_of(Setting(), batch=1, heads=2, key_heads=1).shape)
+    blocks = 3 * 16 * 2  # padded query rows of both heads
+    assert cost.executed == {
+        "scores": blocks * 16 * 16,
+        "values": blocks * 16 * 16,
+        "write": 3 * 16 * 32 * (16 + 2 * 16),
+        "read": blocks * 32 * (16 + 2 * 16),
+    }
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "sizes", "words"),
+    [
+        (Taylor(order=4, backend="triton"), {}, "order 2, not 4"),
+        (Taylor(backend="triton"), {"key_dim": 65}, "key_dim up to 64, got 65"),
+        (Linear(backend="triton"), {"key_dim": 129}, "key_dim up to 128, got 129"),
+        (Elu(backend="triton"), {"value_dim": 257}, "value_dim up to 256, got 257"),
+        (Elu(backend="triton"), {"dtype": torch.float64}, "got torch.float64"),
+    ],
+    ids=lambda x: str(x)[:30],
+)
+def test_limits_are_named(mechanism, sizes, words):
+    x = identities.draw(replace(case_of(Setting()), **sizes), mechanism)
+    with pytest.raises(ValueError, match=words):
+        mechanism(*(y.to(DEVICE) for y in (x.q, x.k, x.v)), causal=True)
+
+
+def test_a_cpu_tensor_is_told_so(monkeypatch):
+    monkeypatch.setattr(kernels, "INTERPRETED", False)
+    q = torch.randn(1, 1, 3, 5)
+    with pytest.raises(ValueError, match="run on CUDA, and q is on cpu"):
+        Taylor(backend="triton")(q, q, q)
+
+
+def test_without_triton(monkeypatch):
+    monkeypatch.setattr(kernels, "HERE", False)
+    q = torch.randn(1, 1, 3, 5)
+    with pytest.raises(ValueError, match="triton is not installed"):
+        Taylor(backend="triton")(q, q, q)
+
+
+def test_the_extras_of_a_call_are_not_dropped():
+    """Decay expands shared heads before the kernels, mask and all."""
+    mechanism = Taylor(chunk=16, backend="triton")
+    x = moved(identities.draw(case_of(Setting(masked=True, decays=True)), mechanism))
+    out = kernels.attend(mechanism, x.q, x.k, x.v, Extras(True, x.mask, None, x.decay))
+    assert torch.equal(out, mechanism(x.q, x.k, x.v, **x.extras))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_every_kernel_compiles_for_the_chip_without_a_gpu(dtype):
+    """To machine code of compute capability 9.0; in the type that matters most no register goes to memory."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.attention.compile_triton", dtype],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("\n") >= 30
