@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from qkv.attention import feature_map_triton as kernels
-from qkv.attention.feature_map_plan import OTHER_BLOCK, PULL_BLOCK, READ_BLOCK, WRITE_BLOCK, Plan
+from qkv.attention.feature_map_plan import MET, PULL, READ, WRITE, Plan
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def summed(plan: Plan, stream: Stream, mask: Tensor | None, decay: Tensor | None
             *strides(stream.x), *strides(stream.c), length, plan.key_heads, heads, stream.scale,
             FEATURES=plan.parts.features, NORMALISES=plan.parts.normalises, SHARED=stream.share is not None,
             HIDING=mask is not None, DECAYS=decay is not None, REVERSE=stream.reverse,
-            BLOCK=plan.block(WRITE_BLOCK), **plan.sizes(), num_warps=4, num_stages=3,
+            BLOCK=plan.block(WRITE.block), **plan.sizes(), num_warps=WRITE.warps, num_stages=WRITE.stages,
         )  # fmt: skip
     return Memory(sums, norms, segments)
 
@@ -131,7 +131,7 @@ def reading(plan: Plan, sides: Sides, memory: Memory | None, out: Tensor) -> Ten
     batch, heads, length = sides.a.shape[:3]
     divides = plan.parts.normalises and not sides.reverse
     inverse = out.new_empty(batch, heads, length if divides else 0, dtype=torch.float32)
-    block = plan.block(READ_BLOCK)
+    block = plan.block(READ.block)
     if out.numel():
         kernels.read[triton.cdiv(length, block), plan.value_blocks, batch * heads](
             sides.a, sides.b, sides.c, *plan.tables(sides.a_scale, out.device), sides.share, sides.mask, sides.decay,
@@ -142,7 +142,8 @@ def reading(plan: Plan, sides: Sides, memory: Memory | None, out: Tensor) -> Ten
             LIFT=plan.parts.lift, WEIGHT=plan.parts.weight, FEATURES=plan.parts.features,
             NORMALISES=divides, SHARED=sides.share is not None, HIDING=sides.mask is not None,
             DECAYS=sides.decay is not None, REVERSE=sides.reverse, INSIDE=plan.inside, REMEMBERS=memory is not None,
-            A_BLOCK=block, B_BLOCK=plan.block(OTHER_BLOCK), **plan.sizes(), num_warps=8, num_stages=2,
+            A_BLOCK=block, B_BLOCK=plan.block(MET), **plan.sizes(),
+            num_warps=READ.warps, num_stages=READ.stages,
         )  # fmt: skip
     return inverse
 
@@ -151,7 +152,7 @@ def pulling(plan: Plan, sides: Sides, g: Tensor, memory: Memory | None, out: Ten
     """Fill `out` with the gradients of `sides.a`; what each token adds to that of the decay, or None."""
     batch, heads, length = sides.a.shape[:3]
     lost = None if sides.decay is None else out.new_empty(batch, heads, length, dtype=torch.float32)
-    block = plan.block(PULL_BLOCK)
+    block = plan.block(PULL.block)
     if out.numel():
         kernels.pull[triton.cdiv(length, block), batch * heads](
             sides.a, sides.b, sides.c, g, *plan.tables(sides.a_scale, out.device),
@@ -164,7 +165,8 @@ def pulling(plan: Plan, sides: Sides, g: Tensor, memory: Memory | None, out: Ten
             FEATURES=plan.parts.features, PULL=plan.parts.pull,
             NORMALISES=plan.parts.normalises, HIDING=sides.mask is not None, DECAYS=sides.decay is not None,
             LOSES=lost is not None, REVERSE=sides.reverse, INSIDE=plan.inside, REMEMBERS=memory is not None,
-            A_BLOCK=block, B_BLOCK=plan.block(OTHER_BLOCK), **plan.sizes(), num_warps=4, num_stages=2,
+            A_BLOCK=block, B_BLOCK=plan.block(MET), **plan.sizes(),
+            num_warps=PULL.warps, num_stages=PULL.stages,
         )  # fmt: skip
     return lost
 

@@ -65,8 +65,20 @@ KINDS = {
     ),
 }
 LARGEST_VALUE_DIM = 256
-# tokens that one program takes: of those that write, read and pull, and of those they meet one by one
-WRITE_BLOCK, READ_BLOCK, PULL_BLOCK, OTHER_BLOCK = 64, 128, 64, 64
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a kernel is cut up: tokens a program takes, warps, and loads under way at once."""
+
+    block: int
+    warps: int
+    stages: int
+
+
+WRITE, READ, PULL = Launch(64, 4, 3), Launch(128, 8, 2), Launch(64, 4, 2)
+MET = 64
+"""Tokens that a block meets one by one at a time."""
 
 
 @dataclass(frozen=True)
@@ -143,11 +155,11 @@ class Plan:
         """What the tensor cores do for one forward, padding and choice of features included."""
         width, expanding = self.tile * self.tiles, self._expanding
         values = self.value_size * self.value_blocks
-        asked = batch * heads * self._whole_blocks(queries, self.block(READ_BLOCK))
-        inside = self._pairs(queries, self.keys, READ_BLOCK) * batch * heads
+        asked = batch * heads * self._whole_blocks(queries, self.block(READ.block))
+        inside = self._pairs(queries, self.keys, READ.block) * batch * heads
         found = {"scores": inside * self.key_size * self.value_blocks, "values": inside * values}
         if self.remembers:
-            written = batch * self.key_heads * self._whole_blocks(self.keys, self.block(WRITE_BLOCK))
+            written = batch * self.key_heads * self._whole_blocks(self.keys, self.block(WRITE.block))
             found["write"] = written * width * (values + expanding * self.value_blocks)
             found["read"] = asked * width * (values + expanding * self.value_blocks)
         return found
@@ -156,19 +168,19 @@ class Plan:
         """The same for the backward: the queries' sums, and the gradients of q, k and v."""
         width, expanding = self.tile * self.tiles, self._expanding
         values, parts = self.value_size * self.value_blocks, self.value_blocks
-        by_queries = self._pairs(queries, self.keys, PULL_BLOCK)
-        by_keys = self._pairs(self.keys, queries, PULL_BLOCK)
-        for_values = self._pairs(self.keys, queries, READ_BLOCK)
+        by_queries = self._pairs(queries, self.keys, PULL.block)
+        by_keys = self._pairs(self.keys, queries, PULL.block)
+        for_values = self._pairs(self.keys, queries, READ.block)
         found = {
             "scores": batch * heads * self.key_size * (by_queries + by_keys + for_values * parts),
             "values": batch * heads * values * (by_queries + by_keys + for_values),
             "inputs": batch * heads * self.key_size * (by_queries + by_keys),
         }
         if self.remembers:
-            written = batch * heads * self._whole_blocks(queries, self.block(WRITE_BLOCK))
-            pulled = batch * heads * self._whole_blocks(queries, self.block(PULL_BLOCK))
-            pulled += batch * self.key_heads * self._whole_blocks(self.keys, self.block(PULL_BLOCK))
-            read = batch * self.key_heads * self._whole_blocks(self.keys, self.block(READ_BLOCK))
+            written = batch * heads * self._whole_blocks(queries, self.block(WRITE.block))
+            pulled = batch * heads * self._whole_blocks(queries, self.block(PULL.block))
+            pulled += batch * self.key_heads * self._whole_blocks(self.keys, self.block(PULL.block))
+            read = batch * self.key_heads * self._whole_blocks(self.keys, self.block(READ.block))
             found["write"] = written * width * (values + expanding * parts)
             found["read"] = read * width * (values + expanding * parts)
             found["pull"] = pulled * width * (values + 2 * expanding)
@@ -184,7 +196,7 @@ class Plan:
 
     def _pairs(self, asking: int, answering: int, largest: int) -> int:
         """Pairs of tokens that meet one by one, in whole blocks."""
-        block, other = self.block(largest), self.block(OTHER_BLOCK)
+        block, other = self.block(largest), self.block(MET)
         if self.inside == "":
             return 0
         if self.inside == "all":

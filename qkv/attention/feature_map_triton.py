@@ -180,7 +180,9 @@ def read(
                     flat = (batch.to(tl.int64) * b_heads + head) * b_length
                     w *= tl.load(share_pointer + flat + others, mask=there, other=0.0)[None, :]
                 if NORMALISES:
-                    norm += tl.sum(tl.where(there[None, :], w, 0.0), 1)
+                    if HIDING or INSIDE == "all":  # a key that is not there weighs 1, not 0, in a polynomial
+                        w = tl.where(there[None, :], w, 0.0)
+                    norm += tl.sum(w, 1)
                 out = tl.dot(w.to(TYPE), c, out, input_precision=PRECISION)
     if REMEMBERS:
         memory = batch.to(tl.int64) * memory_heads + a_head * memory_heads // a_heads
