@@ -71,7 +71,7 @@ def build(config: Config, job: Job) -> nn.Module:
     chosen = family(config.family)
     with torch.random.fork_rng():
         torch.manual_seed(derive(config.train.seed, "initial weights"))
-        return chosen.model(chosen.configure(config.model), *job.sizes())
+        return chosen.build(chosen.configure(config.model), *job.sizes())
 
 
 def write(run: Run, config: Config, job: Job) -> None:
