@@ -18,19 +18,21 @@ PUBLIC = {
     "qkv.layers": "Context DecoderBlock Dense EncoderBlock FeedForward Heads HeadsState MultiHead NormAfter NormBefore "
     "RecurrentCell ShortConvolution",
     "qkv.cost": "Cost Measurement Shape UncountedError causal_pairs count_multiplications measure",
-    "qkv.data": "BadLine Buckets Pair Pairs Recall Vocabulary cmudict pad part_of read_pairs shard",
+    "qkv.data": "Archive BadLine Buckets Labelled NoisySine Pair Pairs Points Recall Shuffled Vocabulary cmudict "
+    "member_of mnist pad part_of read_idx read_npz read_pairs read_pictures read_points shard xor",
     "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",
     "qkv.metrics": "BiasVariance Draw ErrorRates PrecisionRecall Separation accuracy average_precision bias_variance "
     "closest confusion_matrix cosine damerau_levenshtein edit_distance error_rates jaccard precision_recall "
     "ranked_hits separating_line",
     "qkv.explain": "Alignment Call LayerGradient alignment gradient_by_depth gradient_norms jacobian_norms watch",
-    "qkv.draw": "Answer Axis Example Panel Picture Report Series alignment_panels curves heatmaps rectangles report "
-    "smooth thin",
+    "qkv.draw": "Answer Axis Branch Example Panel Picture Report Series alignment_panels curves heatmaps rectangles "
+    "report smooth thin tree",
     "qkv.models": "Convolutional ConvolutionalConfig Decoder DecoderConfig DecoderState EncoderDecoder "
-    "EncoderDecoderConfig EncoderDecoderState Family Network NetworkConfig Perceptron PerceptronConfig Recurrent "
-    "RecurrentConfig RecurrentState families family logistic_regression softmax_regression",
-    "qkv.tasks": "Config Job Pairs Preset Pronounce RecallJob Search StringJob Strings answer build configure jobs "
-    "preset read_config register restore write",
+    "EncoderDecoderConfig EncoderDecoderState Family Network NetworkConfig Perceptron PerceptronConfig "
+    "Polynomial Recurrent RecurrentConfig RecurrentState families family logistic_regression softmax_regression",
+    "qkv.problems": "AtLeast AtMost Markov Near Problem Solution draw fit meets problem problems",
+    "qkv.tasks": "ClassJob Config Digits Job Pairs Preset Pronounce RecallJob Search StringJob Strings Xor answer build "
+    "configure jobs preset read_config register restore write",
 }
 
 

@@ -12,17 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from qkv.data.noisy_sine import Draw as Draw
+
 Predictor = Callable[[Tensor], Tensor]
 Fit = Callable[[Tensor, Tensor], Predictor]
-
-
-@dataclass(frozen=True)
-class Draw:
-    """One resampled set, and fresh noisy targets at the inputs that fits are judged at."""
-
-    inputs: Tensor
-    targets: Tensor
-    fresh: Tensor
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from .network import logistic_regression as logistic_regression
 from .network import softmax_regression as softmax_regression
 from .perceptron import Perceptron as Perceptron
 from .perceptron import PerceptronConfig as PerceptronConfig
+from .polynomial import Polynomial as Polynomial
 from .recurrent import Recurrent as Recurrent
 from .recurrent import RecurrentConfig as RecurrentConfig
 from .recurrent import RecurrentState as RecurrentState

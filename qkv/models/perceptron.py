@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional
 
 from qkv.models.registry import register
 
@@ -59,8 +58,12 @@ class Perceptron(nn.Module):
         return (self.scores(points) > 0).long()
 
     def loss(self, points: Tensor, labels: Labels) -> Tensor:
-        """sum of max(0, -(2 label - 1)(w.x + b)): its gradient is the perceptron's rule, over all mistakes at once."""
-        return functional.relu((1 - 2 * labels) * self.scores(points)).sum()
+        """sum of (answer - label)(w.x + b): 0 but for mistakes, and its gradient is the rule, over all of them at once.
+
+        It is 0, too, where all weights are: a small loss is no sign of few mistakes.
+        """
+        scores = self.scores(points)
+        return (((scores > 0).long() - labels) * scores).sum()
 
     @torch.no_grad()
     def fit(self, points: Points, labels: Labels, epochs: int = 100) -> list[int]:

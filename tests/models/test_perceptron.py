@@ -46,9 +46,10 @@ def test_weights_may_be_set():
     assert perceptron.scores(CORNERS).tolist() == [-0.5, 0.5, 0.5, 1.5]
 
 
-def test_the_gradient_of_its_loss_is_its_rule():
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_the_gradient_of_its_loss_is_its_rule(spread):
     points, labels = torch.randn(13, 5, dtype=torch.float64), torch.arange(13) % 2
-    perceptron = Perceptron(5, spread=1.0).double()
+    perceptron = Perceptron(5, spread=spread).double()
     error = labels - perceptron(points)
     assert error.abs().sum() > 2
     perceptron.loss(points, labels).backward()
