@@ -56,13 +56,13 @@ def _kind(name: str) -> tuple[Attention, int]:
     """A mechanism of its usual size, and the width of its keys."""
     key_dim = kinds[name].typical_key_dim
     torch.manual_seed(0)
-    return (kinds[name](key_dim) if name == "additive" else kinds[name]()), key_dim  # type: ignore[call-arg]
+    return (kinds[name](key_dim) if name == "additive" else kinds[name]()), key_dim
 
 
 def _kind_picture(name: str) -> str:
     x = word_vectors(SENTENCE)
     torch.manual_seed(0)
-    kind = kinds[name](16) if name == "additive" else kinds[name]()  # type: ignore[call-arg]
+    kind = kinds[name](16) if name == "additive" else kinds[name]()
     pairs = {"softmax": Softmax(), name: kind}
     with torch.no_grad():
         panels = [Panel(title, one.weights(x, x, causal=True)[0, 0].tolist()) for title, one in pairs.items()]

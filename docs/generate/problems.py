@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from docs.generate.slider import slider
 from qkv.problems import draw
 
 GROUPS = {
@@ -50,16 +51,17 @@ def _contents(records: list[Record]) -> str:
 
 
 def _section(record: Record, pictures: list[str]) -> str:
-    parts = [f"## {record['id']}", record["question"]]
+    parts = [f"## {record['id']}", _prose(record["question"])]
     if record["call"] is not None:
         parts.append(f"```python\n{record['call'].strip()}\n```")
     if record["answer"]:
         rows = [f"| {_cell(name)} | {_cell(write(value))} |" for name, value in record["answer"].items()]
         parts.append("\n".join(["| computed | |", "|---|---|", *rows]))
     parts += [f"![{record['id']}]({name})" for name in pictures]
-    parts.append(f"By hand: {record['hand_written']}")
+    parts += [slider()] if record["id"] == "B5" else []
+    parts.append(f"By hand: {_prose(record['hand_written'])}")
     if record["slip"]:
-        parts.append(f"**The slip:** {record['slip']}.")
+        parts.append(f"**The slip:** {_prose(record['slip'])}.")
     return "\n\n".join([*parts, f"*{_verdict(record)}*"])
 
 
@@ -86,5 +88,9 @@ def write(value: Any, most: int = 8) -> str:
     return str(value)
 
 
+def _prose(text: str) -> str:
+    return text.replace("<", "&lt;").replace("_", "\\_").replace("*", "\\*")
+
+
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;").replace("_", "\\_").replace("*", "\\*")
+    return _prose(text).replace("|", "\\|").replace("\n", " ")

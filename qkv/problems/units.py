@@ -200,7 +200,7 @@ def linear_separability() -> Answer:
 
 @answers(
     "A6",
-    hand_written="P(y=0|x) = sigmoid((w0 - w1).x), with w1 - w0 in one line on the way",
+    hand_written="P(y=0|x) = sigmoid((w0 - w1).x), by way of a line with a sign flipped",
     slip="a sign is flipped on the way: exp(w0.x) / (exp(w0.x) + exp(w1.x)) = 1 / (1 + exp(-(w0 - w1).x))",
     expected={"apart": AtMost(1e-12), "apart with the sign flipped": AtLeast(0.1)},
 )

@@ -73,7 +73,7 @@ def test_b8_train_short_test_long():
     assert rise["alibi"] < 0.25
     assert rise["shaw"] < rise["t5"]
     assert rise["alibi"] < rise["t5"]
-    assert min(long["rope"], long["sinusoidal"], long["learned"]) > 0.85
+    assert min(long["rope"], long["sinusoidal"], long["learned"]) > 0.7
     assert long["t5"] < max(long["rope"], long["sinusoidal"], long["learned"])
     assert max(long["shaw"], long["alibi"]) < long["t5"]
 
