@@ -10,7 +10,7 @@ RUN    ?= runs/pronounce-quick
 # the same tests with every annotated shape checked; bad input is left to our own errors
 SHAPES := --jaxtyping-packages=qkv,beartype.beartype tests/layers tests/positions tests/contract -k "not bad_input"
 
-.PHONY: run test check lint bench clean
+.PHONY: run test check lint bench docs clean
 
 run: $(READY)  ## train a pronouncer for about four minutes, and show what it says of words it has never seen
 	$(BIN)/qkv train pronounce --preset quick --run $(RUN) $(if $(wildcard $(RUN)/config.json),--resume)
@@ -32,8 +32,12 @@ lint: $(READY)
 bench: $(READY)  ## speed and memory on this machine, written to benchmarks/results/
 	$(BIN)/python -m benchmarks.attention_cpu
 
+docs: $(READY)  ## the site, in build/site: written pages, worked problems computed now, the reference; nothing from elsewhere
+	$(BIN)/python -m docs.generate build/docs
+	$(BIN)/python -m mkdocs build --strict --quiet
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -26,6 +26,7 @@ _PACKAGES = (
     "metrics",
     "models",
     "positions",
+    "problems",
     "tasks",
     "train",
 )

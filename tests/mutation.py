@@ -9,7 +9,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,8 +117,9 @@ MUTANTS = (
 )
 
 
-def run_tests(mutant: Mutant | None) -> bool:
-    """Whether the tests pass on a copy that is broken in this way."""
+@contextmanager
+def broken_copy(mutant: Mutant | None) -> Iterator[Path]:
+    """A folder with the package and its tests, broken in this way; None: not at all."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         for name in ("qkv", "tests", "examples"):
@@ -128,11 +131,24 @@ def run_tests(mutant: Mutant | None) -> bool:
             if text.count(mutant.before) != 1:
                 raise ValueError(f"{mutant.file} has {text.count(mutant.before)} times {mutant.before!r}, expected 1")
             path.write_text(text.replace(mutant.before, mutant.after))
-        # an editable install would win over the copy only if it came first on the path; `-m` puts the folder first
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        environment.pop("PYTEST_XDIST_WORKER", None)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
-        done = subprocess.run([*command, *TESTS, CONTRACT], cwd=copy, env=environment, capture_output=True, check=False)
+        yield copy
+
+
+def run_module(copy: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """`python -m ...` in a copy, on one thread."""
+    # an editable install would win over the copy only if it came first on the path; `-m` puts the folder first
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "KINETO_LOG_LEVEL": "6"}
+    environment.pop("PYTEST_XDIST_WORKER", None)
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=copy, env=environment, capture_output=True, check=False
+    )
+
+
+def run_tests(mutant: Mutant | None) -> bool:
+    """Whether the tests pass on a copy that is broken in this way."""
+    with broken_copy(mutant) as copy:
+        options = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu")
+        done = run_module(copy, "pytest", *options, *TESTS, CONTRACT)
         if done.returncode not in (0, 1):
             raise RuntimeError(f"pytest did not run on {mutant}: {done.stdout.decode()[-2000:]}")
         return done.returncode == 0

@@ -15,19 +15,24 @@ PUBLIC = {
     "qkv.attention": "Additive Attention Case Elu FeatureMap KeyValues Linear Memory Result Scored Softmax State "
     "Taylor attend build check kinds parse register taylor_features weights",
     "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal Sizes T5 refuse register schemes",
-    "qkv.layers": "Context DecoderBlock EncoderBlock FeedForward Heads HeadsState MultiHead NormAfter NormBefore "
-    "ShortConvolution",
+    "qkv.layers": "Context DecoderBlock Dense EncoderBlock FeedForward Heads HeadsState MultiHead NormAfter NormBefore "
+    "RecurrentCell ShortConvolution",
     "qkv.cost": "Cost Measurement Shape UncountedError causal_pairs count_multiplications measure",
-    "qkv.data": "BadLine Buckets Pair Pairs Recall Vocabulary cmudict pad part_of read_pairs shard",
+    "qkv.data": "Archive BadLine Buckets Labelled NoisySine Pair Pairs Points Recall Shuffled Vocabulary cmudict "
+    "member_of mnist pad part_of read_idx read_npz read_pairs read_pictures read_points shard xor",
     "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",
-    "qkv.metrics": "ErrorRates closest cosine damerau_levenshtein edit_distance error_rates jaccard",
-    "qkv.explain": "Alignment Call alignment watch",
-    "qkv.draw": "Answer Axis Example Panel Picture Report Series alignment_panels curves heatmaps rectangles report "
-    "smooth thin",
-    "qkv.models": "Decoder DecoderConfig DecoderState EncoderDecoder EncoderDecoderConfig EncoderDecoderState Family "
-    "Recurrent RecurrentConfig RecurrentState families family",
-    "qkv.tasks": "Config Job Pairs Preset Pronounce RecallJob Search StringJob Strings answer build configure jobs "
-    "preset read_config register restore write",
+    "qkv.metrics": "BiasVariance Draw ErrorRates PrecisionRecall Separation accuracy average_precision bias_variance "
+    "closest confusion_matrix cosine damerau_levenshtein edit_distance error_rates jaccard precision_recall "
+    "ranked_hits separating_line",
+    "qkv.explain": "Alignment Call LayerGradient alignment gradient_by_depth gradient_norms jacobian_norms watch",
+    "qkv.draw": "Answer Axis Branch Example Panel Picture Report Series alignment_panels curves heatmaps rectangles "
+    "report smooth thin tree",
+    "qkv.models": "Convolutional ConvolutionalConfig Decoder DecoderConfig DecoderState EncoderDecoder "
+    "EncoderDecoderConfig EncoderDecoderState Family Network NetworkConfig Perceptron PerceptronConfig "
+    "Polynomial Recurrent RecurrentConfig RecurrentState families family logistic_regression softmax_regression",
+    "qkv.problems": "AtLeast AtMost Markov Near Problem Solution draw fit meets problem problems",
+    "qkv.tasks": "ClassJob Config Digits Job Pairs Preset Pronounce RecallJob Search StringJob Strings Xor answer build "
+    "configure jobs preset read_config register restore write",
 }
 
 

@@ -14,6 +14,7 @@ from qkv.cli.compare import compare
 from qkv.cli.decode import decode
 from qkv.cli.eval import evaluate
 from qkv.cli.list import list_registered
+from qkv.cli.problems import problems
 from qkv.cli.train import train
 from qkv.storage import QkvError
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.command("list")(list_registered)
 app.command("check")(check)
+app.command("problems")(problems)
 app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("decode")(decode)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qkv.cli.comparison_table import make_tables
+from qkv.cli.comparison_table import make_rates_table, make_tables
 from qkv.cli.device import choose_device
 from qkv.cli.output import Json, console, print_json
 from qkv.cli.plugin import Plugin, load
@@ -37,8 +37,10 @@ def compare(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of each training.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Instead of steps.")] = None,
-    train_file: Annotated[str | None, typer.Option(help="TSV to train on.")] = None,
-    test_file: Annotated[str | None, typer.Option(help="TSV to evaluate on.")] = None,
+    train_file: Annotated[
+        str | None, typer.Option(help="File to train on: TSV of pairs, CSV of points, .npz or IDX pictures.")
+    ] = None,
+    test_file: Annotated[str | None, typer.Option(help="The same to evaluate on.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda if it is there.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder; runs/compare-TASK-DATE without.")] = None,
     plugin: Plugin = None,
@@ -60,7 +62,7 @@ def compare(
     merge(changes, "data", train_file=train_file, test_file=test_file)
     contestants = enter(task, preset, changes, Field(attention, positions, models))
     rules = Rules(seeds, _rates(rates), choose_device(device))
-    job = jobs[task].load(changes.get("data", {}))
+    job = jobs[task].load(contestants[0].config.data)
     folder = out or Path("runs") / f"compare-{task}-{datetime.now():%Y%m%d-%H%M%S}"
     with _progress() as report:
         comparison = Comparison(job, contestants, folder, rules, report)
@@ -77,6 +79,8 @@ def _print(comparison: "Comparison") -> None:
     screen = console()
     for table in make_tables(comparison.records, screen.width):
         screen.print(table)
+    if (rates := make_rates_table(comparison.records)) is not None:
+        screen.print(rates)
     for record in comparison.records:
         for why in [f"refused: {record['refused']}"] if record["refused"] else record["failed"]:
             screen.print(f"{record['contestant']}: {why}", markup=False, soft_wrap=True)

@@ -51,6 +51,27 @@ def make_tables(records: list[Record], width: int) -> list["Table"]:
     return [_make_table(records, figures, title), _make_table(records, costs, "costs")]
 
 
+def make_rates_table(records: list[Record]) -> "Table | None":
+    """How bad each was on held-out data with every learning rate tried; None if there was nothing to choose."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    rates = sorted({one["rate"] for record in records for one in record["rates"]})
+    if len(rates) < 2:
+        return None
+    table = Table("contestant", title="held-out score (lower is better) by learning rate", title_justify="left")
+    for rate in rates:
+        table.add_column(f"{rate:g}", justify="right", no_wrap=True)
+    for record in records:
+        found = {one["rate"]: one["held_out"] for one in record["rates"]}
+        cells = ["-" if found.get(rate) is None else f"{found[rate]:.4f}" for rate in rates]
+        cells = [
+            f"[bold]{cell}[/]" if rate == record["rate"] else cell for rate, cell in zip(rates, cells, strict=True)
+        ]
+        table.add_row(escape(record["contestant"]), *cells)
+    return table
+
+
 def _make_table(records: list[Record], columns: list[Column], title: str) -> "Table":
     from rich.markup import escape
     from rich.table import Table

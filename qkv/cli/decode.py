@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from qkv.decode import Hypothesis
-    from qkv.tasks import StringJob
+    from qkv.tasks import ClassJob, StringJob
 
 TOGETHER = 1024
 """Inputs that are read before they are answered, so that those of like length go together."""
@@ -35,13 +35,16 @@ def decode(
     seed: Annotated[int, typer.Option(help="Of sampling.")] = 0,
     json: Json = False,
 ) -> None:
-    """Answer each input: `qkv decode runs/mine kubernetes`, or a line of stdin each."""
+    """Answer each input: `qkv decode runs/mine kubernetes`, `qkv decode runs/xor 0,1`, or a line of stdin each."""
     from qkv import tasks
     from qkv.registry import unknown
 
     if search not in ("greedy", "beam", "sample"):
         raise unknown("search", search, ("greedy", "beam", "sample"))
     _, job, model = tasks.restore(run)
+    if isinstance(job, tasks.ClassJob):
+        _classify(job, model, inputs or (line.rstrip("\n") for line in sys.stdin), best, json)
+        return
     if not isinstance(job, tasks.StringJob):
         raise ValueError(f"{run} is a run of task {job.kind!r}, which has no texts to answer")
     options = {"beams": max(beams, best), "best": best, "temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -49,6 +52,22 @@ def decode(
     for chunk in _chunks(inputs or (line.rstrip("\n") for line in sys.stdin)):
         for text, found in zip(chunk, _answer(job, model, chunk, search, {**options, "seed": seed}), strict=True):
             record = {"input": text, "answers": [_record(job, hypothesis) for hypothesis in found]}
+            records += [record] if json else _print(record, best)
+    if json:
+        print_json(records)
+
+
+def _classify(job: "ClassJob", model: "nn.Module", inputs: Iterable[str], best: int, json: bool) -> None:
+    """The likeliest classes of each example, which is a text of its numbers."""
+    import torch
+
+    records: list[dict[str, Any]] = []
+    for chunk in _chunks(inputs):
+        found = job.probabilities(model, torch.stack([job.parse(text) for text in chunk]))
+        for text, probabilities in zip(chunk, found, strict=True):
+            likeliest = probabilities.argsort(descending=True, stable=True)[:best].tolist()
+            answers = [{"text": job.classes[c], "probability": float(probabilities[c])} for c in likeliest]
+            record = {"input": text, "answers": answers}
             records += [record] if json else _print(record, best)
     if json:
         print_json(records)

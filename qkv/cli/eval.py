@@ -1,11 +1,11 @@
 """`qkv eval`: how good a trained run is."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from qkv.cli.figures import print_figures
+from qkv.cli.figures import print_confusion, print_figures
 from qkv.cli.output import Json, print_json
 
 
@@ -15,10 +15,10 @@ def evaluate(
     search: Annotated[str, typer.Option(help="greedy or beam.")] = "greedy",
     beams: Annotated[int, typer.Option(help="Width of the beam.")] = 4,
     length_power: Annotated[float, typer.Option(help="Scores are divided by length to this power.")] = 0.0,
-    test_file: Annotated[str | None, typer.Option(help="Another TSV to evaluate on.")] = None,
+    test_file: Annotated[str | None, typer.Option(help="Another file to evaluate on.")] = None,
     json: Json = False,
 ) -> None:
-    """Measure a trained run on held-out data: error rates against the closest reference, and similarities."""
+    """Measure a trained run on held-out data: error rates and similarities, or accuracy and what is taken for what."""
     from qkv import tasks
     from qkv.data import read_pairs
     from qkv.registry import unknown
@@ -34,8 +34,14 @@ def evaluate(
             job = job.with_test(found.pairs)
         else:
             job = tasks.jobs[config.task].load(config.data)
-    figures = job.evaluate(model, split, **options)
+    if isinstance(job, tasks.ClassJob):
+        job = job.with_data() if test_file is None else job.with_test(job.read_test(test_file))
+    figures: dict[str, Any] = job.evaluate(model, split, **options)
+    confusion = job.confusion(model, split) if isinstance(job, tasks.ClassJob) else None
     if json:
-        print_json({"run": str(run), "split": split, "search": search, **figures})
-    else:
-        print_figures({f"{split} {search}": figures})
+        more = {} if confusion is None else {"confusion_matrix": confusion}
+        print_json({"run": str(run), "split": split, "search": search, **figures, **more})
+        return
+    print_figures({f"{split} {search}" if options else split: figures})
+    if isinstance(job, tasks.ClassJob) and confusion is not None:
+        print_confusion(confusion, job.classes)

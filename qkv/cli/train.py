@@ -29,8 +29,10 @@ def train(
     ] = None,
     run: Annotated[Path | None, typer.Option(help="Folder of the run; runs/TASK-DATE without.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run.")] = False,
-    train_file: Annotated[str | None, typer.Option(help="TSV to train on.")] = None,
-    test_file: Annotated[str | None, typer.Option(help="TSV to evaluate on.")] = None,
+    train_file: Annotated[
+        str | None, typer.Option(help="File to train on: TSV of pairs, CSV of points, .npz or IDX pictures.")
+    ] = None,
+    test_file: Annotated[str | None, typer.Option(help="The same to evaluate on.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Instead of steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides weights, order and dropout.")] = None,

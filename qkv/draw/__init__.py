@@ -14,3 +14,5 @@ from .report import report as report
 from .series import Series as Series
 from .series import smooth as smooth
 from .series import thin as thin
+from .tree import Branch as Branch
+from .tree import tree as tree

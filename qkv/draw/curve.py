@@ -49,7 +49,7 @@ def curves(
     """
     if width < 300 or height < 200:
         raise ValueError(f"width must be at least 300 and height at least 200, got {width} x {height}")
-    series = [Series(one.name, _drawable(one.points, x, y, width), one.faint) for one in series]
+    series = [replace(one, points=_drawable(one.points, x, y, width)) for one in series]
     legend, legend_height = _draw_legend(series, width)
     top = (56 if title else 24) + legend_height
     parts = [
@@ -156,13 +156,15 @@ def _draw_lines(series: Sequence[Series], frame: _Frame) -> list[str]:
         pieces = [
             [f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in piece if y is not None] for piece in _pieces(one.points)
         ]
-        few = sum(map(len, pieces)) <= _FEW and not one.faint
-        parts.append(f'<g class="series" fill="none" stroke-linejoin="round" {stroke}>')
-        parts += [f'<polyline points="{" ".join(piece)}"/>' for piece in pieces if len(piece) > 1]
-        parts.append("</g>")
+        few = one.dots or (sum(map(len, pieces)) <= _FEW and not one.faint)
+        if not one.dots:
+            parts.append(f'<g class="series" fill="none" stroke-linejoin="round" {stroke}>')
+            parts += [f'<polyline points="{" ".join(piece)}"/>' for piece in pieces if len(piece) > 1]
+            parts.append("</g>")
         # a point between two gaps would have no line to be seen by
         dots = [dot.split(",") for piece in pieces for dot in piece if few or len(piece) == 1]
-        parts += [f'<circle cx="{x}" cy="{y}" r="2.6" fill="{colour}"/>' for x, y in dots]
+        radius = 6 if one.dots else 2.6
+        parts += [f'<circle cx="{x}" cy="{y}" r="{radius}" fill="{colour}"/>' for x, y in dots]
     return parts
 
 
@@ -198,7 +200,14 @@ def _draw_legend(series: Sequence[Series], width: int) -> tuple[list[str], int]:
         needed = _SAMPLE + 8 + text_width(name, 12) + 16
         if x and x + needed > width - 32:
             x, y = 0.0, y + 20
-        parts.append(f'<line x1="{x:.1f}" x2="{x + _SAMPLE:.1f}" y1="{y + 6}" y2="{y + 6}" {stroke}/>')
+        parts.append(_draw_sample(one, x, y + 6, stroke))
         parts.append(f'<text x="{x + _SAMPLE + 8:.1f}" y="{y + 10}" font-size="12">{safe(name)}</text>')
         x += needed
     return parts, y + 24 if series else 0
+
+
+def _draw_sample(one: Series, x: float, y: int, stroke: str) -> str:
+    """What the series looks like, beside its name."""
+    if one.dots:
+        return f'<circle cx="{x + _SAMPLE / 2:.1f}" cy="{y}" r="2.6" {stroke}/>'
+    return f'<line x1="{x:.1f}" x2="{x + _SAMPLE:.1f}" y1="{y}" y2="{y}" {stroke}/>'

@@ -16,6 +16,8 @@ class Series:
     points: Sequence[Point]
     faint: bool = False
     """Drawn thin and pale: the noise behind a line that matters."""
+    dots: bool = False
+    """Points without a line between them."""
 
 
 def is_there(point: Point) -> bool:

@@ -3,10 +3,12 @@
 from .blocks import DecoderBlock as DecoderBlock
 from .blocks import EncoderBlock as EncoderBlock
 from .convolution import ShortConvolution as ShortConvolution
+from .dense import Dense as Dense
 from .feed_forward import FeedForward as FeedForward
 from .multi_head import Context as Context
 from .multi_head import Heads as Heads
 from .multi_head import HeadsState as HeadsState
 from .multi_head import MultiHead as MultiHead
+from .recurrent import RecurrentCell as RecurrentCell
 from .residual import NormAfter as NormAfter
 from .residual import NormBefore as NormBefore

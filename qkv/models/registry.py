@@ -26,6 +26,11 @@ class Family:
                 raise unknown(f"setting of {self.model.__name__}:", name, names)
         return self.config(**values)
 
+    def build(self, config: Any, *sizes: int) -> nn.Module:
+        """A model of these sizes; a class whose constructor takes plain numbers has a `from_config` beside it."""
+        make: Callable[..., nn.Module] = getattr(self.model, "from_config", self.model)
+        return make(config, *sizes)
+
 
 families: dict[str, Family] = {}
 

@@ -4,6 +4,8 @@ from .base import Job as Job
 from .base import Preset as Preset
 from .base import jobs as jobs
 from .base import register as register
+from .classes import ClassJob as ClassJob
+from .digits import Digits as Digits
 from .pairs import Pairs as Pairs
 from .pairs import StringJob as StringJob
 from .pronounce import Pronounce as Pronounce
@@ -18,3 +20,4 @@ from .resolve import write as write
 from .strings import Search as Search
 from .strings import Strings as Strings
 from .strings import answer as answer
+from .xor import Xor as Xor

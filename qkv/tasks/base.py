@@ -13,11 +13,12 @@ from qkv.train import Settings, Task
 
 @dataclass(frozen=True)
 class Preset:
-    """A model family with its sizes, and how to train it."""
+    """A model family with its sizes, how to train it, and options of the data."""
 
     family: str
     model: dict[str, Any] = field(default_factory=dict)
     train: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
 
 
 class Job(ABC):

@@ -140,7 +140,7 @@ class Comparison:
         """The figures as SVG: recall against bytes of state, error against contestant, each with its spread."""
         metric = quality(self.records)
         through = [record for record in self.records if record["figures"]]
-        recall = metric == "accuracy"
+        recall = metric == "accuracy" and any(record["state_bytes"] for record in through)
         series = []
         for place, record in enumerate(through, 1):
             x = record["state_bytes"] if recall and record["state_bytes"] else place
@@ -264,7 +264,7 @@ def quality(records: Sequence[dict[str, Any]]) -> str:
 
 def lower_is_better(metric: str) -> bool:
     """Whether the metric counts errors."""
-    return metric.endswith("error_rate")
+    return metric.endswith("error_rate") or metric == "loss"
 
 
 def _rate(training: Training) -> float:

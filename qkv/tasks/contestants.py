@@ -113,7 +113,8 @@ def _of_family(task: str, chosen: str | None, name: str) -> Preset:
     family(name)
     first = preset(task, chosen)
     presets = [first, *(make() for make in jobs[task].presets.values())]
-    return next((one for one in presets if one.family == name), Preset(name, {}, first.train))
+    found = next((one for one in presets if one.family == name), Preset(name, {}, first.train))
+    return replace(found, data=first.data)
 
 
 def _pair(task: str, chosen: Preset, changes: Changes, parts: Iterable[tuple[str, Spec | None]]) -> Contestant:

@@ -63,7 +63,8 @@ def configure(task: str, chosen: Preset, changes: dict[str, dict[str, Any]]) -> 
     for key in train:
         if key not in known:
             raise unknown("training setting", key, known)
-    return Config(task, name, asdict(family(name).configure(model)), Settings(**train), changes.get("data", {}))
+    data = {**chosen.data, **changes.get("data", {})}
+    return Config(task, name, asdict(family(name).configure(model)), Settings(**train), data)
 
 
 def build(config: Config, job: Job) -> nn.Module:
@@ -71,7 +72,7 @@ def build(config: Config, job: Job) -> nn.Module:
     chosen = family(config.family)
     with torch.random.fork_rng():
         torch.manual_seed(derive(config.train.seed, "initial weights"))
-        return chosen.model(chosen.configure(config.model), *job.sizes())
+        return chosen.build(chosen.configure(config.model), *job.sizes())
 
 
 def write(run: Run, config: Config, job: Job) -> None:

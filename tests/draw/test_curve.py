@@ -136,3 +136,10 @@ def test_long_runs_are_small():
 def test_bad_input():
     with pytest.raises(ValueError, match="width must be at least 300 and height at least 200, got 100 x 380"):
         curves([], "t", width=100)
+
+
+def test_dots_have_no_line():
+    root = ET.fromstring(curves([Series("a", [(0, 0), (1, 2), (3, 1)], dots=True), Series("b", [(0, 1), (3, 2)])], "t"))
+    assert [len(line) for line in lines(root)] == [2]
+    radii = [float(dot.get("r")) for dot in root.iter(f"{SVG}circle")]
+    assert radii == [2.6, 6, 6, 6, 2.6, 2.6]  # the legend's, the dots, the ends of the line

@@ -6,7 +6,7 @@ from qkv.models import families, family
 
 
 def test_the_families():
-    assert sorted(families) == ["decoder", "encoder_decoder", "recurrent"]
+    assert sorted(families) == ["convolutional", "decoder", "encoder_decoder", "network", "perceptron", "recurrent"]
     assert [family(name).model.__name__ for name in families] == [families[name].model.__name__ for name in families]
 
 

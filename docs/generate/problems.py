@@ -1,0 +1,96 @@
+"""A page for each group of worked problems, from the records of `qkv problems --json`."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from docs.generate.slider import slider
+from qkv.problems import draw
+
+GROUPS = {
+    "A": "Units, layers, gradients",
+    "B": "Attention",
+    "C": "Cost",
+    "D": "Linear attention",
+    "E": "Sequences",
+    "F": "Detection",
+}
+Record = dict[str, Any]
+
+
+def problem_pages(records: Iterable[Record]) -> dict[str, str]:
+    """File name -> text, of the pages and of their pictures."""
+    found = list(records)
+    pages = {"problems/index.md": _contents(found)}
+    for letter, title in GROUPS.items():
+        mine = [record for record in found if record["id"].startswith(letter)]
+        pictures = {record["id"]: draw(record["id"], record["answer"]) for record in mine if record["answer"]}
+        pages |= {f"problems/{name}": svg for drawn in pictures.values() for name, svg in drawn.items()}
+        texts = [_section(record, list(pictures.get(record["id"], {}))) for record in mine]
+        pages[f"problems/{letter.lower()}.md"] = "\n\n".join([f"# {letter}. {title}", *texts]) + "\n"
+    return pages
+
+
+def _contents(records: list[Record]) -> str:
+    answered = [record for record in records if record["ok"] is not None]
+    slips = sum(record["slip"] is not None for record in answered)
+    lines = [
+        "# Worked problems",
+        "",
+        f"{len(answered)} problems, answered by the calls beside them; {slips} of the answers that were once written "
+        "by hand slip somewhere, and the slip is named. `qkv problems ID` computes one again.",
+        "",
+        "| | question | |",
+        "|---|---|---|",
+        *(
+            f"| [{r['id']}]({r['id'][0].lower()}.md#{r['id'].lower()}) | {_cell(r['question'].splitlines()[0])} "
+            f"| {_verdict(r)} |"
+            for r in records
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _section(record: Record, pictures: list[str]) -> str:
+    parts = [f"## {record['id']}", _prose(record["question"])]
+    if record["call"] is not None:
+        parts.append(f"```python\n{record['call'].strip()}\n```")
+    if record["answer"]:
+        rows = [f"| {_cell(name)} | {_cell(write(value))} |" for name, value in record["answer"].items()]
+        parts.append("\n".join(["| computed | |", "|---|---|", *rows]))
+    parts += [f"![{record['id']}]({name})" for name in pictures]
+    parts += [slider()] if record["id"] == "B5" else []
+    parts.append(f"By hand: {_prose(record['hand_written'])}")
+    if record["slip"]:
+        parts.append(f"**The slip:** {_prose(record['slip'])}.")
+    return "\n\n".join([*parts, f"*{_verdict(record)}*"])
+
+
+def _verdict(record: Record) -> str:
+    if record["ok"] is None:
+        return "open"
+    tick = "✓" if record["ok"] else "✗ not as expected"
+    return f"{tick}, by hand with a slip" if record["slip"] else tick
+
+
+def write(value: Any, most: int = 8) -> str:
+    """A value as a person would write it, on one line; of a long list the first few."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, dict):
+        return "; ".join(f"{name}: {write(item, 4)}" for name, item in value.items())
+    if isinstance(value, list):
+        shown = ", ".join(f"({write(item)})" if isinstance(item, list | dict) else write(item) for item in value[:most])
+        return shown + (f", ... {len(value) - most} more" if len(value) > most else "")
+    return str(value)
+
+
+def _prose(text: str) -> str:
+    return text.replace("<", "&lt;").replace("_", "\\_").replace("*", "\\*")
+
+
+def _cell(text: str) -> str:
+    return _prose(text).replace("|", "\\|").replace("\n", " ")

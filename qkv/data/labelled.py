@@ -1,0 +1,70 @@
+"""Examples with one label each."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from qkv.derive import derive, uniforms
+
+Ids = Int64[Tensor, " chosen"]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """`inputs` of any shape, example first, and the number of the class of each."""
+
+    inputs: Tensor
+    labels: Int64[Tensor, " examples"]
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.labels):
+            raise ValueError(f"there must be as many labels as inputs, got {len(self.labels)} and {len(self.inputs)}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def select(self, ids: Ids) -> "Labelled":
+        """These examples."""
+        return Labelled(self.inputs[ids], self.labels[ids])
+
+    def hold_out(self, share: float, seed: int = 0) -> tuple["Labelled", "Labelled"]:
+        """The examples without, and only with, this share of each class, which chance and the seed choose."""
+        chosen = torch.zeros(len(self), dtype=torch.bool)
+        for label in self.labels.unique().tolist():
+            members = (self.labels == label).nonzero()[:, 0]
+            order = uniforms(derive(seed, "held-out examples", int(label)), torch.arange(len(members))).argsort()
+            chosen[members[order[: int(share * len(members))]]] = True
+        return self.select((~chosen).nonzero()[:, 0]), self.select(chosen.nonzero()[:, 0])
+
+
+class Shuffled:
+    """Batches of one size in an order that is a pure function of (seed, step).
+
+    The epochs, each shuffled anew, stand in a row and are cut where a batch is full: there is never a small last one.
+    """
+
+    def __init__(self, count: int, batch_size: int, seed: int):
+        if count < 1 or batch_size < 1:
+            raise ValueError(f"count and batch_size must be at least 1, got {count} and {batch_size}")
+        self.count, self.batch_size, self.seed = count, min(batch_size, count), seed
+        self._epochs: dict[int, Tensor] = {}
+
+    def batch(self, step: int) -> list[int]:
+        """Ids of the examples of batch number `step`."""
+        if step < 0:
+            raise ValueError(f"step must be at least 0, got {step}")
+        first = step * self.batch_size
+        epoch, start = divmod(first, self.count)
+        ids = self._order(epoch)[start : start + self.batch_size].tolist()
+        if len(ids) < self.batch_size:
+            ids += self._order(epoch + 1)[: self.batch_size - len(ids)].tolist()
+        return ids
+
+    def _order(self, epoch: int) -> Tensor:
+        if epoch not in self._epochs:
+            key = derive(self.seed, "order of the examples", epoch)
+            self._epochs = {number: order for number, order in self._epochs.items() if number == epoch - 1}
+            self._epochs[epoch] = uniforms(key, torch.arange(self.count)).argsort(stable=True)
+        return self._epochs[epoch]

@@ -1,0 +1,22 @@
+"""Activations by name: what a unit does with its sum."""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from qkv.registry import unknown
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "identity": nn.Identity,
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+}
+
+
+def make_activation(name: str) -> nn.Module:
+    """The activation of this name."""
+    if name not in ACTIVATIONS:
+        raise unknown("activation", name, ACTIVATIONS)
+    return ACTIVATIONS[name]()

@@ -1,0 +1,54 @@
+"""One layer of a network: every output unit sees every input.
+
+a = W x + b,     h = activation(norm(a)),     x + h with a residual path
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from qkv.layers.activation import make_activation
+from qkv.layers.initialisation import initialise
+from qkv.registry import unknown
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+
+
+class Dense(nn.Module):
+    """inputs -> outputs; `linear` holds W and b, which may be set by hand.
+
+    Batch normalisation takes the mean away, and with it whatever a bias adds: `bias=False` loses nothing beside it.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        activation: str = "identity",
+        *,
+        normalisation: str | None = None,
+        residual: bool = False,
+        bias: bool = True,
+        initialisation: str = "auto",
+    ):
+        super().__init__()
+        if inputs < 1 or outputs < 1:
+            raise ValueError(f"inputs and outputs must be at least 1, got {inputs} and {outputs}")
+        if normalisation is not None and normalisation not in NORMS:
+            raise unknown("normalisation", normalisation, NORMS)
+        if residual and inputs != outputs:
+            raise ValueError(f"a residual path needs as many outputs as inputs, got {inputs} and {outputs}")
+        self.residual = residual
+        self.linear = nn.Linear(inputs, outputs, bias=bias)
+        self.norm = nn.Identity() if normalisation is None else NORMS[normalisation](outputs)
+        self.activation = make_activation(activation)
+        initialise(self.linear, initialisation, activation)
+
+    def pre_activation(self, x: Tensor) -> Tensor:
+        """a = W x + b, before anything else is done with it."""
+        return self.linear(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The outputs: (..., inputs) -> (..., outputs)."""
+        h = self.activation(self.norm(self.pre_activation(x)))
+        return x + h if self.residual else h

@@ -1,0 +1,13 @@
+"""The worked problems: each answered by a few lines of public calls, beside what was written by hand."""
+
+from .catalogue import problem as problem
+from .catalogue import problems as problems
+from .expectation import AtLeast as AtLeast
+from .expectation import AtMost as AtMost
+from .expectation import Near as Near
+from .expectation import meets as meets
+from .fit import fit as fit
+from .markov import Markov as Markov
+from .pictures import draw as draw
+from .record import Problem as Problem
+from .record import Solution as Solution

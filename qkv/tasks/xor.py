@@ -1,0 +1,108 @@
+"""The task `xor`: the four points that no line separates, or anybody's points from a CSV file."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from qkv.data import Labelled, read_points
+from qkv.data import xor as xor_points
+from qkv.registry import unknown
+from qkv.storage import QkvError
+from qkv.tasks.base import Preset, register
+from qkv.tasks.classes import ClassJob, Scale
+
+LEAST = 10
+"""Points of each class from which on some can be held out."""
+
+
+def network() -> Preset:
+    """Two inputs, two hidden units, one output: the smallest network that can, though not from every seed."""
+    return Preset(
+        "network",
+        {"hidden_dim": 2, "layers": 1, "activation": "tanh"},
+        {"steps": 500, "learning_rate": 0.1, "warmup": 0, "weight_decay": 0.0, "every": 50, "seed": 1},
+    )
+
+
+def logistic() -> Preset:
+    """Logistic regression, which cannot."""
+    return Preset("network", {"layers": 0}, network().train)
+
+
+def perceptron() -> Preset:
+    """A perceptron, which cannot, either."""
+    return Preset("perceptron", {"spread": 1.0}, network().train)
+
+
+def wide() -> Preset:
+    """Two hidden layers of 32, for files of points."""
+    return Preset(
+        "network",
+        {"hidden_dim": 32, "layers": 2},
+        {"steps": 1000, "batch_size": 64, "learning_rate": 0.01, "warmup": 10, "every": 100},
+    )
+
+
+@dataclass(frozen=True)
+class PointOptions:
+    """Where the points come from."""
+
+    train_file: str | None = None
+    """CSV: numbers, then the class."""
+    test_file: str | None = None
+    """The same, to evaluate on."""
+    held_out: float = 0.1
+    """Share of the training points that is kept apart to choose on, and as much again to test with."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.held_out <= 0.4:
+            raise ValueError(f"held_out must be more than 0 and at most 0.4, got {self.held_out}")
+
+
+@register("xor")
+class Xor(ClassJob):
+    """Tell points apart: XOR, or a CSV file of numbers with a class in the last column."""
+
+    presets: ClassVar[dict[str, Callable[[], Preset]]] = {
+        "network": network,
+        "logistic": logistic,
+        "perceptron": perceptron,
+        "wide": wide,
+    }
+
+    @classmethod
+    def load(cls, options: dict[str, Any]) -> "Xor":
+        """The four corners, unless a training file is given."""
+        names = list(PointOptions.__dataclass_fields__)
+        for name in options:
+            if name not in names:
+                raise unknown("data setting", name, names)
+        given = PointOptions(**options)
+        if given.train_file is None:
+            if given.test_file is not None:
+                raise QkvError("a test file needs a training file beside it: --train-file FILE.csv")
+            points, scale = xor_points(), Scale()
+        else:
+            points = read_points(given.train_file)
+            scale = Scale.of(points.examples.inputs, columns=True)
+        test = None if given.test_file is None else read_points(given.test_file, points.classes).examples
+        parts = _parts(points.examples, given.held_out, test)
+        shape = tuple(points.examples.inputs.shape[1:])
+        if tuple(parts["test"].inputs.shape[1:]) != shape:
+            raise QkvError(
+                f"points have {parts['test'].inputs.shape[1]} numbers, training ones {shape[0]}", given.test_file or ""
+            )
+        return cls(parts, points.classes, shape, scale, asdict(given))
+
+    def read_test(self, path: str) -> Labelled:
+        """Another CSV file."""
+        return read_points(path, self.classes).examples
+
+
+def _parts(points: Labelled, share: float, test: Labelled | None) -> dict[str, Labelled]:
+    """Three parts; where classes are too small to hold anything out, all points are each of them."""
+    if int(points.labels.bincount().min()) < LEAST:
+        return {"train": points, "valid": points, "test": points if test is None else test}
+    rest, held = points.hold_out(share) if test is None else (points, test)
+    train, valid = rest.hold_out(share, seed=1)
+    return {"train": train, "valid": valid, "test": held}

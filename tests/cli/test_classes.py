@@ -1,0 +1,71 @@
+"""From points to a class, as a user goes."""
+
+import json
+
+import numpy
+import pytest
+
+from tests.cli.run import qkv
+from tests.tasks.test_digits import bars
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "xor"
+    out = qkv("train", "xor", "--run", str(folder), "--json")
+    return folder, json.loads(out)
+
+
+def test_train_learns_xor(run):
+    folder, result = run
+    assert result["run"] == str(folder)
+    assert result["parameters"] == 2 * 2 + 2 + 2 + 1
+    assert result["figures"]["test"]["accuracy"] == 1.0
+
+
+def test_eval_has_a_confusion_matrix(run):
+    found = json.loads(qkv("eval", str(run[0]), "--json"))
+    assert found["accuracy"] == 1.0
+    assert found["confusion_matrix"] == [[2, 0], [0, 2]]
+    assert "what is taken for what" in qkv("eval", str(run[0]))
+
+
+def test_eval_on_another_file(run, tmp_path):
+    (tmp_path / "points.csv").write_text("0,0,1\n1,1,0\n")
+    found = json.loads(qkv("eval", str(run[0]), "--test-file", str(tmp_path / "points.csv"), "--json"))
+    assert found["accuracy"] == 0.5
+    assert found["confusion_matrix"] == [[1, 0], [1, 0]]
+
+
+def test_decode_gives_classes_and_probabilities(run):
+    (found,) = json.loads(qkv("decode", str(run[0]), "0,1", "--best", "2", "--json"))
+    assert [answer["text"] for answer in found["answers"]] == ["1", "0"]
+    assert sum(answer["probability"] for answer in found["answers"]) == pytest.approx(1)
+    assert found["answers"][0]["probability"] > 0.9
+    assert qkv("decode", str(run[0]), "1 1") == "1 1\t0\n"
+
+
+def test_bad_input_is_one_sentence(run, tmp_path):
+    assert qkv("decode", str(run[0]), "0,x", code=2) == "qkv: 'x' in '0,x' is not a finite number\n"
+    assert qkv("decode", str(run[0]), "0", code=2) == "qkv: '0' has 1 numbers, but the model takes 2\n"
+    path = tmp_path / "points.csv"
+    path.write_text("0,0,a\n0,?,b\n")
+    bad = qkv("train", "xor", "--train-file", str(path), "--run", str(tmp_path / "run"), code=2)
+    assert bad == f"qkv: line 2: '?' in column 2 is not a finite number, in {path}\n"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_sweep_of_learning_rates_in_one_command(tmp_path):
+    (pictures, labels), path = bars(60), tmp_path / "bars.npz"
+    numpy.savez(path, train_images=pictures, train_labels=labels)
+    models = "convolutional,convolutional:downsample=stride,network:layers=0"
+    options = ("--train-file", str(path), "--steps", "20", "--set", "train.every=10", "--out", str(tmp_path / "out"))
+    sweep = ("compare", "digits", "--models", models, "--rates", "0.1,0.01,0.001", *options)
+    records = json.loads(qkv(*sweep, "--json"))
+    assert [[one["rate"] for one in record["rates"]] for record in records] == [[0.001, 0.01, 0.1]] * 3
+    assert all(record["figures"]["accuracy"]["mean"] >= 0.5 for record in records)
+    assert records[2]["multiplications"] == 11 * 11 * 3
+    assert records[2]["parameters"] == 11 * 11 * 3 + 3
+    assert "held-out score (lower is better) by learning rate" in qkv(*sweep)
+    assert "bytes of state" not in (tmp_path / "out" / "compare.svg").read_text()

@@ -1,0 +1,120 @@
+import gzip
+import struct
+
+import numpy
+import pytest
+import torch
+
+from qkv.data import read_idx, read_npz, read_pictures
+from qkv.storage import QkvError
+
+
+def idx(array):
+    array = numpy.asarray(array, dtype=numpy.uint8)
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+PICTURES = numpy.arange(3 * 5 * 7, dtype=numpy.uint8).reshape(3, 5, 7)
+
+
+@pytest.fixture
+def files(tmp_path):
+    images, labels = tmp_path / "train-images-idx3-ubyte", tmp_path / "train-labels-idx1-ubyte"
+    images.write_bytes(idx(PICTURES))
+    labels.write_bytes(idx([4, 0, 9]))
+    return images, labels
+
+
+def test_pictures_and_their_labels(files):
+    found = read_pictures(files[0])
+    assert torch.equal(found.inputs, torch.from_numpy(PICTURES)[:, None])
+    assert found.labels.tolist() == [4, 0, 9]
+    other = files[1].with_name("theirs")
+    other.write_bytes(idx([1, 2, 3]))
+    assert read_pictures(files[0], other).labels.tolist() == [1, 2, 3]
+
+
+def test_gzipped(files):
+    files[0].write_bytes(gzip.compress(idx(PICTURES)))
+    assert torch.equal(read_idx(files[0], 3), torch.from_numpy(PICTURES))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            idx([1, 2, 3]) + b"123456789",
+            "begins with the magic number 00 00 08 01, but 00 00 08 03 is expected at byte 0",
+        ),
+        (b"not an IDX file at all", "begins with the magic number 6e 6f 74 20"),
+        (idx(PICTURES)[:-1], "has 120 bytes, but its header says 3 x 5 x 7: 121 bytes"),
+        (idx(PICTURES) + b"!", "has 122 bytes, but its header says 3 x 5 x 7: 121 bytes"),
+        (idx(PICTURES)[:10], "has 10 bytes, but its header alone needs 16"),
+        (gzip.compress(idx(PICTURES))[:-9], "is damaged or truncated"),
+        (idx(numpy.zeros((0, 5, 7))), "holds nothing: its header says 0 x 5 x 7"),
+    ],
+)
+def test_bad_files_are_one_sentence(files, data, message):
+    files[0].write_bytes(data)
+    with pytest.raises(QkvError, match=f"^train-images-idx3-ubyte {message}.*, in /"):
+        read_pictures(files[0])
+
+
+def test_labels_that_are_too_few_or_nowhere(files):
+    files[1].write_bytes(idx([4, 0]))
+    with pytest.raises(
+        QkvError, match="train-labels-idx1-ubyte has 2 labels, but train-images-idx3-ubyte has 3 pictures"
+    ):
+        read_pictures(files[0])
+    files[1].unlink()
+    with pytest.raises(QkvError, match="there is no file train-labels-idx1-ubyte"):
+        read_pictures(files[0])
+    with pytest.raises(QkvError, match="digits does not say which file holds its labels: --set data.train_labels=FILE"):
+        read_pictures(files[0].with_name("digits"))
+
+
+def test_an_npz_file_as_medmnist_has_them(tmp_path):
+    path = tmp_path / "med.npz"
+    colour = numpy.arange(2 * 5 * 7 * 3, dtype=numpy.uint8).reshape(2, 5, 7, 3)
+    labels = {"train_labels": [[1], [0], [2]], "val_labels": [[1], [1]]}
+    numpy.savez(path, train_images=numpy.stack([colour[0]] * 3), val_images=colour, **labels)
+    parts = read_npz(path)
+    assert set(parts) == {"train", "valid"}
+    assert parts["valid"].inputs.shape == (2, 3, 5, 7)
+    assert parts["valid"].inputs[1, 2, 4, 6] == colour[1, 4, 6, 2]
+    assert parts["train"].labels.tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"pictures": PICTURES}, "must have train_images and train_labels, but has nothing"),
+        ({"train_images": PICTURES}, "has train_images, but no train_labels"),
+        ({"train_images": PICTURES, "train_labels": [1, 2]}, "train_labels has 2 labels, but train_images has 3"),
+        ({"train_images": PICTURES, "train_labels": [0.5, 1, 2]}, "train_labels must be whole numbers, one for each"),
+        ({"train_images": PICTURES, "train_labels": [[0, 1]] * 3}, "train_labels must be whole numbers, one for each"),
+        ({"train_images": PICTURES, "train_labels": [0, -1, 2]}, "train_labels must be 0 or more, but has -1"),
+        ({"train_images": PICTURES * 0.5, "train_labels": [0, 1, 2]}, "train_images must be bytes .*, but is float64"),
+        (
+            {"train_images": PICTURES[0], "train_labels": [0, 1]},
+            r"train_images must be bytes .*, but is uint8 \(5, 7\)",
+        ),
+    ],
+)
+def test_bad_arrays(tmp_path, arrays, message):
+    numpy.savez(tmp_path / "med.npz", **arrays)
+    with pytest.raises(QkvError, match=message):
+        read_npz(tmp_path / "med.npz")
+
+
+def test_what_is_no_npz_file_or_would_run_code(tmp_path):
+    path = tmp_path / "med.npz"
+    path.write_bytes(b"PK\x03\x04 half a file")
+    with pytest.raises(QkvError, match=r"med\.npz is no \.npz file, or a damaged one"):
+        read_npz(path)
+    path.write_bytes(b"text")
+    with pytest.raises(QkvError, match=r"med\.npz is no \.npz file, or a damaged one"):
+        read_npz(path)
+    numpy.savez(path, train_images=numpy.array([{}], dtype=object))
+    with pytest.raises(QkvError, match=r"med\.npz is no \.npz file, or a damaged one \(Object arrays cannot"):
+        read_npz(path)

@@ -1,0 +1,9 @@
+import pytest
+
+from tests.problems.breaks import BREAKS, notice_all
+
+
+@pytest.mark.slow
+def test_every_break_is_noticed_by_a_problem():
+    assert len(BREAKS) >= 10
+    assert [change for change, ids in notice_all().items() if not ids] == []

@@ -1,0 +1,46 @@
+import pytest
+
+from tests.problems.calls import run
+
+approx = pytest.approx
+
+
+def test_e1_alternating_sum():
+    answer = run("E1")
+    assert answer["apart from sigmoid(1000 (sum of even - sum of odd places + h_0))"] <= 1e-12
+    assert [answer[f"{who} places outweigh"] for who in ("even", "odd")] == approx([1, 0])
+    assert answer["the two are equal"] == approx(0.5)
+
+
+def test_e2_greedy_against_beam():
+    answer = run("E2")
+    assert (answer["greedy"], answer["beam of 2"]) == (["A", "END"], ["B", "END"])
+    assert answer["its probability"] == approx(0.07)
+    assert answer["probability of that"] == approx(0.27)
+    assert sum(node["kept"] for node in answer["looked at"]) == 1 + 2 + 2
+
+
+@pytest.mark.slow
+def test_e3_attention_helps():
+    answer = run("E3")
+    without, with_attention, transformer = (answer[name] for name in ("LSTM", "LSTM with attention", "Transformer"))
+    for score in ("jaccard", "cosine", "damerau_levenshtein"):
+        assert with_attention[score] > without[score]
+        assert transformer[score] > without[score]
+    assert max(with_attention["loss"], transformer["loss"]) < without["loss"]
+
+
+def test_e4_similarities():
+    answer = run("E4")
+    assert answer["kitten, sitting"] == approx([0.428571, 0.746203, 0.571429], abs=5e-7)
+    assert answer["ab, ba"] == answer["ab, aabb"] == approx([1, 1, 0.5])
+    assert answer["two empty sequences"] == [1, 1, 1]
+
+
+@pytest.mark.slow
+def test_e6_learning_rates():
+    answer = run("E6")
+    assert (answer["best rate with pooling"], answer["best rate with stride"]) == (0.01, 0.01)
+    assert min(answer["test accuracy at the best rate"]) >= 0.86
+    assert min(answer["training less test accuracy"]) > 0
+    assert len(answer["loss of every update"]) == 6

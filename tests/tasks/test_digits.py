@@ -1,0 +1,92 @@
+import numpy
+import pytest
+
+from qkv import tasks
+from qkv.storage import QkvError
+from qkv.tasks.contestants import Field, enter
+from qkv.train import Loop, Run
+from tests.data.archives import need
+from tests.data.test_pictures import idx
+
+
+def bars(count, classes=3):
+    """Pictures of 11 x 11 with a bar at the height of their class, in noise."""
+    random = numpy.random.default_rng(0)
+    labels = numpy.arange(count) % classes
+    pictures = random.integers(0, 60, (count, 11, 11), dtype=numpy.uint8)
+    for picture, label in zip(pictures, labels, strict=True):
+        picture[2 + 3 * label] = 255
+    return pictures, labels
+
+
+def learn(tmp_path, job, **model):
+    changes = {"model": model, "train": {"steps": 60, "batch_size": 16, "warmup": 5, "every": 20}}
+    config = tasks.configure("digits", tasks.preset("digits", "quick"), changes)
+    built = tasks.build(config, job)
+    loop = Loop(job.task(built, config.train), config.train, Run(tmp_path))
+    loop.train()
+    built.load_state_dict(loop.best)
+    return built
+
+
+@pytest.mark.parametrize("model", [{}, {"downsample": "stride", "padding": 1}, {"family": "network", "layers": 0}])
+def test_pictures_of_an_npz_file_are_learnt(tmp_path, model):
+    (pictures, labels), path = bars(90), tmp_path / "bars.npz"
+    numpy.savez(path, train_images=pictures[:60], train_labels=labels[:60, None], test_images=pictures[60:],
+                test_labels=labels[60:, None])  # fmt: skip
+    job = tasks.jobs["digits"].load({"train_file": str(path)})
+    assert {name: len(part) for name, part in job.parts.items()} == {"train": 54, "test": 30, "valid": 6}
+    assert job.sizes() == (1, 11, 11, 3)
+    assert job.evaluate(learn(tmp_path, job, **model), "test")["accuracy"] >= 0.9
+
+
+def test_pictures_of_idx_files(tmp_path):
+    pictures, labels = bars(90)
+    for part, rows in (("train", slice(0, 60)), ("test", slice(60, 90))):
+        (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(pictures[rows]))
+        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels[rows]))
+    files = {"train_file": f"{tmp_path}/train-images-idx3-ubyte", "test_file": f"{tmp_path}/test-images-idx3-ubyte"}
+    job = tasks.jobs["digits"].load(files)
+    assert {name: len(part) for name, part in job.parts.items()} == {"train": 54, "test": 30, "valid": 6}
+    assert len(job.read_test(files["test_file"])) == 30
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"train_images": bars(30)[0], "train_labels": [2] * 30}, "all 30 pictures are of class 2; at least two"),
+        ({"test_images": bars(30)[0], "test_labels": bars(30)[1]}, "there are no train_images in it"),
+        ({"train_images": bars(9)[0], "train_labels": bars(9)[1]}, "fewer than 10 pictures a class"),
+    ],
+)
+def test_bad_files(tmp_path, arrays, message):
+    numpy.savez(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(QkvError, match=message):
+        tasks.jobs["digits"].load({"train_file": str(tmp_path / "bad.npz")})
+
+
+def test_the_preset_of_the_whole_set_names_its_data():
+    config = tasks.configure("digits", tasks.preset("digits", "whole"), {})
+    assert config.data == {"part": "whole"}
+    assert tasks.configure("digits", tasks.preset("digits", "whole"), {"data": {"part": "small"}}).data == {
+        "part": "small"
+    }
+    both = enter("digits", "whole", {}, Field(models="convolutional,network"))
+    assert [contestant.config.data for contestant in both] == [{"part": "whole"}] * 2
+
+
+def test_unknown_settings():
+    with pytest.raises(ValueError, match="unknown data setting 'parts'; did you mean 'part'"):
+        tasks.jobs["digits"].load({"parts": "whole"})
+
+
+@pytest.mark.slow
+def test_the_digits_are_read(tmp_path):
+    need("small")
+    job = tasks.jobs["digits"].load({})
+    config = tasks.configure("digits", tasks.preset("digits", "quick"), {"train": {"steps": 300}})
+    model = tasks.build(config, job)
+    loop = Loop(job.task(model, config.train), config.train, Run(tmp_path))
+    loop.train()
+    model.load_state_dict(loop.best)
+    assert job.evaluate(model, "test")["accuracy"] >= 0.93
