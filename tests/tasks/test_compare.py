@@ -26,7 +26,7 @@ def recall(folder, attention, seeds=1, rates=(0.01,), positions=None, changes=CH
 class TestRules:
     def test_rates_are_a_third_once_and_three_times_the_own(self):
         (only,) = enter("recall", None, CHANGES, Field("softmax"))
-        assert Rules().rates_for(only.config) == [0.00333, 0.01, 0.03]
+        assert Rules().rates_for(only.config) == [0.00167, 0.005, 0.015]
         assert Rules(rates=(0.5, 0.1, 0.5)).rates_for(only.config) == [0.5, 0.1]
 
     def test_spreads(self):
