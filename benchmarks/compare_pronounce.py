@@ -77,7 +77,8 @@ def main() -> int:
     given = _parse()
     comparison = _comparison(given)
     if given.one:
-        return _train_one(comparison, Work(int(given.one[0]), float(given.one[1]), int(given.one[2])))
+        work = Work(int(given.one[0]), float(given.one[1]), int(given.one[2]))
+        return _train_one(comparison, work, judge=given.judge)
     deadline = time.monotonic() + 60 * given.minutes
     first = [Work(place, rate, 0) for place in range(len(comparison.contestants)) for rate in RATES]
     if not _side_by_side(first, given, deadline):
@@ -122,12 +123,12 @@ def _comparison(given: argparse.Namespace) -> Comparison:
     return Comparison(jobs["pronounce"].load(data), contestants, given.out, rules, lambda _: None)
 
 
-def _train_one(comparison: Comparison, work: Work) -> int:
+def _train_one(comparison: Comparison, work: Work, *, judge: bool) -> int:
     try:
         training = comparison.train(comparison.contestants[work.contestant], work.rate, work.seed)
     except Interrupted:
         return UNFINISHED
-    if "--judge" in sys.argv and training.failed is None:
+    if judge and training.failed is None:
         comparison.judge(training)
     return 0
 
@@ -147,7 +148,7 @@ def _side_by_side(work: list[Work], given: argparse.Namespace, deadline: float, 
         while (waiting or running) and time.monotonic() < deadline:
             while waiting and len(running) < given.processes:
                 one = waiting.pop(0)
-                print(f"{one} {more}", flush=True)
+                print("training", *one.arguments()[1:], *more, flush=True)
                 running[one] = subprocess.Popen(
                     [*command, *one.arguments()], env={**os.environ, "OMP_NUM_THREADS": threads}
                 )

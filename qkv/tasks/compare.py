@@ -182,7 +182,7 @@ class Comparison:
         training = Training(contestant.name, rate, seed, f"{name}/rate-{rate:g}-seed-{seed}")
         about = f"{contestant.name}, rate {rate:g}, seed {seed}"
         self.report(Standing(len(self.trainings), self._total, about))
-        run, failed = open_run(self.folder / training.run, config, self.job), None
+        (run, config), failed = open_run(self.folder / training.run, config, self.job), None
         if not run.weights.exists():
             failed = self._finish(run, config, about)
         return replace(training, **learnt(run), failed=failed)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,21 +44,24 @@ def choose(tried: Sequence[Training]) -> Training | None:
     return equal[(len(equal) - 1) // 2] if equal else None
 
 
-def open_run(folder: Path, config: Config, job: Job) -> Run:
-    """The run folder, new or as it was left; one of another configuration is refused."""
+def open_run(folder: Path, config: Config, job: Job) -> tuple[Run, Config]:
+    """The run folder and its configuration, new or as it was left; one of another configuration is refused."""
     if not (folder / "config.json").exists():
         run = create(folder)
         write(run, config, job)
-        return run
+        return run, config
     run = Run(folder)
-    before, now = (_flat(one.to_record()) for one in (read_config(run), config))
+    found = read_config(run)
+    if config.train.steps is None:  # measured by then, if it came so far
+        config = replace(config, train=replace(config.train, steps=found.train.steps))
+    before, now = (_flat(one.to_record()) for one in (found, config))
     for name in (name for name in {**before, **now} if before.get(name) != now.get(name)):
         raise QkvError(
             f"the folder has a run with {name}={before.get(name)}, and now {name}={now.get(name)} is asked for; "
             "choose another --out",
             folder,
         )
-    return run
+    return run, config
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
