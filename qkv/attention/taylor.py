@@ -103,6 +103,7 @@ def _tables(key_dim: int, order: int, device: torch.device) -> tuple[tuple[Tenso
         monomials = list(combinations_with_replacement(range(key_dim + 1), degree))
         lasts = [constant if m[-1] == key_dim else (m.count(m[-1]) - 1) * key_dim + m[-1] for m in monomials]
         parents = [position[m[:-1]] for m in monomials]
-        tables.append((torch.tensor(parents, device=device), torch.tensor(lasts, device=device)))
+        with torch.inference_mode(False):  # kept for later calls, which may need gradients
+            tables.append((torch.tensor(parents, device=device), torch.tensor(lasts, device=device)))
         position = {m: i for i, m in enumerate(monomials)}
     return tuple(tables)

@@ -45,6 +45,8 @@ def train(
 ) -> None:
     """Train a model; Ctrl-C saves, --resume goes on to the last bit as if never stopped."""
     load(plugin)
+    if steps is not None and minutes is not None:
+        raise ValueError(f"--steps {steps} and --minutes {minutes:g}: give one of them")
     changes = parse_changes(set_)
     merge(changes, "train", steps=steps, minutes=minutes, seed=seed)
     merge(changes, "data", train_file=train_file, test_file=test_file, strict=strict or None)

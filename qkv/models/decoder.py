@@ -74,7 +74,9 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(tokens, config.dim)
-        nn.init.normal_(self.embed.weight, std=0.02)
+        # read times sqrt(dim): a token enters with numbers of size 1, so that no first attention drowns it, and the
+        # same vectors, tied, start with logits of size 1
+        nn.init.normal_(self.embed.weight, std=config.dim**-0.5)
         self.places = Places(config, bidirectional=False)
         self.blocks = nn.ModuleList(decoder_block(config, self.places) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.dim)
@@ -83,12 +85,15 @@ class Decoder(nn.Module):
         if config.tied:
             self.predict.weight = self.embed.weight
 
-    def forward(self, tokens: Tensor, mask: Mask | None = None) -> Tensor:
-        """Logits (batch, time, tokens) after each token; padding may come first or last."""
+    def forward(self, tokens: Tensor, mask: Mask | None = None, at: Mask | None = None) -> Tensor:
+        """Logits (batch, time, tokens) after each token; padding may come first or last.
+
+        With `at` (batch, time) only after the tokens where it is True: (how many, tokens).
+        """
         x = self._embed(tokens, 0, mask, None)
         for block in self.blocks:
             x = block(x, mask)
-        return self.predict(self.norm(x))
+        return self.predict(self.norm(x if at is None else x[at]))
 
     def start(self, inputs: Tensor, mask: Mask | None) -> DecoderState:
         """The state after a prompt (batch, time), which may be empty; padding has to come first."""
@@ -116,7 +121,7 @@ class Decoder(nn.Module):
     def _embed(self, tokens: Tensor, start: int, mask: Mask | None, padding: Rows | None) -> Tensor:
         end = start + tokens.shape[1]
         require_length(end, self.config.max_length)
-        x = self.embed(tokens)
+        x = self.embed(tokens) * self.config.dim**0.5
         if self.places.added is None:
             return self.dropout(x)
         index = torch.arange(start, end, device=tokens.device)

@@ -166,29 +166,48 @@ class Comparison:
     def _train(self, contestant: Contestant) -> list[Training]:
         """The first seed with every rate, then the others with the best; those of the best have figures."""
         first = contestant.config.train.seed
-        tried = [self._run(contestant, rate, first) for rate in self.rules.rates_for(contestant.config)]
+        tried = [self._keep(contestant, rate, first) for rate in self.rules.rates_for(contestant.config)]
         best = choose(tried)
         if best is None:
             return tried
-        others = [self._run(contestant, best.rate, first + number) for number in range(1, self.rules.seeds)]
-        judged = [self._judge(training) for training in (best, *others) if not training.failed]
+        others = [self._keep(contestant, best.rate, first + number) for number in range(1, self.rules.seeds)]
+        judged = [self._keep_figures(training) for training in (best, *others) if not training.failed]
         return [*(training for training in tried if training is not best), *judged, *(o for o in others if o.failed)]
 
-    def _run(self, contestant: Contestant, rate: float, seed: int) -> Training:
+    def train(self, contestant: Contestant, rate: float, seed: int) -> Training:
+        """One training, from where it stands; only its own folder is touched, so several processes may do several."""
         config = replace(contestant.config, train=replace(contestant.config.train, learning_rate=rate, seed=seed))
         config = replace(config, data=self.job.options)
         name = sub(r"[^A-Za-z0-9._=-]+", "_", contestant.name).strip("_")
         training = Training(contestant.name, rate, seed, f"{name}/rate-{rate:g}-seed-{seed}")
         about = f"{contestant.name}, rate {rate:g}, seed {seed}"
         self.report(Standing(len(self.trainings), self._total, about))
-        run, failed = open_run(self.folder / training.run, config, self.job), None
+        (run, config), failed = open_run(self.folder / training.run, config, self.job), None
         if not run.weights.exists():
             failed = self._finish(run, config, about)
-        training = replace(training, **learnt(run), failed=failed)
+        return replace(training, **learnt(run), failed=failed)
+
+    def judge(self, training: Training) -> Training:
+        """The training with its figures, measured once and kept beside the weights."""
+        path = self.folder / training.run / "figures.json"
+        kept = read_json(path) if path.exists() else None
+        if kept is None or kept["split"] != self.split:
+            kept = {"split": self.split, **self._measure(restore(self.folder / training.run)[2])}
+            write_json(path, kept)
+        return replace(training, **{name: value for name, value in kept.items() if name != "split"})
+
+    def _keep(self, contestant: Contestant, rate: float, seed: int) -> Training:
+        training = self.train(contestant, rate, seed)
         self.trainings.append(training)
-        self.report(Standing(len(self.trainings), self._total, about))
+        self.report(Standing(len(self.trainings), self._total, f"{contestant.name}, rate {rate:g}, seed {seed}"))
         self.save()
         return training
+
+    def _keep_figures(self, training: Training) -> Training:
+        judged = self.judge(training)
+        self.trainings[self.trainings.index(training)] = judged
+        self.save()
+        return judged
 
     def _finish(self, run: Run, config: Config, about: str) -> str | None:
         """Train to the end from where it stands; why it failed, if the loss was never a number again."""
@@ -207,18 +226,6 @@ class Comparison:
                 raise
             return str(error)
         return None
-
-    def _judge(self, training: Training) -> Training:
-        """The training with its figures, measured once and kept beside the weights."""
-        path = self.folder / training.run / "figures.json"
-        kept = read_json(path) if path.exists() else None
-        if kept is None or kept["split"] != self.split:
-            kept = {"split": self.split, **self._measure(restore(self.folder / training.run)[2])}
-            write_json(path, kept)
-        judged = replace(training, **{name: value for name, value in kept.items() if name != "split"})
-        self.trainings[self.trainings.index(training)] = judged
-        self.save()
-        return judged
 
     def _measure(self, model: nn.Module) -> dict[str, Any]:
         model.to(self.rules.device)

@@ -18,11 +18,15 @@ IGNORED = -100
 
 
 def small() -> Preset:
-    """Two layers without feed-forward, 32 wide, a minute on two cores."""
+    """One layer with one head and no feed-forward, less than a minute on two cores.
+
+    All that is remembered of the pairs is the state of that one head: how large it is decides, not what else helps.
+    """
+    sizes = {"dim": 128, "heads": 1, "hidden_dim": 0, "layers": 1, "convolution": 3, "max_length": 512}
     return Preset(
         "decoder",
-        {"dim": 32, "heads": 1, "hidden_dim": 0, "layers": 2, "positions": "none", "convolution": 3, "max_length": 64},
-        {"steps": 2500, "batch_size": 64, "learning_rate": 1e-2, "weight_decay": 0.1, "warmup": 100, "every": 250},
+        {**sizes, "positions": "none"},
+        {"steps": 1600, "batch_size": 8, "learning_rate": 5e-3, "weight_decay": 0.1, "warmup": 50, "every": 400},
     )
 
 
@@ -30,16 +34,34 @@ def small() -> Preset:
 class RecallOptions:
     """The size of the riddle."""
 
-    vocabulary: int = 64
+    vocabulary: int = 640
     """Token ids."""
-    length: int = 32
+    length: int = 512
     """Tokens of an example."""
-    pairs: int = 8
+    pairs: int = 128
     """Keys and values to remember."""
-    examples: int = 512
-    """Held-out examples."""
+    random_fillers: bool = False
+    """Whether other tokens stand where nothing is asked, instead of blanks."""
+    halvings: int = 4
+    """Training also has examples of half the pairs and length, a quarter, ...: so often, as far as they are even."""
+    examples: int = 128
+    """Held-out examples, and test examples."""
     seed: int = 0
     """Of the examples, not of the training."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("halvings", 0), ("examples", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """(length, pairs) of training examples, the whole one first."""
+        halves = range(self.halvings + 1)
+        return [
+            (self.length >> half, self.pairs >> half)
+            for half in halves
+            if not (self.pairs % 2**half or self.length % 2 ** (half + 1))
+        ]
 
 
 @register("recall")
@@ -84,13 +106,18 @@ class RecallJob(Job):
         return 1 / self.settings.pairs
 
     def task(self, model: nn.Module, settings: Settings) -> Task:
-        """Fresh examples at every step."""
-        source, seed = self._source(), self.settings.seed
+        """Fresh examples at every step; one update after the other of each size.
+
+        Few pairs show in moments how a key finds its value, which with many alone takes long to appear.
+        """
+        seed = self.settings.seed
+        sources = [self._source(*size) for size in self.settings.sizes()] or [self._source()]
 
         def collate(ids: list[int]) -> Tensors:
             if not ids:
-                return source.examples(seed, "train", 0, 0)
+                return sources[0].examples(seed, "train", 0, 0)
             # ids come in steps (the share of a process, the part of an update): draw the span, take every one
+            source = sources[ids[0] // settings.batch_size % len(sources)]
             tokens, labels = source.examples(seed, "train", ids[0], ids[-1] - ids[0] + 1)
             places = torch.tensor(ids) - ids[0]
             return tokens[places], labels[places]
@@ -101,29 +128,34 @@ class RecallJob(Job):
             collate=collate,
             count=lambda tensors: int((tensors[1] != IGNORED).sum()),
             loss=lambda model, tensors: _loss(model, tensors, settings.smoothing),
-            validate=lambda model, may_stop: 1 - self.evaluate(model, "valid")["accuracy"],
+            validate=lambda model, may_stop: self._examine(model, "valid")[1],
         )
 
-    @torch.inference_mode()
     def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:
         """The share of questions answered rightly; there is nothing to search."""
+        return {"examples": self.settings.examples, "accuracy": self._examine(model, split)[0], "chance": self.chance}
+
+    @torch.inference_mode()
+    def _examine(self, model: nn.Module, split: str) -> tuple[float, float]:
+        """Of all questions of a split the share answered rightly, and the mean loss."""
         model.eval()
         device = next(model.parameters()).device
-        tokens, labels = self._source().examples(self.settings.seed, split, 0, self.settings.examples)
-        asked = labels != IGNORED
-        right = sum(
-            float((model(t.to(device)).argmax(-1).cpu() == y)[a].sum())
-            for t, y, a in zip(tokens.split(256), labels.split(256), asked.split(256), strict=True)
-        )
-        return {"examples": len(tokens), "accuracy": right / float(asked.sum()), "chance": self.chance}
+        examples = self._source().examples(self.settings.seed, split, 0, self.settings.examples)
+        right = lost = 0.0
+        for tokens, labels in zip(*(tensor.to(device).split(64) for tensor in examples), strict=True):
+            asked = labels != IGNORED
+            logits = model(tokens, at=asked)
+            right += float((logits.argmax(-1) == labels[asked]).sum())
+            lost += float(functional.cross_entropy(logits, labels[asked], reduction="sum"))
+        questions = self.settings.examples * self.settings.pairs
+        return right / questions, lost / questions
 
-    def _source(self) -> Recall:
-        return Recall(self.settings.vocabulary, self.settings.length, self.settings.pairs)
+    def _source(self, length: int | None = None, pairs: int | None = None) -> Recall:
+        own = self.settings
+        return Recall(own.vocabulary, length or own.length, pairs or own.pairs, random_fillers=own.random_fillers)
 
 
 def _loss(model: nn.Module, tensors: Tensors, smoothing: float) -> Tensor:
     tokens, labels = tensors
-    logits = model(tokens)
-    return functional.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
-    )
+    asked = labels != IGNORED
+    return functional.cross_entropy(model(tokens, at=asked), labels[asked], reduction="sum", label_smoothing=smoothing)

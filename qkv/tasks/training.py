@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class Training:
     tokens_per_second: float = 0.0
     """Tokens that the loss is over, while updating."""
     held_out: float | None = None
-    """How bad it was on held-out data when it was best; None: no number."""
+    """Its loss on held-out data where that was lowest; None: no number."""
     failed: str | None = None
     figures: dict[str, float] | None = None
     """On the test part; only where the rate was chosen."""
@@ -34,26 +34,34 @@ class Training:
 
 
 def choose(tried: Sequence[Training]) -> Training | None:
-    """The training that was best on held-out data, of equals the one of lower rate; None if all failed."""
-    whole = [training for training in tried if training.failed is None]
-    return min(whole, key=lambda t: (math.inf if t.held_out is None else t.held_out, t.rate), default=None)
+    """The training that was best on held-out data, of equals the one in the middle; None if all failed.
+
+    The outer rates of those that do equally well lie nearest to where the next seed would fail.
+    """
+    whole = sorted((training for training in tried if training.failed is None), key=lambda t: t.rate)
+    scores = [math.inf if training.held_out is None else training.held_out for training in whole]
+    equal = [training for training, score in zip(whole, scores, strict=True) if score == min(scores)]
+    return equal[(len(equal) - 1) // 2] if equal else None
 
 
-def open_run(folder: Path, config: Config, job: Job) -> Run:
-    """The run folder, new or as it was left; one of another configuration is refused."""
+def open_run(folder: Path, config: Config, job: Job) -> tuple[Run, Config]:
+    """The run folder and its configuration, new or as it was left; one of another configuration is refused."""
     if not (folder / "config.json").exists():
         run = create(folder)
         write(run, config, job)
-        return run
+        return run, config
     run = Run(folder)
-    before, now = (_flat(one.to_record()) for one in (read_config(run), config))
+    found = read_config(run)
+    if config.train.steps is None:  # measured by then, if it came so far
+        config = replace(config, train=replace(config.train, steps=found.train.steps))
+    before, now = (_flat(one.to_record()) for one in (found, config))
     for name in (name for name in {**before, **now} if before.get(name) != now.get(name)):
         raise QkvError(
             f"the folder has a run with {name}={before.get(name)}, and now {name}={now.get(name)} is asked for; "
             "choose another --out",
             folder,
         )
-    return run
+    return run, config
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:

@@ -192,6 +192,8 @@ class Loop:
             seconds = self.group.sum(self.progress.seconds) / self.group.world / len(MEASURED)
             self.progress.steps = max(int(60 * self.settings.minutes / seconds), MEASURED.stop + 1)
             self.settings = replace(self.settings, steps=self.progress.steps)
+            if self.group.rank == 0:
+                self.run.fix_steps(self.progress.steps)
             self._tell({"event": "steps", "steps": self.progress.steps})
 
     def _update(self, update: Update) -> None:

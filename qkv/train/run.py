@@ -28,6 +28,7 @@ from qkv.storage import (
     save_folder,
     verify_folder,
     write_atomic,
+    write_json,
 )
 from qkv.train.group import rank
 from qkv.train.weights import Weights, plain
@@ -109,6 +110,16 @@ class Run:
         lines = self.metrics.read_text("utf-8", errors="replace").split("\n")
         kept = [line for line in lines if _stays(line, step, validated)]
         write_atomic(self.metrics, "".join(line + "\n" for line in kept).encode())
+
+    def fix_steps(self, steps: int) -> None:
+        """Write into config.json, where there is one, how many steps were found to fit into the minutes.
+
+        A run that is killed before its first checkpoint then takes as many as it would have taken.
+        """
+        path = self.folder / "config.json"
+        if path.exists():
+            record = read_json(path)
+            write_json(path, {**record, "train": {**record["train"], "steps": steps}})
 
     def save_weights(self, weights: Weights) -> None:
         """The model to use."""

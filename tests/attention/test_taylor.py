@@ -65,6 +65,16 @@ def test_odd_orders_turn_negative(order, zero):
         Taylor(order)
 
 
+def test_gradients_after_a_first_call_without_them():
+    """The tables of monomials are kept between calls: those made for inference must serve training too."""
+    x = torch.randn(37, dtype=torch.float64, requires_grad=True)  # of a width that no other test has
+    y = torch.randn(37, dtype=torch.float64)
+    with torch.inference_mode():
+        taylor_features(x, 2)
+    (gradient,) = torch.autograd.grad(taylor_features(x, 2) @ taylor_features(y, 2), x)
+    torch.testing.assert_close(gradient, (1 + x.detach() @ y) * y)
+
+
 def test_higher_orders_come_closer_to_softmax():
     q, k, v = random_qkv(heads=3)
     softmax = torch.softmax(q @ k.mT / math.sqrt(11), -1) @ v

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -110,6 +111,34 @@ def test_a_run_is_not_overwritten_and_can_go_on(run, file):
     assert (folder / "model.safetensors").read_bytes() == weights
 
 
+@pytest.mark.slow
+def test_minutes_measured_before_a_kill_hold_after_it(file, tmp_path):
+    """Killed before its first checkpoint, a run begins again, but with the number of steps that it had measured."""
+    folder = tmp_path / "run"
+    settings = ("--minutes", "0.05", *SMALL, "--set", "train.every=100000")
+    arguments = ("train", "pairs", "--train-file", str(file), "--run", str(folder), *settings)
+
+    def steps():
+        path = folder / "config.json"
+        return json.loads(path.read_text())["train"]["steps"] if path.exists() else None
+
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from qkv.cli import main; main()", *arguments], cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    while steps() is None:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    measured = steps()
+    assert measured > 40
+    assert not (folder / "checkpoints").exists()
+    qkv("train", "pairs", "--run", str(folder), "--resume", "--json")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, measured + 1))
+    assert steps() == measured
+
+
 def test_bad_lines_are_counted_or_stop_the_run(tmp_path):
     path = tmp_path / "bad.tsv"
     path.write_bytes(b"ab\tA B\nno tab here\n\xff\xfe\tX\nba\tB A\n" * 5)
@@ -138,6 +167,7 @@ def test_bad_lines_are_counted_or_stop_the_run(tmp_path):
         (("pairs", "--set", "dim=3"), "expected model|train|data.NAME=VALUE"),
         (("pairs", "--resume"), "--resume needs --run"),
         (("recall", "--steps", "0"), "steps must be at least 1"),
+        (("recall", "--steps", "5", "--minutes", "1"), "--steps 5 and --minutes 1: give one of them"),
         (("recall", "--set", "model.attention=tailor"), "did you mean 'taylor'"),
         (("recall", "--set", "model.positions=t5", "--set", "model.attention=taylor"), "positions 't5'"),
     ],

@@ -43,6 +43,23 @@ def test_token_by_token_equals_all_at_once(attention, positions):
     torch.testing.assert_close(continued, expected[:, 6:], rtol=0, atol=1e-12)
 
 
+def test_logits_where_they_are_wanted():
+    model = small()
+    tokens, at = torch.randint(0, TOKENS, (5, 13)), torch.rand(5, 13) < 0.3
+    torch.testing.assert_close(model(tokens, at=at), model(tokens)[at], rtol=0, atol=1e-12)
+
+
+def test_tokens_enter_and_are_predicted_with_numbers_of_size_one():
+    """Whatever the width: neither the first attention nor the tie to the prediction depends on it."""
+    torch.manual_seed(0)
+    for dim in (24, 216):
+        model = small(dim=dim, layers=1)
+        read = model._embed(torch.arange(TOKENS)[:, None], 0, None, None)
+        predicted = model.predict(model.norm(torch.randn(70, dim).double()))
+        assert read.std().item() == pytest.approx(1, rel=0.15)
+        assert predicted.std().item() == pytest.approx(1, rel=0.25)
+
+
 @pytest.mark.parametrize(("attention", "positions"), GOES)
 def test_a_prompt_padded_at_its_start(attention, positions):
     """It is continued as in one parallel pass with the same mask, and as each row would be alone."""

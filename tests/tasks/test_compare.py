@@ -26,7 +26,7 @@ def recall(folder, attention, seeds=1, rates=(0.01,), positions=None, changes=CH
 class TestRules:
     def test_rates_are_a_third_once_and_three_times_the_own(self):
         (only,) = enter("recall", None, CHANGES, Field("softmax"))
-        assert Rules().rates_for(only.config) == [0.00333, 0.01, 0.03]
+        assert Rules().rates_for(only.config) == [0.00167, 0.005, 0.015]
         assert Rules(rates=(0.5, 0.1, 0.5)).rates_for(only.config) == [0.5, 0.1]
 
     def test_spreads(self):
@@ -139,6 +139,18 @@ class TestComparison:
         other = {**CHANGES, "train": {**CHANGES["train"], "batch_size": 5}}
         with pytest.raises(QkvError, match="a run with train.batch_size=4, and now train.batch_size=5 is asked for"):
             recall(tmp_path, "softmax", changes=other).compete()
+
+    def test_minutes_that_were_measured_are_no_other_settings(self, tmp_path):
+        train = {"batch_size": 4, "warmup": 1, "every": 2, "minutes": 1e-4}
+        changes = {**CHANGES, "train": train}
+        recall(tmp_path, "softmax", changes=changes).compete()
+        run = tmp_path / "softmax" / "rate-0.01-seed-0"
+        steps = json.loads((run / "config.json").read_text())["train"]["steps"]
+        assert steps > 40
+        (run / "model.safetensors").unlink()
+        (again,) = recall(tmp_path, "softmax", changes=changes).compete()
+        assert again["figures"]["accuracy"]["mean"] >= 0
+        assert json.loads((tmp_path / "compare.json").read_text())["trainings"][0]["steps"] == steps
 
     def test_impossible_data_end_it(self, tmp_path):
         with pytest.raises(ValueError, match="vocabulary must be larger than length"):

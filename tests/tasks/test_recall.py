@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -24,19 +26,57 @@ def test_examples_do_not_depend_on_how_a_batch_is_cut(job):
 
 
 def test_a_model_that_knows_the_answers_is_right(job):
-    tokens, labels = Recall(32, 16, 3).examples(0, "test", 0, 20)
+    tokens, labels = Recall(32, 16, 3, random_fillers=False).examples(0, "test", 0, 20)
 
     class Oracle(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.nothing = torch.nn.Parameter(torch.zeros(1))
 
-        def forward(self, given):
+        def forward(self, given, at):
             assert torch.equal(given, tokens)
-            return torch.nn.functional.one_hot(labels.clamp(min=0), 32).float()
+            assert torch.equal(at, labels != -100)
+            return 9.0 * torch.nn.functional.one_hot(labels[at], 32)
 
     figures = job.evaluate(Oracle(), "test")
     assert figures == {"examples": 20, "accuracy": 1.0, "chance": 1 / 3}
+
+
+def test_held_out_score_is_the_loss_of_a_question(job):
+    """Not the share of wrong ones: that is 0 for every rate of a kind that can do it, and would choose none."""
+
+    class Even(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.nothing = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, given, at):
+            return torch.zeros(int(at.sum()), 32)
+
+    even = Even()
+    found = job.task(even, Settings(steps=1)).validate(even, lambda: None)
+    assert found == pytest.approx(math.log(32))
+
+
+def test_sizes_to_learn_on():
+    options = tasks.jobs["recall"].load({"vocabulary": 64, "length": 48, "pairs": 12}).settings
+    assert options.sizes() == [(48, 12), (24, 6), (12, 3)]  # 3 pairs have no half
+    assert tasks.jobs["recall"].load({"halvings": 1}).settings.sizes() == [(512, 128), (256, 64)]
+
+
+def test_updates_take_turns_in_size():
+    job = tasks.jobs["recall"].load({"vocabulary": 64, "length": 48, "pairs": 12, "halvings": 1})
+    task = job.task(torch.nn.Identity(), Settings(steps=1, batch_size=5))
+    updates = [task.collate(task.order(step)) for step in range(4)]
+    assert [tokens.shape for tokens, _ in updates] == [(5, 48), (5, 24), (5, 48), (5, 24)]
+    assert [int((labels != -100).sum()) for _, labels in updates] == [5 * 12, 5 * 6, 5 * 12, 5 * 6]
+    assert not torch.equal(updates[1][0], updates[3][0])
+
+
+@pytest.mark.parametrize(("setting", "least"), [("halvings", 0), ("examples", 1)])
+def test_bad_data_setting(setting, least):
+    with pytest.raises(ValueError, match=f"{setting} must be at least {least}, got {least - 1}"):
+        tasks.jobs["recall"].load({setting: least - 1})
 
 
 def test_unknown_data_setting():

@@ -1,7 +1,11 @@
 """Settings and data with which a training takes a moment."""
 
 TINY = {"vocabulary": 16, "length": 8, "pairs": 2, "examples": 32}
-CHANGES = {"model": {"dim": 8}, "train": {"steps": 3, "batch_size": 4, "warmup": 1, "every": 2}, "data": TINY}
+CHANGES = {
+    "model": {"dim": 8, "layers": 2},
+    "train": {"steps": 3, "batch_size": 4, "warmup": 1, "every": 2},
+    "data": TINY,
+}
 
 
 def write_pairs(folder):

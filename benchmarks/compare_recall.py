@@ -1,0 +1,60 @@
+"""What linear attention forgets, on a CPU: `python -m benchmarks.compare_recall [--out FOLDER]`.
+
+Preset `small` of the task recall, three learning rates a kind, three seeds at the best of them. Twenty
+trainings of about half a minute each; cut off, the same command goes on. Writes
+benchmarks/results/recall_cpu.json, from which the README's table is made.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from benchmarks.comparison import write_result
+from qkv.tasks import jobs
+from qkv.tasks.compare import Comparison, Rules, Standing
+from qkv.tasks.contestants import Field, enter
+
+RESULTS = Path(__file__).parent / "results" / "recall_cpu.json"
+ATTENTION = "softmax,taylor:key_dim=16,linear,taylor:key_dim=8"
+SEEDS = 3
+
+
+def main() -> None:
+    """Compare, write, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("runs/compare-recall"))
+    parser.add_argument("--result", type=Path, default=RESULTS)
+    parser.add_argument("--steps", type=int, help="updates of each training; the preset's without")
+    given = parser.parse_args()
+    changes = {} if given.steps is None else {"train": {"steps": given.steps}}
+    contestants = enter("recall", None, changes, Field(ATTENTION))
+    comparison = Comparison(jobs["recall"].load({}), contestants, given.out, Rules(SEEDS), _say)
+    comparison.compete()
+    command = f'qkv compare recall --attention "{ATTENTION}" --seeds {SEEDS}'
+    write_result(given.result, comparison, command=command, data=comparison.job.options)
+    print(table(comparison.records))
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Markdown: recall with its spread, state and the time of one training."""
+    lines = ["| kind | right answers | worst to best seed | bytes of state |", "|---|---|---|---|"]
+    for record in records:
+        spread = {name: f"{100 * value:.1f} %" for name, value in record["figures"]["accuracy"].items()}
+        cells = [
+            f"`{record['contestant']}`",
+            spread["mean"],
+            f"{spread['low']} to {spread['high']}",
+            f"{record['state_bytes']:,}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append(f"| chance | {100 * records[0]['chance']:.1f} % | | |")
+    return "\n".join(lines)
+
+
+def _say(standing: Standing) -> None:
+    if standing.done == int(standing.done):
+        print(f"{int(standing.done)} of {standing.trainings} done: {standing.about}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

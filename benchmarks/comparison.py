@@ -1,0 +1,28 @@
+"""The result file of a comparison: what `qkv compare` found, with command, machine and versions."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import about
+from qkv.tasks.compare import Comparison
+
+LEFT_OUT = ("run", "failed", "decode_tokens_per_second", "tokens_per_second")
+
+
+def write_result(path: Path, comparison: Comparison, **said: Any) -> None:
+    """Records with the rates tried and the spread over seeds, and every training with its own figures."""
+    record = {
+        **about(),
+        **said,
+        "task": comparison.job.kind,
+        "split": comparison.split,
+        "note": comparison.note,
+        "records": comparison.records,
+        "trainings": [
+            {name: value for name, value in vars(training).items() if name not in LEFT_OUT}
+            for training in comparison.trainings
+        ],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
