@@ -17,7 +17,9 @@ PUBLIC = {
     "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal Sizes T5 refuse register schemes",
     "qkv.layers": "Context DecoderBlock EncoderBlock FeedForward Heads HeadsState MultiHead NormAfter NormBefore "
     "ShortConvolution",
-    "qkv.cost": "Cost Measurement Shape UncountedError causal_pairs count_multiplications measure",
+    "qkv.cost": "CONVENTION Cost Input Measurement Operation Quantity Report Shape Span Tick UncountedError "
+    "causal_pairs count_multiplications crossing evaluate interpolate learned linear measure of recurrent verify write "
+    "write_latex",
     "qkv.data": "BadLine Buckets Pair Pairs Recall Vocabulary cmudict pad part_of read_pairs shard",
     "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",
     "qkv.metrics": "ErrorRates closest cosine damerau_levenshtein edit_distance error_rates jaccard",
