@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from .report import Quantity as Quantity
     from .report import Report as Report
     from .report import of as of
-    from .verify import Tick as Tick
-    from .verify import verify as verify
+    from .ticks import Tick as Tick
+    from .ticks import verify as verify
 
 _LATER = {
     "formula": ("crossing", "evaluate", "interpolate", "write", "write_latex"),
     "report": ("CONVENTION", "Quantity", "Report", "of"),
-    "verify": ("Tick", "verify"),
+    "ticks": ("Tick", "verify"),
 }
 
 

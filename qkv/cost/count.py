@@ -124,8 +124,8 @@ class count_multiplications(TorchDispatchMode):  # noqa: N801 - it reads as a ve
         if name in FORMULAS or name == "einsum":
             self.by_operation[name] += multiplications
             self.by_module[self.module] += multiplications
-        if self.trace is not None and not func.is_view and name != "prim":
-            self.trace.append(_note(name, self.module, multiplications, args, out))
+        if self.trace is not None and name != "prim":
+            self.trace.append(_note("view" if func.is_view else name, self.module, multiplications, args, out))
         return out
 
     def _enter(self, rates: dict[str, int], counted: Any) -> None:
@@ -179,12 +179,31 @@ def _spared_twice(q: Tensor, k: Tensor, v: Tensor) -> Any:
 
 def _note(name: str, module: str, multiplications: int, args: Any, out: Any) -> Operation:
     """The operation as a forecast needs it."""
+    if name == "view":
+        return Operation(name, module, 0, 0, 0)
     results = [x for x in (out if isinstance(out, tuple | list) else (out,)) if isinstance(x, Tensor)]
     flat = [x for a in args for x in (a if isinstance(a, tuple | list) else (a,))]
     given = [x for x in flat if isinstance(x, Tensor)]
     moved = sum(x.numel() * x.element_size() for x in (*given, *results))
-    product: tuple[int, ...] = ()
+    return Operation(
+        name, module, multiplications, sum(x.numel() for x in results), moved, _shape(name, given, results)
+    )
+
+
+def _shape(name: str, given: list[Tensor], results: list[Tensor]) -> tuple[int, ...]:
+    """Rows, shared width, columns and copies of what is a matrix product, or nearly one."""
     if name in ("mm", "addmm", "bmm", "baddbmm"):
         left, right = given[-2:]
-        product = (left.shape[-2], left.shape[-1], right.shape[-1], left.shape[0] if left.dim() == 3 else 1)
-    return Operation(name, module, multiplications, sum(x.numel() for x in results), moved, product)
+        return left.shape[-2], left.shape[-1], right.shape[-1], left.shape[0] if left.dim() == 3 else 1
+    if name.startswith("_scaled_dot_product"):
+        q, k = given[:2]
+        return q.shape[2], q.shape[3], k.shape[2], q.shape[0] * q.shape[1]
+    if name in ("mv", "addmv"):
+        return 1, given[-1].shape[0], given[-2].shape[0], 1
+    if name == "convolution":
+        weight = given[1]
+        return results[0].numel() // weight.shape[0], weight[0].numel(), weight.shape[0], 1
+    if name == "mkldnn_rnn_layer":
+        x, weight = given[:2]
+        return x.shape[1], x.shape[2], weight.shape[0], x.shape[0]
+    return ()

@@ -1,8 +1,8 @@
 """Memory, counted without taking any: what weights, training, inference and decoding hold.
 
-The module is run on fake tensors, which go through the kernels that the CPU would use (fused
-attention keeps no matrix of weights) and allocate nothing. Bytes are those of the tensors
-themselves; what a kernel needs inside for a moment is not seen.
+The module is run on the meta device, through the kernels that the CPU would use (fused attention
+keeps no matrix of weights), which allocates nothing. Bytes are those of the tensors themselves;
+what a kernel needs inside for a moment is not seen.
 """
 
 import weakref
@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from qkv.cost.kernels import rehearsing
 from qkv.cost.rehearse import Play, mode, tensors_in
 
 OPTIMISERS = {"sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2}
@@ -48,7 +48,7 @@ def weigh(module: nn.Module, optimiser: str = "adam") -> Weights:
 
 def saved_bytes(play: Play, sizes: Mapping[str, int]) -> int:
     """What a forward pass in training keeps for the backward, inputs among it, weights not: each storage once."""
-    with mode(play.module, training=True), _faking(play, sizes) as (weights, tensors), torch.enable_grad():
+    with mode(play.module, training=True), rehearsing(play, sizes) as (weights, tensors), torch.enable_grad():
         own = {_storage(weight) for weight in weights.values()}
         held: dict[Any, Tensor] = {}
 
@@ -65,7 +65,7 @@ def saved_bytes(play: Play, sizes: Mapping[str, int]) -> int:
 
 def peak_bytes(play: Play, sizes: Mapping[str, int]) -> int:
     """The most that inference holds at once beyond weights and inputs, the result included."""
-    with _faking(play, sizes) as (weights, tensors), torch.no_grad():
+    with rehearsing(play, sizes) as (weights, tensors), torch.no_grad():
         with _Alive((*weights.values(), *tensors)) as alive:
             out = play.call(weights, tensors)
         del out
@@ -80,24 +80,6 @@ def cache_bytes(play: Play, sizes: Mapping[str, int]) -> int | None:
     if cache is None:
         return None
     return sum(storage[1] for storage in {(_storage(x), x.nbytes) for x in tensors_in(cache)})
-
-
-class _faking:  # noqa: N801 - it reads as a verb
-    """Fake weights and inputs of a module, on the CPU's kernels."""
-
-    def __init__(self, play: Play, sizes: Mapping[str, int]):
-        self.play, self.sizes = play, sizes
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.fast = torch.backends.mha.get_fastpath_enabled()
-
-    def __enter__(self) -> tuple[dict[str, Tensor], list[Tensor]]:
-        torch.backends.mha.set_fastpath_enabled(False)
-        self.mode.__enter__()
-        return self.play.weights("cpu"), [given.make(self.sizes, "cpu") for given in self.play.inputs]
-
-    def __exit__(self, *error: Any) -> None:
-        self.mode.__exit__(*error)
-        torch.backends.mha.set_fastpath_enabled(self.fast)
 
 
 class _Alive(TorchDispatchMode):

@@ -28,6 +28,7 @@ CONVENTION = (
     "tied weights and layers that are called again count once as parameters, each time as multiplications",
 )
 _DEGREE = 2
+_WIDTHS = {"bfloat16": 2, "float32": 4, "float64": 8}
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Report:
     weights: Weights
     memory: dict[str, Quantity]
     """saved (for the backward pass), peak (of inference), cache (after all tokens)."""
+    cache_by_type: dict[str, Quantity]
+    """The cache if its numbers were of this type."""
 
     @property
     def name(self) -> str:
@@ -110,7 +113,8 @@ class _Inquiry:
 
     def report(self) -> Report:
         counting = self._count(self.asked)
-        declared, derived = self._declared(), derive(self.play) if self.asked else None
+        declared, derived = self._declared(self._width()), derive(self.play) if self.asked else None
+        memory = self._memory(declared)
         module, own = self.play.module, {path: int(n) for path, n in counting.by_module.items() if n}
         executed = self._sum(lambda sizes: dict(self._count(sizes).by_module))
         needed = (
@@ -128,7 +132,8 @@ class _Inquiry:
             unknown=dict(counting.unknown),
             backward=self._backward(),
             weights=weigh(module, self.optimiser),
-            memory=self._memory(declared),
+            memory=memory,
+            cache_by_type=self._cache_by_type(memory["cache"]),
         )
 
     def _count(self, sizes: Sizes) -> Any:
@@ -156,7 +161,7 @@ class _Inquiry:
         return Quantity(sum(here.values()), formula, terms, holds)
 
     def _quantity(
-        self, function: Callable[[Sizes], int], value: int, *, near: bool = True, checks: int = 3
+        self, function: Callable[[Sizes], int], value: int, *, near: bool = True, checks: int = 2
     ) -> Quantity:
         if not self.asked:
             return Quantity(value)
@@ -169,12 +174,28 @@ class _Inquiry:
         except ValueError as error:  # the module refuses one of the lengths tried
             return Quantity(value, None, holds=f"no formula: {error}")
 
-    def _declared(self) -> "Callable[[Sizes], Cost] | None":
+    def _width(self) -> int:
+        """Bytes of one number of the module."""
+        return min((p.element_size() for p in self.play.module.parameters() if p.is_floating_point()), default=4)
+
+    def _cache_by_type(self, cache: Quantity) -> dict[str, Quantity]:
+        """Declared again at each width; what was counted is proportional to it."""
+        found = {}
+        for name, width in _WIDTHS.items():
+            declared = self._declared(width)
+            if declared is not None and declared(self.asked).state:
+                found[name] = self._sum(_in(declared, "state"), near=True)
+            elif cache.value is not None:
+                share = sympy.Rational(width, self._width())
+                formula = None if cache.formula is None else cache.formula * share
+                found[name] = Quantity(int(cache.value * share), formula, holds=cache.holds)
+        return found
+
+    def _declared(self, width: int) -> "Callable[[Sizes], Cost] | None":
         module: Any = self.play.module
         shapes = [given.shape for given in self.play.inputs]
         if not hasattr(module, "cost") or len(shapes) > 2 or any(len(shape) < 2 for shape in shapes):
             return None
-        width = min((p.element_size() for p in module.parameters()), default=4)
 
         @cache
         def at(sizes: tuple[tuple[str, int], ...]) -> Cost:
@@ -221,7 +242,7 @@ class _Inquiry:
                 value = once(tuple(self.asked.items()))
                 if value is None:
                     return Quantity(None, holds="the module hands out no cache")
-                return self._quantity(lambda sizes: once(tuple(sizes.items())) or 0, value, checks=1)
+                return self._quantity(lambda sizes: once(tuple(sizes.items())) or 0, value, checks=0)
             except Exception as error:  # noqa: BLE001 - what fake tensors cannot follow has no figure, and says so
                 return Quantity(None, holds=str(error).strip().split("\n")[0][:120])
 
