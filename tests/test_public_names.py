@@ -17,7 +17,9 @@ PUBLIC = {
     "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal Sizes T5 refuse register schemes",
     "qkv.layers": "Context DecoderBlock Dense EncoderBlock FeedForward Heads HeadsState MultiHead NormAfter NormBefore "
     "RecurrentCell ShortConvolution",
-    "qkv.cost": "Cost Measurement Shape UncountedError causal_pairs count_multiplications measure",
+    "qkv.cost": "CONVENTION Cost Input Measurement Operation Quantity Report Shape Span Tick UncountedError "
+    "causal_pairs count_multiplications crossing evaluate interpolate learned linear measure of recurrent verify write "
+    "write_latex",
     "qkv.data": "Archive BadLine Buckets Labelled NoisySine Pair Pairs Points Recall Shuffled Vocabulary cmudict "
     "member_of mnist pad part_of read_idx read_npz read_pairs read_pictures read_points shard xor",
     "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",
@@ -31,8 +33,8 @@ PUBLIC = {
     "EncoderDecoderConfig EncoderDecoderState Family Network NetworkConfig Perceptron PerceptronConfig "
     "Polynomial Recurrent RecurrentConfig RecurrentState families family logistic_regression softmax_regression",
     "qkv.problems": "AtLeast AtMost Markov Near Problem Solution draw fit meets problem problems",
-    "qkv.tasks": "ClassJob Config Digits Job Pairs Preset Pronounce RecallJob Search StringJob Strings Xor answer build "
-    "configure jobs preset read_config register restore write",
+    "qkv.tasks": "ClassJob Config Digits Job Pairs Preset Pronounce RecallJob Search StringJob Strings Xor answer "
+    "build configure jobs preset read_config register restore write",
 }
 
 

@@ -7,6 +7,7 @@ of its group with the one update.
 """
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 import triton
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from qkv.attention.feature_map_launch import side_by_side, strides
 from qkv.attention.feature_map_plan import Plan
+from qkv.cost.operations import FORMULAS
 
 
 @triton.jit
@@ -133,3 +135,12 @@ def feature_map_step(
 @feature_map_step.register_fake
 def _(q, k, v, mask, decay, sums, norms, kind, scale):
     return q.new_empty(*q.shape[:3], v.shape[3])
+
+
+def _step_multiplications(arguments: tuple[Any, ...], _: Any) -> int:
+    """Each number of the memory is updated once, and read for every query of its group."""
+    q, sums = arguments[0], arguments[5]
+    return sums.numel() * (1 + q.shape[1] // sums.shape[1])
+
+
+FORMULAS["qkv.feature_map_step"] = _step_multiplications

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.flop_counter import register_flop_formula
 
 from qkv.attention.feature_map_launch import (
     Memory,
@@ -20,6 +19,7 @@ from qkv.attention.feature_map_launch import (
     summed,
 )
 from qkv.attention.feature_map_plan import KINDS, Plan
+from qkv.cost.operations import FORMULAS
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -225,15 +225,20 @@ def _differentiate(ctx: Any, g: Tensor | None, _: Any, __: Any, ___: Any, g_sums
 feature_map_attention.register_autograd(_differentiate, setup_context=_save)
 
 
-@register_flop_formula(torch.ops.qkv.feature_map_attention, get_raw=True)
-def _(q, k, v, *rest, out_val=None, **_):
-    kind, scale, causal, segment, keeps = rest[-5:]
-    plan = _plan(q, k, v, kind, scale, causal, segment, keeps)
-    return 2 * sum(plan.forward_multiplications(q.shape[0], q.shape[1], q.shape[2]).values())
+def _plan_in(q: Tensor, k: Tensor, v: Tensor, arguments: tuple[Any, ...]) -> Plan:
+    kind, scale, causal, segment, keeps = arguments[-5:]
+    return _plan(q, k, v, kind, scale, causal, segment, keeps)
 
 
-@register_flop_formula(torch.ops.qkv.feature_map_attention_backward, get_raw=True)
-def _(g, g_sums, g_norms, q, k, v, *rest, out_val=None, **_):
-    kind, scale, causal, segment, keeps = rest[-5:]
-    plan = _plan(q, k, v, kind, scale, causal, segment, keeps)
-    return 2 * sum(plan.backward_multiplications(q.shape[0], q.shape[1], q.shape[2]).values())
+def _forward_multiplications(arguments: tuple[Any, ...], _: Any) -> int:
+    q, k, v = arguments[:3]
+    return sum(_plan_in(q, k, v, arguments).forward_multiplications(*q.shape[:3]).values())
+
+
+def _backward_multiplications(arguments: tuple[Any, ...], _: Any) -> int:
+    q, k, v = arguments[3:6]
+    return sum(_plan_in(q, k, v, arguments).backward_multiplications(*q.shape[:3]).values())
+
+
+FORMULAS["qkv.feature_map_attention"] = _forward_multiplications
+FORMULAS["qkv.feature_map_attention_backward"] = _backward_multiplications

@@ -11,6 +11,7 @@ import typer
 from qkv.cli.bench import bench
 from qkv.cli.check import check
 from qkv.cli.compare import compare
+from qkv.cli.cost import cost
 from qkv.cli.decode import decode
 from qkv.cli.eval import evaluate
 from qkv.cli.list import list_registered
@@ -32,6 +33,7 @@ app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("decode")(decode)
 app.command("compare")(compare)
+app.command("cost")(cost)
 app.add_typer(bench, name="bench")
 
 

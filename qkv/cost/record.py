@@ -37,6 +37,25 @@ class Shape:
         return self.batch * (self.heads if self.key_heads is None else self.key_heads)
 
 
+@dataclass(frozen=True)
+class Span:
+    """The sizes of one call of a layer or a model: so many tokens of so many sequences."""
+
+    batch: int
+    time: int
+    """Tokens of each sequence; of a model that maps one to another, those of the target."""
+    context: int | None = None
+    """Tokens of another sequence that is looked at: the source."""
+    causal: bool = False
+    element_bytes: int = 4
+    """Bytes of one number that is kept while decoding."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sequences."""
+        return self.batch * self.time
+
+
 def causal_pairs(queries: int, keys: int, window: int | None = None) -> int:
     """How many (query, key) pairs a causal mask leaves, the queries being the last of the keys.
 
@@ -71,6 +90,10 @@ class Cost:
         return Cost(*({name: times * count for name, count in ledger.items()} for ledger in self._ledgers))
 
     __rmul__ = __mul__
+
+    def within(self, part: str) -> "Cost":
+        """The same as a part of something larger: every term is named after the part."""
+        return Cost(*({f"{part}.{name}": count for name, count in ledger.items()} for ledger in self._ledgers))
 
     @property
     def _ledgers(self) -> tuple[dict[str, int], ...]:

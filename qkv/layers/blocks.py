@@ -4,9 +4,12 @@ EncoderBlock(MultiHead(dim, 8, Taylor()), FeedForward(dim, 4 * dim), partial(Nor
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
+from qkv.cost import Cost, Span, learned
 from qkv.layers.multi_head import Context, HeadsState, MultiHead
 from qkv.shapes import Hidden, Mask
 
@@ -27,6 +30,10 @@ class EncoderBlock(nn.Module):
         """Attention and feed-forward, each with its residual path."""
         x = self.around_attention(x, lambda h: self.attention(h, mask=mask))
         return self.around_feed_forward(x, self.feed_forward)
+
+    def cost(self, span: Span) -> Cost:
+        """The sum of its parts."""
+        return _sum_of_parts(self, attention=replace(span, causal=False), feed_forward=span)
 
 
 class DecoderBlock(nn.Module):
@@ -72,6 +79,12 @@ class DecoderBlock(nn.Module):
         x = self.around_attention(x, attend)
         return self._finish(x, context), following
 
+    def cost(self, span: Span) -> Cost:
+        """The sum of its parts; `span.context` tokens are looked at by the cross attention, if there is one."""
+        own = replace(span, causal=True, context=None)
+        crossing = {} if self.cross is None else {"cross": span}
+        return _sum_of_parts(self, attention=own, feed_forward=own, **crossing)
+
     def _finish(self, x: Hidden, context: Context | None) -> Hidden:
         if (self.cross is None) != (context is None):
             raise ValueError(
@@ -81,3 +94,12 @@ class DecoderBlock(nn.Module):
         if self.cross is not None and self.around_cross is not None and context is not None:
             x = self.around_cross(x, lambda h: self.cross.recall(h, context))
         return self.around_feed_forward(x, self.feed_forward)
+
+
+def _sum_of_parts(block: nn.Module, **spans: Span) -> Cost:
+    """Each part at its span; what stands around them has only learned numbers."""
+    total = Cost()
+    for name, part in block.named_children():
+        costed: Any = part
+        total += (costed.cost(spans[name]) if name in spans else learned(part)).within(name)
+    return total

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from qkv.cost import Cost, Span, learned
 from qkv.shapes import Hidden, Mask
 
 
@@ -41,6 +42,11 @@ class ShortConvolution(nn.Module):
         """The next tokens, and the last `width` - 1 after them."""
         seen = torch.cat((state, _blank(x, mask)), 1)
         return self._mix(seen, self.taps), seen[:, x.shape[1] :]
+
+    def cost(self, span: Span) -> Cost:
+        """No matrix product: the taps are elementwise. While decoding it carries `width` - 1 tokens."""
+        carried = span.batch * (self.width - 1) * self.taps.shape[0] * span.element_bytes
+        return learned(self) + Cost(state={"tokens": carried})
 
     def _mix(self, x: Tensor, taps: Tensor) -> Tensor:
         """One shifted product per tap: for a few taps faster than a convolution, backward above all."""

@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from qkv.cost import Cost, Span, linear
 from qkv.shapes import Hidden
 
 
@@ -18,3 +19,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Hidden) -> Hidden:
         """leave(activation(enter(x)))"""
         return self.leave(self.dropout(self.activation(self.enter(x))))
+
+    def cost(self, span: Span) -> Cost:
+        """Two products a token."""
+        return linear(self.enter, span.tokens).within("enter") + linear(self.leave, span.tokens).within("leave")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.attention import Attention, State
+from qkv.cost import Cost, Shape, Span, learned, linear
 from qkv.layers.convolution import ShortConvolution
 from qkv.positions import Positions, refuse
 from qkv.shapes import Hidden, Keys, Mask, Queries, Rows, Values
@@ -159,6 +160,28 @@ class MultiHead(nn.Module):
         """Cross attention: each token of `x` looks at all of the context."""
         q = self._split(self.query(x), self.heads)
         return self._join(self.attention(q, context.k, context.v, mask=context.mask))
+
+    def cost(self, span: Span) -> Cost:
+        """Four projections, the mechanism between them, and what places and norms have learned.
+
+        With `span.context` it is cross attention: keys and values come from the other sequence.
+        """
+        keys = span.time if span.context is None else span.context
+        shape = Shape(
+            *(span.batch, self.heads, span.time, keys, self.key_dim, self.value_dim, self.key_heads),
+            causal=span.causal and span.context is None,
+            decay=self.role == "decay",
+            element_bytes=span.element_bytes,
+        )
+        asked, answering = span.tokens, span.batch * keys
+        total = self.attention.cost(shape).within("attention")
+        total += linear(self.query, asked).within("query") + linear(self.output, asked).within("output")
+        total += linear(self.key, answering).within("key") + linear(self.value, answering).within("value")
+        if self.positions is not None:
+            total += self.positions.cost(shape).within("positions")
+        if self.output_norm is not None:
+            total += learned(self.output_norm).within("output_norm")
+        return total if self.convolution is None else total + self.convolution.cost(span).within("convolution")
 
     def _project(self, x: Hidden, index: Tensor) -> tuple[Queries, Keys, Values]:
         q = self._split(self.query(x), self.heads)

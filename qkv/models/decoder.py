@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from qkv.cost import Cost, Span, learned, linear
 from qkv.layers import HeadsState
 from qkv.models.registry import register
 from qkv.models.sizes import require_at_least, require_length
-from qkv.models.transformer import Places, as_decoder_block, decoder_block
+from qkv.models.transformer import Places, as_decoder_block, cost_of_blocks, decoder_block
 from qkv.shapes import Mask, Rows
 
 
@@ -109,6 +110,17 @@ class Decoder(nn.Module):
         """Logits (rows, tokens) after one more token each."""
         x, state = self._advance(tokens[:, None], state, None)
         return self.predict(self.norm(x))[:, 0], state
+
+    def cost(self, span: Span) -> Cost:
+        """Blocks and prediction; a table that serves twice is counted once."""
+        total = cost_of_blocks(self.blocks, span).within("blocks")
+        predict = linear(self.predict, span.tokens)
+        if self.config.tied:
+            predict = replace(predict, parameters={})
+        total += predict.within("predict")
+        for name in ("embed", "places", "norm"):
+            total += learned(self.get_submodule(name)).within(name)
+        return total
 
     def _advance(self, tokens: Tensor, state: DecoderState, mask: Mask | None) -> tuple[Tensor, DecoderState]:
         x = self._embed(tokens, state.blocks[0].length, mask, state.padding)

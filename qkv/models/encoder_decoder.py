@@ -1,14 +1,15 @@
 """The Transformer that maps one sequence to another: an encoder reads, a decoder writes and looks back at it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from qkv.cost import Cost, Span, learned, linear
 from qkv.layers import Context, HeadsState
 from qkv.models.registry import register
 from qkv.models.sizes import require_at_least, require_length
-from qkv.models.transformer import Places, as_decoder_block, decoder_block, encoder_block
+from qkv.models.transformer import Places, as_decoder_block, cost_of_blocks, decoder_block, encoder_block
 from qkv.shapes import Mask, Rows
 
 
@@ -107,6 +108,18 @@ class EncoderDecoder(nn.Module):
             x, after = as_decoder_block(block).step(x, before, context=context)
             following.append(after)
         return self.predict(self.decoder_norm(x))[:, 0], EncoderDecoderState(tuple(following), state.contexts)
+
+    def cost(self, span: Span) -> Cost:
+        """Encoder over the source (`span.context`), decoder over the target, prediction."""
+        if span.context is None:
+            raise ValueError("span.context must be the number of source tokens, got None")
+        reading = cost_of_blocks(self.encoder, Span(span.batch, span.context))
+        total = replace(reading, state={}).within("encoder")  # what is read is not carried along
+        total += cost_of_blocks(self.decoder, span).within("decoder")
+        total += linear(self.predict, span.tokens).within("predict")
+        for name in ("read", "write", "read_places", "write_places", "encoder_norm", "decoder_norm"):
+            total += learned(self.get_submodule(name)).within(name)
+        return total
 
     def _remember(self, source: Tensor, mask: Mask | None) -> tuple[Context, ...]:
         mask = None if mask is None or bool(mask.all()) else mask  # unmasked attention is the faster one

@@ -8,12 +8,13 @@ Papers: https://arxiv.org/abs/1409.3215 (without), https://arxiv.org/abs/1409.04
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from qkv.attention import Additive, Attention, Softmax
+from qkv.cost import Cost, Shape, Span, learned, linear, recurrent
 from qkv.models.registry import register
 from qkv.models.sizes import require_at_least, require_length
 from qkv.registry import unknown
@@ -118,6 +119,29 @@ class Recurrent(nn.Module):
         """Logits (rows, targets) after one more token each."""
         out, state = self._advance(self.write(tokens), state)
         return self.predict(out), state
+
+    def cost(self, span: Span) -> Cost:
+        """Both recurrences, a look at the source (`span.context`) at every step, joining and predicting."""
+        if span.context is None:
+            raise ValueError("span.context must be the number of source tokens, got None")
+        total = recurrent(self.encoder, span.batch * span.context).within("encoder")
+        total += recurrent(self.decoder, span.tokens).within("decoder")
+        total += linear(self.join, span.tokens).within("join") + linear(self.predict, span.tokens).within("predict")
+        total += learned(self.read).within("read") + learned(self.write).within("write")
+        numbers = {"hidden": (1 + (self.config.cell == "lstm")) * self.config.layers * self.config.dim}
+        if self.attention is not None:
+            total += self._cost_of_looking(self.attention, span).within("attention")
+            numbers |= {"seen": self.config.dim, "source": span.context * self.config.dim}
+        held = span.batch * span.element_bytes
+        return total + Cost(state={name: held * count for name, count in numbers.items()})
+
+    def _cost_of_looking(self, attention: Attention, span: Span) -> Cost:
+        """One query a step. What depends on the keys alone is needed once, but runs at every step."""
+        dim = self.config.dim
+        once = attention.cost(Shape(span.batch, 1, 1, span.context or 0, dim, dim))
+        needed = {name: count if name == "key" else span.time * count for name, count in once.needed.items()}
+        executed = {name: span.time * count for name, count in once.executed.items()}
+        return replace(once, needed=needed, executed=executed, state={})
 
     def _advance(self, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         length = state.length + 1

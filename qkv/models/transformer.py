@@ -6,6 +6,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from qkv.attention import Additive, Attention, parse
+from qkv.cost import Cost, Span
 from qkv.layers import DecoderBlock, EncoderBlock, FeedForward, Heads, MultiHead, NormBefore, ShortConvolution
 from qkv.positions import Positions, Sizes, schemes
 from qkv.shapes import Hidden
@@ -75,6 +76,15 @@ def as_decoder_block(module: nn.Module) -> DecoderBlock:
     return module
 
 
+def cost_of_blocks(blocks: nn.ModuleList, span: Span) -> Cost:
+    """All blocks together, term by term."""
+    total = Cost()
+    for block in blocks:
+        assert isinstance(block, EncoderBlock | DecoderBlock)
+        total += block.cost(span)
+    return total
+
+
 def _heads(config: BlockSizes, positions: Positions | None) -> MultiHead:
     attention = mechanism(config.attention, config.key_dim or config.dim // config.heads)
     return MultiHead(
@@ -105,3 +115,6 @@ class _Nothing(nn.Module):
 
     def forward(self, x: Hidden) -> Tensor:
         return x.new_zeros(())
+
+    def cost(self, span: Span) -> Cost:
+        return Cost()

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from torch import nn
 
+from qkv.cost import Cost, Shape, learned
 from qkv.registry import Registry
 from qkv.shapes import Bias, Decay, KeyIndex, Queries, QueryIndex
 
@@ -62,6 +63,10 @@ class Positions(nn.Module, ABC):
     def decay(self, q: Queries) -> Decay:
         """How fast each head forgets; only of schemes that give a "decay"."""
         raise NotImplementedError(f"positions {self.kind!r} give no decay")
+
+    def cost(self, shape: Shape) -> Cost:
+        """What it has learned; a scheme that multiplies matrices says so."""
+        return learned(self)
 
 
 schemes: Registry[Positions] = Registry("position scheme", group="qkv.positions")

@@ -27,7 +27,7 @@ class Learned(Positions):
 
     def forward(self, x: Hidden, index: Index) -> Hidden:
         """x with the vectors of its places added."""
-        if index.numel() and int(index.max()) >= self.table.num_embeddings:
+        if not index.is_meta and index.numel() and int(index.max()) >= self.table.num_embeddings:
             raise ValueError(
                 f"place {int(index.max())} is beyond the {self.table.num_embeddings} learned positions; "
                 "build them longer, or use sinusoidal, rope or alibi"

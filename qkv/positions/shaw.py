@@ -9,6 +9,7 @@ feature map, so it serves softmax alone. Paper: https://arxiv.org/abs/1803.02155
 import torch
 from torch import Tensor, nn
 
+from qkv.cost import Cost, Shape
 from qkv.positions.base import Positions, Sizes, register
 from qkv.shapes import Bias, KeyIndex, Queries, QueryIndex
 
@@ -41,3 +42,8 @@ class Shaw(Positions):
         met: Tensor = q @ self.table.T.to(q.dtype) * q.shape[-1] ** -0.5  # batch heads queries distances
         offset = (key_index - query_index[:, None]).clamp(-self.distance, self.distance) + self.distance
         return met.gather(-1, offset.expand(*met.shape[:2], -1, -1))
+
+    def cost(self, shape: Shape) -> Cost:
+        """Every query meets every vector of the table."""
+        met = {"distances": shape.rows * shape.queries * self.table.numel()}
+        return super().cost(shape) + Cost(needed=met, executed=met)

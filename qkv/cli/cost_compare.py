@@ -1,0 +1,134 @@
+"""`qkv cost --compare`: attention kinds beside each other, where they cross, and a picture."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qkv.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from qkv.cost import Shape
+    from qkv.tasks.rivals import Crossover, Rival
+
+
+def compare_kinds(kinds: str, shape: "Shape", plot: Path, *, time: bool, json: bool) -> None:
+    """Formulas, crossovers, a plot; with `time` also where the clock says that they cross."""
+    from qkv.tasks.rivals import compete, crossovers, split_kinds
+
+    names = split_kinds(kinds)
+    if len(names) < 2:
+        raise ValueError(f"--compare {kinds!r}: expected at least two kinds, such as softmax,linear,taylor")
+    rivals = compete(names, shape)
+    crossed = crossovers(rivals)
+    plot.write_text(draw(rivals, shape))
+    timings = _timings(rivals, shape) if time else []
+    if json:
+        print_json(_record(rivals, crossed, shape) | ({"time": timings} if timings else {}) | {"plot": str(plot)})
+        return
+    _print(rivals, crossed, shape)
+    _print_timings(timings)
+    console().print(f"picture: {plot}", soft_wrap=True)
+
+
+def draw(rivals: "list[Rival]", shape: "Shape") -> str:
+    """Multiplications against length, both in ratios."""
+    from qkv.draw import Axis, Series, curves
+
+    lengths = [2**power for power in range(4, max(shape.queries, 16384).bit_length())]
+    series = [
+        Series(
+            rival.kind,
+            [
+                (float(n), float(sum(rival.mechanism.cost(replace(shape, queries=n, keys=n)).needed.values())))
+                for n in lengths
+            ],
+        )
+        for rival in rivals
+    ]
+    title = f"multiplications needed, key_dim {shape.key_dim}, value_dim {shape.value_dim}, {shape.heads} heads"
+    return curves(series, title, Axis("tokens", log=True), Axis("multiplications", log=True))
+
+
+def _print(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") -> None:
+    from rich.table import Table
+
+    from qkv.cost import CONVENTION, write
+
+    what = f"n = {shape.queries:,}, {shape.heads} heads, key_dim {shape.key_dim}, value_dim {shape.value_dim}"
+    table = Table("kind", "needed", "at n", "executed", "cache", "bytes", title=what, title_justify="left")
+    for rival in rivals:
+        needed, cache = rival.needed, rival.cache
+        table.add_row(
+            rival.kind,
+            f"{write(needed.formula)} {needed.holds}".strip(),
+            f"{needed.value:,}",
+            f"{rival.executed:,}",
+            f"{write(cache.formula)} {cache.holds}".strip(),
+            f"{cache.value:,}",
+        )
+    console().print(table)
+    meeting = Table("crossover", "of", "at n", "", title="where they cost the same, exactly", title_justify="left")
+    for one in crossed:
+        exact = ", ".join(map(str, one.lengths)) or "never"
+        meeting.add_row(
+            f"{one.first} = {one.second}", one.what, exact, ", ".join(f"{float(x):,.1f}" for x in one.lengths)
+        )
+    console().print(meeting)
+    for line in CONVENTION[:3]:
+        console().print(f"- {line}", style="dim", soft_wrap=True, markup=False)
+
+
+def _record(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") -> dict[str, Any]:
+    from qkv.cost import CONVENTION, write
+
+    return {
+        "convention": list(CONVENTION),
+        "symbols": {"n": shape.queries, "heads": shape.heads, "d_k": shape.key_dim, "d_v": shape.value_dim},
+        "kinds": [
+            {
+                "kind": rival.kind,
+                "multiplications": {"formula": write(rival.needed.formula), "value": rival.needed.value},
+                "executed": rival.executed,
+                "cache": {"formula": write(rival.cache.formula), "value": rival.cache.value},
+            }
+            for rival in rivals
+        ],
+        "crossovers": [
+            {
+                "first": one.first,
+                "second": one.second,
+                "of": one.what,
+                "exact": [str(x) for x in one.lengths],
+                "n": [float(x) for x in one.lengths],
+            }
+            for one in crossed
+        ],
+    }
+
+
+def _timings(rivals: "list[Rival]", shape: "Shape") -> list[dict[str, Any]]:
+    from qkv.cost import Input
+    from qkv.cost.forecast import forecast
+    from qkv.cost.rehearse import Play
+
+    key_heads = shape.key_rows // shape.batch
+    dims = (shape.heads, shape.key_dim), (key_heads, shape.key_dim), (key_heads, shape.value_dim)
+    inputs = tuple(Input.parse(f"float[1,{heads},n,{dim}]") for heads, dim in dims)
+    found = []
+    for rival in rivals:
+        timing = forecast(Play(rival.mechanism, inputs, {"causal": shape.causal}), {"n": shape.queries})
+        record = {"predicted_seconds": timing.predicted, "measured_seconds": timing.measured, "ratio": timing.ratio}
+        found.append({"kind": rival.kind, **record})
+    return found
+
+
+def _print_timings(timings: list[dict[str, Any]]) -> None:
+    if not timings:
+        return
+    from rich.table import Table
+
+    table = Table("kind", "predicted", "measured", "ratio", title="time on this CPU", title_justify="left")
+    for row in timings:
+        cells = (f"{1e3 * row[name]:.3g} ms" for name in ("predicted_seconds", "measured_seconds"))
+        table.add_row(row["kind"], *cells, f"{row['ratio']:.2f}")
+    console().print(table)

@@ -1,0 +1,89 @@
+"""The derived road: a module run once with lengths that are letters; its multiplications come out as a formula.
+
+Torch can carry symbols in place of sizes through fake tensors. Whatever the module multiplies then is
+an expression in those symbols, whoever wrote it. It works as long as the module does not look at the
+length to decide what to do; one that does is refused, for the formula would hold on one branch only.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from qkv.cost.count import count_multiplications
+from qkv.cost.formula import Expression, symbol
+from qkv.cost.inputs import names_of
+from qkv.cost.rehearse import Play
+
+_HINTS = (101, 37, 23, 13, 7)
+"""Odd, prime, and the width of nothing, so that no letter is taken for another size."""
+
+_APART = "cpu:0"
+"""The CPU by another name: a module that keeps tensors by device will not hand out fake ones later."""
+
+
+@dataclass(frozen=True)
+class Derived:
+    """The formulas, or why there are none."""
+
+    executed: Expression | None
+    needed: Expression | None = None
+    why_not: str = ""
+
+
+def derive(play: Play) -> Derived:
+    """Formulas of a forward pass in the named sizes of its inputs."""
+    found = _derive_on(play, _APART)
+    return _derive_on(play, "cpu") if "expected device" in found.why_not or "same device" in found.why_not else found
+
+
+def _derive_on(play: Play, device: str) -> Derived:
+    from torch._dynamo.source import ConstantSource  # noqa: PLC0415 - it takes a second to load
+
+    hints = dict(zip(names_of(play.inputs), _HINTS, strict=False))
+    environment = ShapeEnv()
+    letters = {name: environment.create_symbol(hint, ConstantSource(name)) for name, hint in hints.items()}
+    sizes = {name: environment.create_symintnode(letter, hint=hints[name]) for name, letter in letters.items()}
+    fake = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    try:
+        with torch.no_grad(), _without_logs(), fake, torch.device(device):
+            weights = play.weights(device)
+            tensors = [given.make(sizes, device) for given in play.inputs]
+            with count_multiplications() as counting:
+                play.call(weights, tensors)
+    except Exception as error:  # noqa: BLE001 - whatever a module does that letters cannot follow, this road ends
+        return Derived(None, why_not=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:120]}")
+    fixed = [guard.expr for guard in environment.guards if isinstance(guard.expr, sympy.Eq)]
+    if fixed or environment.replacements:
+        return Derived(None, why_not=f"the module fixes a length: {fixed or environment.replacements}")
+    executed, spared = (_plain(x, letters) for x in (counting.total, sum(counting.spared_twice.values())))
+    return Derived(executed, sympy.expand(executed - spared / 2))
+
+
+def _plain(count: Any, letters: Mapping[str, Any]) -> Expression:
+    """Torch's symbol as one of ours: its letters by their names, its whole division as a floor."""
+    if not isinstance(count, torch.SymInt):
+        return sympy.Integer(count)
+    expression = count.node.expr
+    expression = expression.replace(
+        lambda part: type(part).__name__ in ("FloorDiv", "CleanDiv"),
+        lambda part: sympy.floor(part.args[0] / part.args[1]),
+    )
+    return sympy.expand(expression.subs({letter: symbol(name) for name, letter in letters.items()}))
+
+
+@contextmanager
+def _without_logs() -> Iterator[None]:
+    """Torch logs what it cannot follow; we say it ourselves."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
