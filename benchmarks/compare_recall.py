@@ -15,7 +15,7 @@ from qkv.tasks.compare import Comparison, Rules, Standing
 from qkv.tasks.contestants import Field, enter
 
 RESULTS = Path(__file__).parent / "results" / "recall_cpu.json"
-ATTENTION = "softmax,taylor:key_dim=16,linear,taylor:key_dim=8"
+ATTENTION = "softmax:key_dim=16,taylor:key_dim=16,linear,taylor:key_dim=8"
 SEEDS = 3
 
 

@@ -22,8 +22,8 @@ PUBLIC = {
     "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",
     "qkv.metrics": "ErrorRates closest cosine damerau_levenshtein edit_distance error_rates jaccard",
     "qkv.explain": "Alignment Call alignment watch",
-    "qkv.draw": "Answer Axis Example Panel Picture Report Series alignment_panels curves heatmaps rectangles report "
-    "smooth thin",
+    "qkv.draw": "Answer Axis Bar Example Panel Picture Report Series alignment_panels bars curves heatmaps rectangles "
+    "report smooth thin",
     "qkv.models": "Decoder DecoderConfig DecoderState EncoderDecoder EncoderDecoderConfig EncoderDecoderState Family "
     "Recurrent RecurrentConfig RecurrentState families family",
     "qkv.tasks": "Config Job Pairs Preset Pronounce RecallJob Search StringJob Strings answer build configure jobs "

@@ -61,7 +61,7 @@ def test_held_out_score_is_the_loss_of_a_question(job):
 def test_sizes_to_learn_on():
     options = tasks.jobs["recall"].load({"vocabulary": 64, "length": 48, "pairs": 12}).settings
     assert options.sizes() == [(48, 12), (24, 6), (12, 3)]  # 3 pairs have no half
-    assert tasks.jobs["recall"].load({"halvings": 1}).settings.sizes() == [(512, 128), (256, 64)]
+    assert tasks.jobs["recall"].load({"halvings": 1}).settings.sizes() == [(384, 96), (192, 48)]
 
 
 def test_updates_take_turns_in_size():
