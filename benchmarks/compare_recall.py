@@ -15,7 +15,8 @@ from qkv.tasks.compare import Comparison, Rules, Standing
 from qkv.tasks.contestants import Field, enter
 
 RESULTS = Path(__file__).parent / "results" / "recall_cpu.json"
-ATTENTION = "softmax:key_dim=16,taylor:key_dim=16,linear,taylor:key_dim=8"
+# with the usual scale of 1/4, softmax has not yet found out what to do after these updates in one seed of three
+ATTENTION = "softmax(scale=0.1):key_dim=16,taylor:key_dim=16,linear,taylor:key_dim=8"
 SEEDS = 3
 
 
@@ -25,18 +26,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/compare-recall"))
     parser.add_argument("--result", type=Path, default=RESULTS)
     parser.add_argument("--steps", type=int, help="updates of each training; the preset's without")
+    parser.add_argument(
+        "--shared", action="store_true", help="the machine had other work: say that speeds mean nothing"
+    )
     given = parser.parse_args()
     changes = {} if given.steps is None else {"train": {"steps": given.steps}}
     contestants = enter("recall", None, changes, Field(ATTENTION))
     comparison = Comparison(jobs["recall"].load({}), contestants, given.out, Rules(SEEDS), _say)
     comparison.compete()
     command = f'qkv compare recall --attention "{ATTENTION}" --seeds {SEEDS}'
-    write_result(given.result, comparison, command=command, data=comparison.job.options)
+    said = {"speeds": "the machine had other work: speeds say nothing"} if given.shared else {}
+    write_result(given.result, comparison, command=command, data=comparison.job.options, **said)
     print(table(comparison.records))
 
 
 def table(records: list[dict[str, Any]]) -> str:
-    """Markdown: recall with its spread, state and the time of one training."""
+    """Markdown: recall with its spread, and the size of the state."""
     lines = ["| kind | right answers | worst to best seed | bytes of state |", "|---|---|---|---|"]
     for record in records:
         spread = {name: f"{100 * value:.1f} %" for name, value in record["figures"]["accuracy"].items()}
