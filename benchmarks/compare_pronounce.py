@@ -23,7 +23,7 @@ from benchmarks.comparison import write_result
 from qkv.tasks import jobs
 from qkv.tasks.compare import Comparison, Rules
 from qkv.tasks.contestants import Contestant, Field, enter
-from qkv.tasks.training import choose
+from qkv.tasks.training import choose, folder_name
 from qkv.train import Interrupted
 
 RESULTS = Path(__file__).parent / "results"
@@ -81,11 +81,11 @@ def main() -> int:
         return _train_one(comparison, work, judge=given.judge)
     deadline = time.monotonic() + 60 * given.minutes
     first = [Work(place, rate, 0) for place in range(len(comparison.contestants)) for rate in RATES]
-    if not _side_by_side(first, given, deadline):
+    if not _side_by_side(_missing(first, comparison, "model.safetensors"), given, deadline):
         return UNFINISHED
     best = [_best(comparison, contestant) for contestant in comparison.contestants]
     rest = [Work(place, rate, seed) for place, rate in enumerate(best) if rate for seed in range(SEEDS)]
-    if not _side_by_side(rest, given, deadline, "--judge"):
+    if not _side_by_side(_missing(rest, comparison, "figures.json"), given, deadline, "--judge"):
         return UNFINISHED
     comparison.compete()
     path = given.result or RESULTS / f"{CHOICES[given.choice].file}_{'gpu' if given.device == 'cuda' else 'cpu'}.json"
@@ -139,11 +139,18 @@ def _best(comparison: Comparison, contestant: Contestant) -> float | None:
     return None if chosen is None else chosen.rate
 
 
+def _missing(work: list[Work], comparison: Comparison, file: str) -> list[Work]:
+    """The trainings that do not have this file yet."""
+    names = [one.name for one in comparison.contestants]
+    folders = [comparison.folder / folder_name(names[one.contestant], one.rate, one.seed) for one in work]
+    return [one for one, folder in zip(work, folders, strict=True) if not (folder / file).exists()]
+
+
 def _side_by_side(work: list[Work], given: argparse.Namespace, deadline: float, *more: str) -> bool:
     """Whether all of it was done in time; a process that fails ends everything."""
     waiting, running = list(work), dict[Work, subprocess.Popen[bytes]]()
     command = [sys.executable, "-m", "benchmarks.compare_pronounce", *sys.argv[1:], *more]
-    threads = str(max((os.cpu_count() or 1) // min(given.processes, len(work)), 1))
+    threads = str(max((os.cpu_count() or 1) // max(min(given.processes, len(work)), 1), 1))
     try:
         while (waiting or running) and time.monotonic() < deadline:
             while waiting and len(running) < given.processes:

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-TESTS = ("tests/attention", "tests/positions", "tests/layers", "tests/cost/test_record.py", "tests/cost/test_count.py")
-CONTRACT = "tests/contract"
+ATTENTION = (
+    *("tests/attention", "tests/positions", "tests/layers", "tests/cost/test_record.py", "tests/cost/test_count.py"),
+    "tests/contract",
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Mutant:
     file: str
     before: str
     after: str
+    tests: tuple[str, ...] = ATTENTION
+    """Files of tests, of which one has to notice."""
 
 
 MUTANTS = (
@@ -114,6 +118,35 @@ MUTANTS = (
         "whole * self._chunk(shape.key_dim) ** 2 + rest**2",
         "whole * self._chunk(shape.key_dim) ** 2",
     ),
+    # data and randomness
+    Mutant("derive.py", "(numbers + 1)", "numbers", ("tests/test_derive.py",)),
+    Mutant("data/recall.py", "** (self.power - 1)", "** self.power", ("tests/data/test_recall.py",)),
+    Mutant("data/buckets.py", "POOL * self.batch_size", "POOL", ("tests/data/test_buckets.py",)),
+    Mutant("storage.py", "if size != self.bytes:", "if False:", ("tests/test_storage.py",)),
+    Mutant("storage.py", "hexdigest() != self.sha256:", "hexdigest() == None:", ("tests/test_storage.py",)),
+    Mutant("storage.py", "if digest != sha256:", "if False:", ("tests/test_storage.py",)),
+    # decoding
+    Mutant("decode/beam.py", "[row + place for place in", "[place for place in", ("tests/decode/test_beam.py",)),
+    Mutant(
+        "decode/stepper.py",
+        ".index_fill(-1, self.forbidden, -torch.inf)",
+        ".clone()",
+        ("tests/decode/test_stepper.py", "tests/decode/test_greedy.py"),
+    ),
+    Mutant("decode/sample.py", "right=True", "right=False", ("tests/decode/test_sample.py",)),
+    # metrics
+    Mutant("metrics/error_rate.py", "grows << 1 | 1", "grows << 1", ("tests/metrics/test_error_rate.py",)),
+    # training
+    Mutant("train/settings.py", "0.5 * (1 + math.cos(", "0.5 * (1 - math.cos(", ("tests/train/test_settings.py",)),
+    Mutant(
+        "train/loop.py",
+        "if math.isfinite(loss) and math.isfinite(norm):",
+        "if math.isfinite(loss):",
+        ("tests/train/test_loop.py",),
+    ),
+    Mutant("train/optimiser.py", "if p.dim() > 1]", "if p.dim() > 2]", ("tests/train/test_loop.py",)),
+    Mutant("tasks/training.py", "score == min(scores)]", "score == max(scores)]", ("tests/tasks/test_training.py",)),
+    Mutant("tasks/recall.py", "// settings.batch_size % len", "% len", ("tests/tasks/test_recall.py",)),
 )
 
 
@@ -122,7 +155,7 @@ def broken_copy(mutant: Mutant | None) -> Iterator[Path]:
     """A folder with the package and its tests, broken in this way; None: not at all."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
-        for name in ("qkv", "tests", "examples"):
+        for name in ("qkv", "tests", "examples", "benchmarks"):
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
         if mutant is not None:
@@ -144,23 +177,23 @@ def run_module(copy: Path, *arguments: str) -> subprocess.CompletedProcess[bytes
     )
 
 
-def run_tests(mutant: Mutant | None) -> bool:
-    """Whether the tests pass on a copy that is broken in this way."""
+def run_tests(tests: tuple[str, ...], mutant: Mutant | None = None) -> bool:
+    """Whether these tests pass on a copy, whole or broken in this way."""
     with broken_copy(mutant) as copy:
         options = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu")
-        done = run_module(copy, "pytest", *options, *TESTS, CONTRACT)
+        done = run_module(copy, "pytest", *options, *tests)
         if done.returncode not in (0, 1):
             raise RuntimeError(f"pytest did not run on {mutant}: {done.stdout.decode()[-2000:]}")
         return done.returncode == 0
 
 
-def survivors() -> list[Mutant]:
+def survivors(mutants: tuple[Mutant, ...] = MUTANTS) -> list[Mutant]:
     """The mutants that no test notices."""
-    if not run_tests(None):
+    if not run_tests(tuple(sorted({test for mutant in mutants for test in mutant.tests}))):
         raise RuntimeError("the tests fail on the unbroken copy; mend that first")
     with ThreadPoolExecutor(2) as pool:
-        passed = list(pool.map(run_tests, MUTANTS))
-    return [mutant for mutant, survived in zip(MUTANTS, passed, strict=True) if survived]
+        passed = list(pool.map(lambda mutant: run_tests(mutant.tests, mutant), mutants))
+    return [mutant for mutant, survived in zip(mutants, passed, strict=True) if survived]
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.attention_cpu import RESULTS, table
+from benchmarks.compare_recall import RESULTS as RECALL
+from benchmarks.compare_recall import table as recall_table
 from examples.attention_picture import picture
 
 ROOT = Path(__file__).parent.parent
@@ -60,6 +62,27 @@ def test_the_figures_of_the_quick_preset_are_those_of_the_result_file():
     quick = json.loads((RESULTS.parent / "pronounce_quick_cpu.json").read_text())["figures"]["test beam 4"]
     expected = f"| {100 * quick['sequence_error_rate']:.1f} % | {100 * quick['token_error_rate']:.1f} % |"
     assert expected in (ROOT / "README.md").read_text()
+
+
+def test_the_recall_table_is_that_of_the_result_file():
+    records = json.loads(RECALL.read_text())["records"]
+    assert recall_table(records) in (ROOT / "README.md").read_text()
+
+
+def test_recall_follows_the_size_of_the_state():
+    """What the README says of the table: softmax and Taylor of 16 dims can, linear half, Taylor of 8 dims cannot."""
+    records = {record["contestant"]: record for record in json.loads(RECALL.read_text())["records"]}
+    ranked = [
+        records[name] for name in ("taylor:key_dim=8", "linear", "taylor:key_dim=16", "softmax(scale=0.1):key_dim=16")
+    ]
+    assert [len(record["seeds"]) for record in ranked] == [3] * 4
+    assert [len(record["rates"]) for record in ranked] == [3] * 4
+    few, linear, many, softmax = (record["figures"]["accuracy"] for record in ranked)
+    assert softmax["low"] >= 0.99
+    assert many["low"] >= 0.95
+    assert few["high"] < linear["low"] < linear["high"] < many["low"]
+    assert few["high"] < 0.8
+    assert [r["state_bytes"] for r in ranked] == sorted(r["state_bytes"] for r in ranked)
 
 
 def test_the_picture_is_what_the_example_draws():

@@ -27,8 +27,8 @@ PUBLIC = {
     "closest confusion_matrix cosine damerau_levenshtein edit_distance error_rates jaccard precision_recall "
     "ranked_hits separating_line",
     "qkv.explain": "Alignment Call LayerGradient alignment gradient_by_depth gradient_norms jacobian_norms watch",
-    "qkv.draw": "Answer Axis Branch Example Panel Picture Report Series alignment_panels curves heatmaps rectangles "
-    "report smooth thin tree",
+    "qkv.draw": "Answer Axis Bar Branch Example Panel Picture Report Series alignment_panels bars curves heatmaps "
+    "rectangles report smooth thin tree",
     "qkv.models": "Convolutional ConvolutionalConfig Decoder DecoderConfig DecoderState EncoderDecoder "
     "EncoderDecoderConfig EncoderDecoderState Family Network NetworkConfig Perceptron PerceptronConfig "
     "Polynomial Recurrent RecurrentConfig RecurrentState families family logistic_regression softmax_regression",

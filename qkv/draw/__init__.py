@@ -1,6 +1,8 @@
 """Records to pictures and pages: SVG and HTML that stand alone."""
 
 from .alignment import alignment_panels as alignment_panels
+from .bars import Bar as Bar
+from .bars import bars as bars
 from .curve import Axis as Axis
 from .curve import curves as curves
 from .heatmap import Panel as Panel

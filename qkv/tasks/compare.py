@@ -10,24 +10,24 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from re import sub
 from typing import Any
 
 from torch import nn
 
-from qkv.draw import Axis, Series, curves
+from qkv.draw import Axis, Bar, Series, bars, curves
 from qkv.storage import QkvError, read_json, write_atomic, write_json
 from qkv.tasks.base import Job
 from qkv.tasks.contestants import Contestant
 from qkv.tasks.expense import Expense, decoding_speed, example, expense
 from qkv.tasks.pairs import StringJob
 from qkv.tasks.resolve import Config, build, restore
-from qkv.tasks.training import Training, choose, learnt, open_run
+from qkv.tasks.training import Training, choose, folder_name, learnt, open_run
 from qkv.train import Loop, Machine, Run
 from qkv.train.task import Tensors
 
 FACTORS = (1 / 3, 1.0, 3.0)
 """The learning rates that are tried, unless they are given: multiples of the preset's."""
+_ENDS = ("low", "mean", "high")
 LONG = 512
 """Tokens from which on strings may say something about long range."""
 
@@ -137,23 +137,24 @@ class Comparison:
         )
 
     def draw(self) -> str:
-        """The figures as SVG: recall against bytes of state, error against contestant, each with its spread."""
+        """The figures as SVG, with their spread: recall against bytes of state, anything else as a bar a contestant."""
         metric = quality(self.records)
         through = [record for record in self.records if record["figures"]]
-        recall = metric == "accuracy" and any(record["state_bytes"] for record in through)
-        series = []
-        for place, record in enumerate(through, 1):
-            x = record["state_bytes"] if recall and record["state_bytes"] else place
-            spread = record["figures"][metric]
-            series.append(Series(record["contestant"], [(x, spread[name]) for name in ("low", "mean", "high")]))
-        chance = next((record["chance"] for record in through if record["chance"] is not None), None)
-        if chance is not None:
-            ends = [x for one in series for x, _ in one.points]
-            series.append(Series("chance", [(min(ends) / 1.5, chance), (max(ends) * 1.5, chance)]))
-        across = Axis("bytes of state", log=True) if recall else Axis("contestant, in the order of the table")
         seeds = f", {self.rules.seeds} seeds from the lowest to the highest" if self.rules.seeds > 1 else ""
-        title = f"{self.job.kind}: {metric.replace('_', ' ')}{seeds}"
-        return curves(series, title, across, Axis(metric.replace("_", " ")))
+        name = metric.replace("_", " ")
+        title = f"{self.job.kind}: {name}{seeds}"
+        if through and not all(record["state_bytes"] and record["chance"] for record in through):
+            spreads = [(record["contestant"], record["figures"][metric]) for record in through]
+            rows = [Bar(contestant, s["mean"], (s["low"], s["high"])) for contestant, s in spreads]
+            return bars(rows, title, name)
+        series = [
+            Series(record["contestant"], [(record["state_bytes"], record["figures"][metric][end]) for end in _ENDS])
+            for record in through
+        ]
+        if through:
+            ends, chance = [record["state_bytes"] for record in through], through[0]["chance"]
+            series.append(Series("chance", [(min(ends) / 1.5, chance), (max(ends) * 1.5, chance)]))
+        return curves(series, title, Axis("bytes of state", log=True), Axis(name))
 
     def _cost(self, contestant: Contestant, row: Tensors) -> Expense | str:
         """What it costs, or why it cannot be."""
@@ -178,8 +179,7 @@ class Comparison:
         """One training, from where it stands; only its own folder is touched, so several processes may do several."""
         config = replace(contestant.config, train=replace(contestant.config.train, learning_rate=rate, seed=seed))
         config = replace(config, data=self.job.options)
-        name = sub(r"[^A-Za-z0-9._=-]+", "_", contestant.name).strip("_")
-        training = Training(contestant.name, rate, seed, f"{name}/rate-{rate:g}-seed-{seed}")
+        training = Training(contestant.name, rate, seed, folder_name(contestant.name, rate, seed))
         about = f"{contestant.name}, rate {rate:g}, seed {seed}"
         self.report(Standing(len(self.trainings), self._total, about))
         (run, config), failed = open_run(self.folder / training.run, config, self.job), None

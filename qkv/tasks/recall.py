@@ -22,7 +22,7 @@ def small() -> Preset:
 
     All that is remembered of the pairs is the state of that one head: how large it is decides, not what else helps.
     """
-    sizes = {"dim": 128, "heads": 1, "hidden_dim": 0, "layers": 1, "convolution": 3, "max_length": 512}
+    sizes = {"dim": 112, "heads": 1, "hidden_dim": 0, "layers": 1, "convolution": 3, "max_length": 384}
     return Preset(
         "decoder",
         {**sizes, "positions": "none"},
@@ -34,11 +34,11 @@ def small() -> Preset:
 class RecallOptions:
     """The size of the riddle."""
 
-    vocabulary: int = 640
+    vocabulary: int = 512
     """Token ids."""
-    length: int = 512
+    length: int = 384
     """Tokens of an example."""
-    pairs: int = 128
+    pairs: int = 96
     """Keys and values to remember."""
     random_fillers: bool = False
     """Whether other tokens stand where nothing is asked, instead of blanks."""

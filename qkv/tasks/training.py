@@ -1,6 +1,7 @@
 """One training of a comparison: its folder, and what its metrics say."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,12 @@ class Training:
     figures: dict[str, float] | None = None
     """On the test part; only where the rate was chosen."""
     decode_tokens_per_second: float | None = None
+
+
+def folder_name(contestant: str, rate: float, seed: int) -> str:
+    """The run folder of a training, below the comparison's."""
+    name = re.sub(r"[^A-Za-z0-9._=-]+", "_", contestant).strip("_")
+    return f"{name}/rate-{rate:g}-seed-{seed}"
 
 
 def choose(tried: Sequence[Training]) -> Training | None:

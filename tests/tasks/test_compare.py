@@ -185,7 +185,10 @@ class TestStrings:
             assert record["decode_tokens_per_second"] > 0
             assert record["state_bytes"] > 0
         assert comparison.note == "strings of at most 6 tokens: short strings are no evidence about long range"
-        assert "sequence error rate" in (tmp_path / "out" / "compare.svg").read_text()
+        picture = (tmp_path / "out" / "compare.svg").read_text()
+        assert "pairs: sequence error rate" in picture
+        assert picture.count('class="bar"') == 2
+        assert ">recurrent:attention=none;dim=6</text>" in picture
 
     def test_without_a_test_file_it_says_so(self, tmp_path):
         data = {"train_file": write_pairs(tmp_path)["train_file"]}

@@ -61,15 +61,15 @@ def test_held_out_score_is_the_loss_of_a_question(job):
 def test_sizes_to_learn_on():
     options = tasks.jobs["recall"].load({"vocabulary": 64, "length": 48, "pairs": 12}).settings
     assert options.sizes() == [(48, 12), (24, 6), (12, 3)]  # 3 pairs have no half
-    assert tasks.jobs["recall"].load({"halvings": 1}).settings.sizes() == [(512, 128), (256, 64)]
+    assert tasks.jobs["recall"].load({"halvings": 1}).settings.sizes() == [(384, 96), (192, 48)]
 
 
 def test_updates_take_turns_in_size():
     job = tasks.jobs["recall"].load({"vocabulary": 64, "length": 48, "pairs": 12, "halvings": 1})
-    task = job.task(torch.nn.Identity(), Settings(steps=1, batch_size=5))
+    task = job.task(torch.nn.Identity(), Settings(steps=1, batch_size=6))
     updates = [task.collate(task.order(step)) for step in range(4)]
-    assert [tokens.shape for tokens, _ in updates] == [(5, 48), (5, 24), (5, 48), (5, 24)]
-    assert [int((labels != -100).sum()) for _, labels in updates] == [5 * 12, 5 * 6, 5 * 12, 5 * 6]
+    assert [tokens.shape for tokens, _ in updates] == [(6, 48), (6, 24), (6, 48), (6, 24)]
+    assert [int((labels != -100).sum()) for _, labels in updates] == [6 * 12, 6 * 6, 6 * 12, 6 * 6]
     assert not torch.equal(updates[1][0], updates[3][0])
 
 

@@ -1,0 +1,75 @@
+"""Decoding of 1,000 real words that a model trained for moments on CMUdict has never seen."""
+
+import pytest
+import torch
+
+from qkv import tasks
+from qkv.data import pad
+from qkv.decode import beam, greedy
+from qkv.tasks.strings import limits_of
+from qkv.train import Loop, create
+
+SIZES = {"dim": 64, "hidden_dim": 128, "encoder_layers": 1}
+BATCH = 64
+SIZE = 1000
+
+
+@pytest.fixture(scope="module")
+def pronouncer(tmp_path_factory):
+    """The model, and the ids of the words."""
+    job = tasks.jobs["pronounce"].load({})
+    train = {"steps": 300, "batch_size": 128, "every": 300}
+    config = tasks.configure("pronounce", tasks.preset("pronounce", "quick"), {"model": SIZES, "train": train})
+    model = tasks.build(config, job)
+    loop = Loop(job.task(model, config.train), config.train, create(tmp_path_factory.mktemp("runs") / "run"))
+    loop.train()
+    model.load_state_dict(loop.best)
+    return model.eval(), [job.strings.sources.encode(pair.source) for pair in job.strings.parts["test"][:SIZE]]
+
+
+@torch.inference_mode()
+def answers(pronouncer, size, search, **options):
+    """What is decoded for each word, so many at a time."""
+    model, words = pronouncer
+    found = []
+    for start in range(0, len(words), size):
+        inputs, mask = pad(words[start : start + size])
+        found += search(model, inputs, mask, limits_of(model), **options)
+    return found
+
+
+@pytest.fixture(scope="module")
+def straight(pronouncer):
+    """Greedy, in batches as they come: short words beside long ones."""
+    return answers(pronouncer, BATCH, greedy)
+
+
+@pytest.mark.slow
+def test_the_model_has_learnt_something(straight):
+    """Or all answers might be empty, and equal for that."""
+    assert len(straight) == SIZE
+    assert len({hypothesis.tokens for hypothesis in straight}) > 900
+    assert sum(hypothesis.finished for hypothesis in straight) > 900
+
+
+@pytest.mark.slow
+def test_a_beam_of_one_is_greedy(pronouncer, straight):
+    found = answers(pronouncer, BATCH, beam, beams=1)
+    assert [(one.tokens, one.finished) for (one,) in found] == [(one.tokens, one.finished) for one in straight]
+    assert [one.log_probability for (one,) in found] == pytest.approx([h.log_probability for h in straight], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_word_alone_is_the_word_in_a_batch(pronouncer, straight):
+    alone = answers(pronouncer, 1, greedy)
+    assert [one.tokens for one in alone] == [one.tokens for one in straight]
+    assert [one.score for one in alone] == pytest.approx([one.score for one in straight], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_so_are_the_best_of_a_beam(pronouncer):
+    few = pronouncer[0], pronouncer[1][:192]
+    alone, together = (answers(few, size, beam, beams=4, best=2) for size in (1, BATCH))
+    assert [[one.tokens for one in best] for best in alone] == [[one.tokens for one in best] for best in together]
+    for one, other in zip(alone, together, strict=True):
+        assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-5)

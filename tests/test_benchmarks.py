@@ -1,0 +1,59 @@
+"""The benchmark scripts: what can be said of them without running them for minutes."""
+
+import argparse
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks import compare_pronounce, compare_recall
+from benchmarks.comparison import write_result
+from qkv import tasks
+from qkv.tasks.compare import Comparison, Rules
+from qkv.tasks.contestants import Field, enter
+from tests.tasks.tiny import CHANGES, TINY, write_pairs
+
+OTHERS = {"device": "cpu", "steps": None, "processes": 7}
+
+
+@pytest.mark.parametrize(("choice", "contestants"), [("ablation", 3), ("taylor", 2)])
+def test_every_choice_can_compete(tmp_path, choice, contestants):
+    given = argparse.Namespace(choice=choice, out=tmp_path / "out", **write_pairs(tmp_path), **OTHERS)
+    comparison = compare_pronounce._comparison(given)
+    configs = [one.config for one in comparison.contestants]
+    assert len(configs) == contestants
+    assert len({(config.train.steps, config.train.batch_size) for config in configs}) == 1
+    assert all(config.train.minutes is None for config in configs)
+    said = compare_pronounce._said(given)["command"]
+    assert f"--set train.steps={configs[0].train.steps}" in said
+    assert "train.tsv --test-file test.tsv" in said
+    assert str(tmp_path) not in said
+
+
+def test_what_is_there_is_not_done_again(tmp_path):
+    comparison = SimpleNamespace(
+        folder=tmp_path, contestants=[SimpleNamespace(name="a:b=1"), SimpleNamespace(name="c")]
+    )
+    work = [compare_pronounce.Work(place, 0.002, seed) for place in (0, 1) for seed in (0, 1)]
+    done = tmp_path / "a_b=1" / "rate-0.002-seed-1"
+    done.mkdir(parents=True)
+    (done / "figures.json").touch()
+    assert compare_pronounce._missing(work, comparison, "figures.json") == [work[0], *work[2:]]
+
+
+def test_a_result_file_says_how_it_was_made(tmp_path):
+    contestants = enter("recall", None, CHANGES, Field("linear"))
+    comparison = Comparison(
+        tasks.jobs["recall"].load(TINY), contestants, tmp_path / "out", Rules(2, (0.01, 0.02)), lambda _: None
+    )
+    comparison.compete()
+    write_result(tmp_path / "new" / "result.json", comparison, command="some command")
+    kept = json.loads((tmp_path / "new" / "result.json").read_text())
+    assert {"format", "date", "machine", "versions", "command", "task", "split", "note"} <= set(kept)
+    assert [tried["rate"] for tried in kept["records"][0]["rates"]] == [0.01, 0.02]
+    seeds = [training["seed"] for training in kept["trainings"] if training["figures"]]
+    assert seeds == kept["records"][0]["seeds"] == [0, 1]
+    table = compare_recall.table(kept["records"])
+    spread = kept["records"][0]["figures"]["accuracy"]
+    assert f"| `linear` | {100 * spread['mean']:.1f} % |" in table
+    assert table.endswith("| chance | 50.0 % | | |")
