@@ -31,8 +31,8 @@ PUBLIC = {
     "EncoderDecoderConfig EncoderDecoderState Family Network NetworkConfig Perceptron PerceptronConfig "
     "Polynomial Recurrent RecurrentConfig RecurrentState families family logistic_regression softmax_regression",
     "qkv.problems": "AtLeast AtMost Markov Near Problem Solution draw fit meets problem problems",
-    "qkv.tasks": "ClassJob Config Digits Job Pairs Preset Pronounce RecallJob Search StringJob Strings Xor answer build "
-    "configure jobs preset read_config register restore write",
+    "qkv.tasks": "ClassJob Config Digits Job Pairs Preset Pronounce RecallJob Search StringJob Strings Xor answer "
+    "build configure jobs preset read_config register restore write",
 }
 
 
