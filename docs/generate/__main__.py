@@ -28,7 +28,7 @@ def main() -> None:
     shutil.rmtree(given.out, ignore_errors=True)
     given.out.mkdir(parents=True)
     records = json.loads(given.problems.read_text() if given.problems else _solve(given.ids))
-    pages: dict[str, str] = {name: (DOCS / name).read_text() for name in ("index.md", "dependencies.md")}
+    pages: dict[str, str] = {path.name: path.read_text() for path in sorted(DOCS.glob("*.md"))}
     pages |= fill_attention(DOCS / "attention")
     pages |= fill_positions(DOCS / "positions")
     pages |= problem_pages(records)

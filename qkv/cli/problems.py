@@ -50,6 +50,21 @@ def solve(name: str) -> "Solution":
     return problem(name).solve()
 
 
+def end_with_parent() -> None:
+    """Leave when the parent is gone: a worker whose parent was killed would wait for work for ever."""
+    from multiprocessing import parent_process
+    from threading import Thread
+
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
+
+
 def _solve(chosen: list[str]) -> Iterator["Solution"]:
     """The solutions in order; several are worked on at once, the long ones first, or one would be waited for."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -65,7 +80,7 @@ def _solve(chosen: list[str]) -> Iterator["Solution"]:
     order = sorted(chosen, key=lambda name: not problem(name).slow)
     with (
         Progress(console=console(stderr=True), transient=True) as bar,
-        ProcessPoolExecutor(min(WORKERS, len(chosen)), get_context("spawn")) as pool,
+        ProcessPoolExecutor(min(WORKERS, len(chosen)), get_context("spawn"), end_with_parent) as pool,
     ):
         task = bar.add_task("working", total=len(chosen))
         futures = {pool.submit(solve, name): name for name in order}

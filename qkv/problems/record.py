@@ -12,6 +12,7 @@ from textwrap import dedent
 from typing import Any
 
 from qkv.problems.expectation import Answer, Expected, meets
+from qkv.storage import QkvError
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,14 @@ class Problem:
         return None if self.compute is None else _body(self.compute)
 
     def solve(self) -> Solution:
-        """Compute the answer and hold it against its literals."""
-        answer = None if self.compute is None else _apart(self.compute)
+        """Compute the answer and hold it against its literals.
+
+        Where data or an extra are missing, the answer says so and is not ok: the other problems are still answered.
+        """
+        try:
+            answer = None if self.compute is None else _apart(self.compute)
+        except QkvError as error:
+            answer = {"not computed": str(error)}
         ok = None if answer is None else meets(answer, self.expected)
         return Solution(self.id, self.question, self.call, answer, self.hand_written, self.slip, ok)
 

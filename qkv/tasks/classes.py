@@ -18,6 +18,8 @@ from qkv.tasks.base import Job
 from qkv.train import Settings, Task
 from qkv.train.task import Tensors
 
+READY = 2**28
+"""Bytes up to which the training part is kept as models see it; a larger one is scaled batch by batch."""
 TOGETHER = 1000
 """Examples that are judged at once."""
 
@@ -37,7 +39,9 @@ class Scale:
         return cls(tuple(table.mean(0).tolist()), tuple(deviation.masked_fill(deviation == 0, 1).tolist()))
 
     def apply(self, inputs: Tensor) -> Tensor:
-        """As a model sees them."""
+        """As a model sees them, in float32."""
+        if len(self.mean) == 1:  # in place: a batch of pictures is no small thing to allocate three times
+            return inputs.to(torch.float32, copy=True).sub_(self.mean[0]).div_(self.deviation[0])
         return (inputs.float() - torch.tensor(self.mean)) / torch.tensor(self.deviation)
 
 
@@ -106,10 +110,12 @@ class ClassJob(Job):
         """Fit the training part."""
         train, valid = self.parts["train"], self.parts["valid"]
         batches = Shuffled(len(train), settings.batch_size, settings.seed)
+        ready = self.scale.apply(train.inputs) if 4 * train.inputs.numel() <= READY else None
 
         def collate(ids: list[int]) -> Tensors:
             chosen = torch.tensor(ids, dtype=torch.int64)
-            return self.scale.apply(train.inputs[chosen]), train.labels[chosen]
+            seen = self.scale.apply(train.inputs[chosen]) if ready is None else ready[chosen]
+            return seen, train.labels[chosen]
 
         def validate(model: nn.Module, may_stop: Callable[[], None]) -> float:
             if hasattr(model, "loss"):  # of its own, which need not be small where mistakes are few

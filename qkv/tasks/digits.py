@@ -40,7 +40,7 @@ def whole() -> Preset:
     return Preset(
         "convolutional",
         {},
-        {"steps": 3000, "batch_size": 128, "learning_rate": 2e-3, "average": 0.998, "every": 500},
+        {"steps": 2000, "batch_size": 128, "learning_rate": 3e-3, "average": 0.998, "every": 500},
         {"part": "whole"},
     )
 

@@ -201,7 +201,7 @@ class Loop:
         rate = learning_rate(self.settings, step)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
-        torch.manual_seed(derive(self.settings.seed, "dropout", step, self.group.rank))
+        self._seed("dropout", step, self.group.rank)
         self.objective.train()
         mine = 0 if update.idle else sum(self.task.count(part) for part in update.parts)
         tokens = int(self.group.sum(mine))
@@ -218,6 +218,13 @@ class Loop:
         self.progress.step += 1
         seconds = time.perf_counter() - started
         self._tell({"loss": loss, "rate": rate, "norm": norm, "tokens": tokens, "seconds": seconds})
+
+    def _seed(self, purpose: str, *ids: int) -> None:
+        """Seed where it matters; torch.manual_seed sees to every kind of device, which takes as long as a small net."""
+        number = derive(self.settings.seed, purpose, *ids)
+        torch.default_generator.manual_seed(number)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed_all(number)
 
     def _backward(self, update: Update, tokens: int) -> float:
         """Gradients of sum / tokens; wrapped modules average over processes, hence the factor."""
@@ -259,7 +266,7 @@ class Loop:
         """How bad the judged weights are; None if this process was asked to stop."""
         current = copy_of(self.model)
         self.model.load_state_dict(self._judged())
-        torch.manual_seed(derive(self.settings.seed, "validation", self.progress.step))
+        self._seed("validation", self.progress.step)
         self.objective.eval()
         try:
             with torch.no_grad():

