@@ -31,7 +31,7 @@ NOT_DERIVED = {
     "taylor": "looks at the length to choose between its forms",
     "softmax, window 4": "cuts the sequence into blocks",
 }
-"""By name. Softmax itself is derived if values are as wide as keys: torch's padding of the narrower fixes the length."""
+"""By name. Softmax is derived if values are as wide as keys: torch's padding of the narrower fixes the length."""
 
 
 def odd(draw, most):
