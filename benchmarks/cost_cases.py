@@ -105,24 +105,18 @@ def convolutional(*, pooled: bool, classes: int = 4, padding: int = 0) -> nn.Seq
     )
 
 
-_PLAIN: dict[str, Any] = {
-    "use_cache": False,
-    "return_dict": False,
-}  # a tuple of tensors, which a peer that traces can follow
-
-
 def gpt2(**sizes: Any) -> nn.Module:
     """Hugging Face's GPT-2."""
     from transformers import GPT2Config, GPT2LMHeadModel  # noqa: PLC0415 - not everybody has it
 
-    return GPT2LMHeadModel(GPT2Config(**sizes, **_PLAIN))
+    return GPT2LMHeadModel(GPT2Config(**sizes))
 
 
 def llama(**sizes: Any) -> nn.Module:
     """Hugging Face's Llama."""
     from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - not everybody has it
 
-    return LlamaForCausalLM(LlamaConfig(**sizes, **_PLAIN))
+    return LlamaForCausalLM(LlamaConfig(**sizes))
 
 
 def _linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ def _plain(count: Any, letters: Mapping[str, Any]) -> Expression:
 def _without_logs() -> Iterator[None]:
     """Torch logs what it cannot follow; we say it ourselves."""
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.ERROR)
     try:
         yield
     finally:
