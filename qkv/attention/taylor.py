@@ -84,7 +84,9 @@ def taylor_features(x: Vectors, order: int) -> Features:
     # feature-major inside: a gather then copies whole rows of tokens
     variables = functional.pad(repeated.transpose(-1, -2), (0, 0, 0, 1), value=1.0)
     monomials = variables
-    for parents, lasts in _tables(x.shape[-1], order, x.device):
+    # kept only for real tensors: tables made while torch rehearses with fake ones would be fake, too
+    tables = _tables if type(x) is Tensor else _tables.__wrapped__
+    for parents, lasts in tables(x.shape[-1], order, x.device):
         monomials = monomials.index_select(-2, parents) * variables.index_select(-2, lasts)
     return monomials.transpose(-1, -2)
 

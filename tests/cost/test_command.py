@@ -1,0 +1,149 @@
+"""`qkv cost` as a user runs it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.run import qkv
+
+CONFIGS = Path(__file__).parent / "configs"
+C1 = ("cost", "attention", "--d-in", "100", "--d-k", "36", "--d-v", "25", "--n", "75")
+
+
+def record(*arguments):
+    return json.loads(qkv(*arguments, "--json"))
+
+
+def test_the_arithmetic_line_by_line():
+    told = qkv(*C1, "--explain", "--verify")
+    assert "attention.scores = d_k*n**2 = 36*75**2 = 202,500" in told
+    assert "query.product = d_in*d_k*n = 100*36*75 = 270,000" in told
+    assert "together 1,070,625" in told
+    assert "61*n**2 + 9700*n" in told
+    assert "torch's counter" in told
+
+
+def test_json():
+    found = record(*C1)
+    assert found["multiplications"]["formula"] == "61*n**2 + 9700*n"
+    assert found["multiplications"]["value"] == 1_070_625
+    assert found["parameters"]["formula"] == "2*d_in*d_k + d_in*d_v"
+    assert found["parameters"]["value"] == 9_700
+    assert found["unknown"] == {}
+
+
+@pytest.mark.slow
+def test_documents_and_blocks():
+    assert "| multiplications needed | `61*n**2 + 9700*n` | 1,070,625 |" in qkv(*C1, "--markdown")
+    assert r"$61 n^{2} + 9700 n$ & 1,070,625 \\" in qkv(*C1, "--latex")
+    found = record("cost", "attention", "--d-model", "768", "--heads", "12", "--n", "128")
+    assert found["multiplications"]["formula"] == "1536*n**2 + 2359296*n"
+    assert found["parameters"]["formula"] == "4*d_model**2"
+
+
+def test_kinds_beside_each_other(tmp_path):
+    plot = tmp_path / "kinds.svg"
+    sizes = ("--d-k", "16", "--d-v", "16", "--n", "1000", "--plot", str(plot))
+    found = record("cost", "attention", "--compare", "softmax,elu,taylor(order=2)", *sizes)
+    crossed = {(c["first"], c["second"], c["of"]): c["exact"] for c in found["crossovers"]}
+    assert crossed["softmax", "elu", "multiplications"] == ["33/2"]
+    assert crossed["softmax", "taylor(order=2)", "cache bytes"] == ["2601/32"]
+    assert plot.read_text().startswith("<svg")
+
+
+def test_a_factory():
+    found = record("cost", "tests.cost.factories:network", "--input", "float[b,10]", "--size", "b=8")
+    assert (found["parameters"]["value"], found["multiplications"]["value"]) == (240, 1600)
+
+
+def test_an_unknown_operation_is_exit_code_3_with_the_list_and_no_number():
+    arguments = (
+        "cost",
+        "tests.cost.factories:bilinear",
+        "--input",
+        "float[b,3]",
+        "--input",
+        "float[b,5]",
+        "--size",
+        "b=2",
+    )
+    found = json.loads(qkv(*arguments, "--json", code=3))
+    assert found["unknown"] == {"_trilinear": 1}
+    assert found["multiplications"]["value"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "n", "parameters", "token_bytes", "executed"),
+    [
+        ("gpt2", 1024, 124_439_808, 4 * 2 * 12 * 768, 145_824_153_600),
+        (
+            "llama2_7b",
+            4096,
+            6_738_415_616,
+            2 * 2 * 32 * 4096,
+            (6_738_415_616 - 32000 * 4096 - 65 * 4096) * 4096 + 2 * 32 * 4096**3,
+        ),
+        (
+            "llama3_8b",
+            8192,
+            8_030_261_248,
+            131_072,
+            (8_030_261_248 - 128256 * 4096 - 65 * 4096) * 8192 + 2 * 32 * 4096 * 8192**2,
+        ),
+    ],
+)
+def test_models_of_hugging_face_from_their_configs(name, n, parameters, token_bytes, executed):
+    pytest.importorskip("transformers")
+    found = record("cost", str(CONFIGS / f"{name}.json"), "--n", str(n))
+    assert found["parameters"]["value"] == parameters
+    assert found["memory"]["cache"] == {"formula": f"{token_bytes}*n", "value": token_bytes * n}
+    # every weight but the embedding and the norms meets every token; two products over all pairs
+    assert found["multiplications"]["executed"]["value"] == executed
+    assert found["agree"]
+
+
+@pytest.mark.slow
+def test_a_preset():
+    found = record("cost", "recall", "--n", "32")
+    assert found["agree"]
+    assert found["memory"]["cache"]["value"] > 0
+
+
+BAD = [
+    (("cost", "tests.cost.nowhere:network"), "no module named 'tests.cost.nowhere'"),
+    (("cost", "tests.cost.factories:netwok"), "has no 'netwok'"),
+    (("cost", "tests.cost.factories:number"), "gives a int, but an nn.Module is needed"),
+    (("cost", "tests.cost.factories:network"), "say what with --input"),
+    (
+        ("cost", "tests.cost.factories:network", "--input", "float[3,11]"),
+        "Sequential cannot be called with float[3,11]",
+    ),
+    (
+        ("cost", "tests.cost.factories:raising", "--input", "float[3]"),
+        "Raising cannot be called with float[3]: not today",
+    ),
+    (("cost", "attention", "--d-model", "100", "--heads", "12"), "heads=12 must divide dim=100"),
+    (("cost", "attention", "--d-in", "100"), "attention needs --d-k of at least 1"),
+    (("cost", "atention"), "atention"),
+    (("cost", "attention", "--compare", "softmax"), "expected at least two kinds"),
+    (("cost", "attention", "--compare", "softmax,taylr"), "did you mean 'taylor'?"),
+    (("cost", "runs/nowhere/config.json"), "there is no"),
+    ((*C1[:-1], "0"), "size 'n' needs a value of at least 1, got 0"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[message for _, message in BAD])
+def test_bad_input_is_one_sentence_and_no_number(arguments, message):
+    told = qkv(*arguments, code=2)
+    assert message in told
+    assert len(told.strip().splitlines()) == 1
+
+
+def test_a_config_of_an_unknown_architecture(tmp_path):
+    pytest.importorskip("transformers")
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "lama"}')
+    assert "'lama'" in qkv("cost", str(path), code=2)

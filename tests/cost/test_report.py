@@ -1,0 +1,221 @@
+"""One call that gives it all: formulas, roads, memory, what is unknown."""
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.cost_cases import CASES, SelfAttention
+from qkv.attention import Elu, Linear, Softmax, Taylor
+from qkv.cost import UncountedError, count_multiplications, evaluate, measure, of, verify, write
+from qkv.cost.operations import FORMULAS, FREE, POINTWISE, REDUCING
+from qkv.cost.plain import to_record
+from qkv.layers import Heads, MultiHead
+from qkv.models import Decoder, DecoderConfig, Recurrent, RecurrentConfig
+
+
+def attention():
+    return of(SelfAttention(100, 36, 25), ["float[1,n,100]"], {"n": 75})
+
+
+def test_the_record_has_the_promised_keys():
+    record = to_record(attention())
+    assert {"convention", "symbols", "parameters", "multiplications", "memory", "unknown"} <= set(record)
+    for name in ("parameters", "multiplications"):
+        assert {"formula", "value", "terms"} <= set(record[name])
+    assert record["multiplications"]["formula"] == "61*n**2 + 9700*n"
+    assert record["symbols"] == {"n": 75}
+    assert record["ledgers"]["exponentials"] == 75**2
+    assert record["unknown"] == {}
+
+
+def test_saved_for_backward_by_hand():
+    """x, q, k, v, and the weights: 4 bytes of n (100 + 97) + n^2; the parameters are not among them."""
+    saved = attention().memory["saved"]
+    assert (saved.value, write(saved.formula)) == (81_600, "4*n**2 + 788*n")
+
+
+def test_the_peak_of_inference_by_hand_and_by_the_allocator():
+    """q, k, v and two squares: the scores and the scaled ones, then those and their softmax."""
+    peak = attention().memory["peak"]
+    assert (peak.value, write(peak.formula)) == (74_100, "8*n**2 + 388*n")
+    module, x = SelfAttention(100, 36, 25), torch.randn(1, 75, 100)
+    with torch.no_grad():
+        assert 74_100 <= measure(lambda: module(x)).peak_bytes <= 74_100 + 64
+
+
+def test_fused_attention_keeps_no_square():
+    """For backward: x, q, k, v, the output and a logarithm for each row and head."""
+    report = of(MultiHead(64, 4, Softmax(), bias=False), ["float[1,n,64]"], {"n": 33})
+    assert write(report.memory["saved"].formula) == str((5 * 64 + 4) * 4) + "*n"
+
+
+def test_weights_gradients_and_optimiser():
+    weights = of(nn.Linear(3, 5), ["float[7,3]"], optimiser="adam").weights
+    assert (weights.parameters, weights.gradients, weights.optimiser) == (80, 80, 160)
+    assert of(nn.Linear(3, 5), ["float[7,3]"], optimiser="sgd").weights.optimiser == 0
+    with pytest.raises(ValueError, match="optimiser 'adm' is not known"):
+        of(nn.Linear(3, 5), ["float[7,3]"], optimiser="adm")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "formula"),
+    [
+        (Softmax(), "256*n"),  # keys and values of 2 key heads, 16 wide, in float32
+        (Softmax(window=8), "2048"),
+        (Linear(), "2048"),
+        (Elu(), str(2 * 16 * 17 * 4)),
+        (Taylor(), str(2 * 153 * 17 * 4)),
+    ],
+)
+def test_caches_as_formulas(mechanism, formula):
+    report = of(MultiHead(64, Heads(4, 2), mechanism), ["float[1,n,64]"], {"n": 100}, options={"causal": True})
+    assert write(report.memory["cache"].formula) == formula
+    assert report.cache_by_type["float64"].value == 2 * report.cache_by_type["float32"].value
+
+
+def test_the_cache_formula_is_what_a_decoder_really_holds():
+    model = Decoder(DecoderConfig(dim=24, heads=3, hidden_dim=5, layers=2, convolution=3), 11).eval()
+    report = of(model, ["int[1,n]"], {"n": 19})
+    with torch.inference_mode():
+        state = model.start(torch.zeros(1, 19, dtype=torch.int64), None)
+    assert report.memory["cache"].value == state.bytes
+
+
+def test_a_recurrent_state_does_not_grow_with_the_target():
+    report = of(Recurrent(RecurrentConfig(dim=6, attention="none"), 5, 7), ["int[1,n]", "int[1,m]"], {"n": 9, "m": 8})
+    assert write(report.memory["cache"].formula) == str(2 * 6 * 4)
+    assert report.agree
+    assert report.roads["counted"].holds.startswith("run for real")
+
+
+def test_all_roads_and_torch_agree_part_by_part():
+    model = Decoder(DecoderConfig(dim=24, heads=3, hidden_dim=5, layers=2, positions="shaw"), 11)
+    ticks = verify(of(model, ["int[b,n]"], {"b": 3, "n": 19}))
+    assert all(tick.ok for tick in ticks)
+    assert {tick.part for tick in ticks} >= {
+        "the whole",
+        "blocks.attention.query",
+        "blocks.attention.attention",
+        "predict",
+    }
+    assert all(tick.declared == tick.counted == tick.torch for tick in ticks)
+
+
+def test_what_torchs_counter_does_not_see_is_said():
+    case = next(case for case in CASES if case.name == "einsum3")
+    (whole, *_) = verify(of(case.build(), case.inputs()))
+    assert (whole.counted, whole.torch, whole.unseen, whole.ok) == (6_389_760, 6_291_456, 98_304, True)
+
+
+def test_a_module_that_lies_about_its_cost_is_caught():
+    class Liar(MultiHead):
+        def cost(self, span):
+            return super().cost(span) + super().cost(span)
+
+    report = of(Liar(8, 2, Softmax()), ["float[1,n,8]"], {"n": 5})
+    assert not report.agree
+    assert not verify(report)[0].ok
+
+
+def test_an_unknown_operation_is_listed_and_never_a_zero():
+    report = of(nn.Bilinear(3, 5, 7), ["float[b,3]", "float[b,5]"], {"b": 11})
+    assert list(report.unknown) == ["_trilinear"]
+    with pytest.raises(UncountedError, match="_trilinear"), count_multiplications():
+        nn.Bilinear(3, 5, 7)(torch.randn(2, 3), torch.randn(2, 5))
+
+
+USES = {
+    "mm": lambda x: x @ x,
+    "addmm": lambda x: torch.addmm(x, x, x),
+    "bmm": lambda x: x[None] @ x[None],
+    "baddbmm": lambda x: torch.baddbmm(x[None], x[None], x[None]),
+    "addbmm": lambda x: torch.addbmm(x, x[None], x[None]),
+    "mv": lambda x: x @ x[0],
+    "addmv": lambda x: torch.addmv(x[0], x, x[0]),
+    "dot": lambda x: x[0].dot(x[0]),
+    "vdot": lambda x: torch.vdot(x[0], x[0]),
+    "addr": lambda x: torch.addr(x, x[0], x[0]),
+    "convolution": lambda x: nn.functional.conv1d(x[None], x[:, :, None]),
+    "mul": lambda x: x * x,
+    "exp": lambda x: x.exp(),
+    "_softmax": lambda x: x.softmax(0),
+    "native_layer_norm": lambda x: nn.functional.layer_norm(x, (5,)),
+    "sum": lambda x: x.sum(),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_removing_any_formula_makes_a_strict_run_fail(name, monkeypatch):
+    table = next(table for table in (FORMULAS, POINTWISE, REDUCING) if name in table)
+    x = torch.randn(5, 5)
+    with count_multiplications():
+        USES[name](x)
+    monkeypatch.delitem(table, name)
+    with pytest.raises(UncountedError, match=name), count_multiplications():
+        USES[name](x)
+
+
+def test_no_operation_stands_in_two_tables():
+    tables = [set(FORMULAS), set(POINTWISE), set(REDUCING), FREE]
+    assert sum(map(len, tables)) == len(set.union(*tables))
+
+
+def test_a_forward_that_raises_leaves_nothing_behind():
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, x):
+            self.inner(x)
+            raise KeyError("not today")
+
+    broken = Broken().train()
+    fast = torch.backends.mha.get_fastpath_enabled()
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"Broken cannot be called with float\[b,3\] at b=4: 'not today'"):
+            of(broken, ["float[b,3]"], {"b": 4})
+    assert broken.training
+    assert not broken._forward_hooks
+    assert not broken.inner._forward_pre_hooks
+    assert torch.backends.mha.get_fastpath_enabled() == fast
+    with count_multiplications() as counted:
+        broken.inner(torch.randn(2, 3))
+    assert counted.total == 18
+
+
+def test_counting_does_not_change_what_a_mechanism_gives_later():
+    """Tables that a kind keeps must not be left over from a rehearsal."""
+    mechanism = Taylor(backend="chunked")
+    of(MultiHead(12, 3, mechanism), ["float[1,n,12]"], {"n": 5}, options={"causal": True})
+    q = torch.randn(1, 3, 5, 4)
+    assert type(mechanism(q, q, q, causal=True)) is torch.Tensor
+
+
+def test_tied_weights_count_once():
+    case = next(case for case in CASES if case.name == "tied")
+    report = of(case.build(), ["int[1,n]"], {"n": 50})
+    assert (report.parameters.value, report.needed.value) == (64_000, 3_200_000)
+
+
+def test_a_floor_is_derived_but_is_no_polynomial():
+    report = of(nn.Conv1d(8, 16, 3, stride=2, bias=False), ["float[1,8,n]"], {"n": 28})
+    assert report.executed.value == 13 * 384
+    assert evaluate(report.roads["derived"].formula, {"n": 28}) == 13 * 384
+    assert report.roads["counted"].formula is None
+
+
+@pytest.mark.parametrize(
+    ("inputs", "sizes", "message"),
+    [
+        (["float[1,n"], {"n": 3}, "expected a type and sizes"),
+        (["flot[1,n]"], {"n": 3}, "there is no type 'flot'"),
+        (["float[1,n-1]"], {"n": 3}, "neither a size nor a name"),
+        (["float[1,n,4]"], {}, "size 'n' needs a value of at least 1, got None"),
+        (["float[1,n,4]"], {"n": 0}, "size 'n' needs a value of at least 1, got 0"),
+        (["float[1,n,5]"], {"n": 3}, r"Linear cannot be called with float\[1,n,5\] at n=3"),
+    ],
+)
+def test_bad_input(inputs, sizes, message):
+    with pytest.raises(ValueError, match=message):
+        of(nn.Linear(4, 4), inputs, sizes)
