@@ -16,10 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+# the kernels are interpreted, number by number: only their own mutants pay for that
+KERNELS = "tests/attention/test_triton.py"
 ATTENTION = (
-    *("tests/attention", "tests/positions", "tests/layers", "tests/cost/test_record.py", "tests/cost/test_count.py"),
+    *sorted(
+        str(path.relative_to(ROOT)) for path in (ROOT / "tests/attention").glob("test_*.py") if path != ROOT / KERNELS
+    ),
+    *("tests/positions", "tests/layers", "tests/cost/test_record.py", "tests/cost/test_count.py"),
     "tests/contract",
 )
+FORWARD = (KERNELS + "::test_outputs_and_gradients",)
+WIDTHS = (KERNELS + "::test_widths_and_groups",)
 
 
 @dataclass(frozen=True)
@@ -146,6 +153,24 @@ MUTANTS = (
     ),
     Mutant("train/optimiser.py", "if p.dim() > 1]", "if p.dim() > 2]", ("tests/train/test_loop.py",)),
     Mutant("tasks/training.py", "score == min(scores)]", "score == max(scores)]", ("tests/tasks/test_training.py",)),
+    # kernels
+    Mutant("attention/feature_map_triton.py", "w = tl.where(distance >= 0", "w = tl.where(distance > 0", FORWARD),
+    Mutant(
+        "attention/feature_map_triton.py",
+        "age = tokens - segment * SEGMENT + 1",
+        "age = tokens - segment * SEGMENT",
+        FORWARD,
+    ),
+    Mutant("attention/feature_map_triton.py", "wanted * SLOPE(score) * score_scale", "wanted * SLOPE(score)", FORWARD),
+    Mutant("attention/feature_map_triton.py", "lost += tokens * total", "lost += total", FORWARD),
+    Mutant("attention/taylor_triton.py", "2**-0.5 if one == two < key_dim", "1.0 if one == two < key_dim", FORWARD),
+    Mutant("attention/linear_triton.py", "return gradient * inner * scale", "return gradient * inner", WIDTHS),
+    Mutant(
+        "attention/decode_triton.py",
+        "other=0.0) * fade + written[",
+        "other=0.0) + written[",
+        (KERNELS + "::test_one_token_at_a_time_in_place",),
+    ),
     Mutant("tasks/recall.py", "// settings.batch_size % len", "% len", ("tests/tasks/test_recall.py",)),
 )
 
