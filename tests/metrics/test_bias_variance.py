@@ -44,7 +44,7 @@ def test_bad_input():
 
 
 def test_errors_that_cancel_are_variance_and_no_bias():
-    """Predictions 5 and 1 in turn around a truth of 3, fresh targets of 3.5: 0, 4, 0.25, and (1.5^2 + 2.5^2) / 2."""
+    """Predictions 5 and 1 in turn around a truth of 3, fresh targets of 3.5: 0, 4, 0.25, (1.5^2 + 2.5^2) / 2."""
 
     def draw(number):
         return Draw(torch.zeros(1), torch.tensor([5.0 if number % 2 else 1.0]), torch.full((7,), 3.5))
