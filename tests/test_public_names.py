@@ -18,8 +18,8 @@ PUBLIC = {
     "qkv.layers": "Context DecoderBlock Dense EncoderBlock FeedForward Heads HeadsState MultiHead NormAfter NormBefore "
     "RecurrentCell ShortConvolution",
     "qkv.cost": "CONVENTION Cost Input Measurement Operation Quantity Report Shape Span Tick UncountedError "
-    "causal_pairs count_multiplications crossing evaluate interpolate learned linear measure of recurrent verify write "
-    "write_latex",
+    "causal_pairs convolution count_multiplications crossing evaluate interpolate learned linear measure of recurrent "
+    "verify write write_latex",
     "qkv.data": "Archive BadLine Buckets Labelled NoisySine Pair Pairs Points Recall Shuffled Vocabulary cmudict "
     "member_of mnist pad part_of read_idx read_npz read_pairs read_pictures read_points shard xor",
     "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",

@@ -12,6 +12,7 @@ from .count import count_multiplications as count_multiplications
 from .inputs import Input as Input
 from .measure import Measurement as Measurement
 from .measure import measure as measure
+from .parts import convolution as convolution
 from .parts import learned as learned
 from .parts import linear as linear
 from .parts import recurrent as recurrent

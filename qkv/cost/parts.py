@@ -16,6 +16,12 @@ def linear(layer: nn.Linear, rows: int) -> Cost:
     return Cost(needed=count, executed=count) + learned(layer)
 
 
+def convolution(layer: nn.Conv2d, places: int) -> Cost:
+    """places * in / groups * out * height * width of the filter; a place is one of the result."""
+    count = {"product": places * layer.weight.numel()}
+    return Cost(needed=count, executed=count) + learned(layer)
+
+
 def recurrent(layer: nn.RNNBase, rows: int) -> Cost:
     """Every weight matrix of every layer and direction meets every token once."""
     matrices = sum(weight.numel() for weight in layer.parameters() if weight.dim() == 2)

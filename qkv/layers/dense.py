@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from qkv.cost import Cost, Span, learned, linear
 from qkv.layers.activation import make_activation
 from qkv.layers.initialisation import initialise
 from qkv.registry import unknown
@@ -52,3 +53,7 @@ class Dense(nn.Module):
         """The outputs: (..., inputs) -> (..., outputs)."""
         h = self.activation(self.norm(self.pre_activation(x)))
         return x + h if self.residual else h
+
+    def cost(self, span: Span) -> Cost:
+        """One product a token."""
+        return linear(self.linear, span.tokens) + learned(self.norm)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from qkv.cost import Cost, Span, convolution, linear
 from qkv.models.registry import register
 from qkv.registry import unknown
 
@@ -59,6 +60,7 @@ class Convolutional(nn.Module):
                 f"pictures of {channels} x {size[0]} x {size[1]} are too small for two convolutions, or classes "
                 f"is below 1, got {classes}"
             )
+        self.size, self.halves = size, downsample == "pool"
         first, second = FILTERS
         self.filters = nn.Sequential(
             OrderedDict(
@@ -90,6 +92,17 @@ class Convolutional(nn.Module):
     def forward(self, pictures: Tensor) -> Tensor:
         """(batch, classes)"""
         return self.classifier(self.filters(pictures).flatten(1))
+
+    def cost(self, span: Span) -> Cost:
+        """That of the convolutions, where they run, and of the three products, for `span.batch` pictures."""
+        total, sides = Cost(), list(self.size)
+        for layer in self.filters:
+            if isinstance(layer, nn.Conv2d):
+                edge = int(layer.padding[0])
+                sides = [(side + 2 * edge - 3) // layer.stride[0] + 1 for side in sides]
+                total += convolution(layer, span.batch * sides[0] * sides[1])
+                sides = [side // 2 for side in sides] if self.halves else sides
+        return sum((linear(layer, span.batch) for layer in self.classifier if isinstance(layer, nn.Linear)), total)
 
 
 def _left(side: int, downsample: str) -> int:

@@ -7,12 +7,13 @@ without an activation it is one linear map, however many layers it has.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
 from torch import Tensor, nn
 
+from qkv.cost import Cost, Span
 from qkv.layers import Dense
 from qkv.layers.activation import make_activation
 from qkv.models.registry import register
@@ -87,6 +88,11 @@ class Network(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+    def cost(self, span: Span) -> Cost:
+        """That of its layers, for `span.batch` examples."""
+        one = replace(span, time=1)
+        return sum((layer.cost(one) for layer in self.layers), Cost())  # type: ignore[operator]
 
 
 def logistic_regression(inputs: int) -> Network:

@@ -122,6 +122,9 @@ def test_blocks_with_and_without_another_sequence(block, residual, draws):
         assert sum(p.numel() for p in layer.parameters()) == sum(declared.parameters.values())
 
 
+OF_TOKENS = ("decoder", "encoder_decoder", "recurrent")
+
+
 def settings(draw, name):
     """A random configuration of a family, odd wherever it may be."""
     if name == "recurrent":
@@ -143,8 +146,40 @@ def settings(draw, name):
     return found | ({"tied": draw.random() < 0.5} if name == "decoder" else {"decoder_layers": draw.choice((1, 2))})
 
 
+OF_EXAMPLES = {
+    "perceptron": lambda draw: ({}, (odd(draw, 30), 2)),
+    "network": lambda draw: (
+        {"layers": draw.choice((0, 1, 3)), "hidden_dim": odd(draw, 30), "normalisation": draw.choice((None, "layer"))},
+        (odd(draw, 9), odd(draw, 9), odd(draw, 9) + 2),
+    ),
+    "convolutional": lambda draw: (
+        {"downsample": draw.choice(("pool", "stride")), "padding": draw.choice((0, 1, 2))},
+        (odd(draw, 5), 14 + odd(draw, 20), 14 + odd(draw, 20), odd(draw, 9)),
+    ),
+}
+"""Family -> a random configuration, and sizes of an example with the number of classes last."""
+
+
 @pytest.mark.parametrize("draws", DRAWS)
-@pytest.mark.parametrize("name", families)
+@pytest.mark.parametrize("name", OF_EXAMPLES)
+def test_models_of_examples(name, draws):
+    draw = random.Random(name)
+    for _ in range(draws):
+        values, sizes = OF_EXAMPLES[name](draw)
+        with torch.device("meta"):
+            model = family(name).model.from_config(family(name).configure(values), *sizes).eval()
+        batch = odd(draw, 7)
+        declared = model.cost(Span(batch, 1))
+        assert count(model, torch.empty(batch, *sizes[:-1], device="meta")) == sum(declared.executed.values()), values
+        assert sum(p.numel() for p in model.parameters()) == sum(declared.parameters.values()), values
+
+
+def test_no_family_is_left_out():
+    assert {*families} == {*OF_EXAMPLES, *OF_TOKENS}
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("name", OF_TOKENS)
 def test_models(name, draws):
     draw = random.Random(name)
     for _ in range(draws):
