@@ -11,14 +11,14 @@ import pytest
 import qkv
 
 PUBLIC = {
-    "qkv": "attend weights",
+    "qkv": "attend pronounce weights",
     "qkv.attention": "Additive Attention Case Elu FeatureMap KeyValues Linear Memory Result Scored Softmax State "
     "Taylor attend build check kinds parse register taylor_features weights",
     "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal Sizes T5 refuse register schemes",
     "qkv.layers": "Context DecoderBlock EncoderBlock FeedForward Heads HeadsState MultiHead NormAfter NormBefore "
     "ShortConvolution",
     "qkv.cost": "Cost Measurement Shape UncountedError causal_pairs count_multiplications measure",
-    "qkv.data": "BadLine Buckets Pair Pairs Recall Vocabulary cmudict pad part_of read_pairs shard",
+    "qkv.data": "BadLine Buckets Pair Pairs Recall Vocabulary cmudict in_standard_test pad part_of read_pairs shard",
     "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",
     "qkv.metrics": "ErrorRates closest cosine damerau_levenshtein edit_distance error_rates jaccard",
     "qkv.explain": "Alignment Call alignment watch",
@@ -26,6 +26,8 @@ PUBLIC = {
     "smooth thin",
     "qkv.models": "Decoder DecoderConfig DecoderState EncoderDecoder EncoderDecoderConfig EncoderDecoderState Family "
     "Recurrent RecurrentConfig RecurrentState families family",
+    "qkv.pronunciation": "Answer BadLine Dictionary Figures Network Pronouncer Pronunciation Source cmu_dictionary from_ipa "
+    "measure pack pronounce read_dictionary strip_stress to_ipa write_lexicon",
     "qkv.tasks": "Config Job Pairs Preset Pronounce RecallJob Search StringJob Strings answer build configure jobs "
     "preset read_config register restore write",
 }

@@ -10,4 +10,5 @@ from .pairs import Pair as Pair
 from .pairs import Pairs as Pairs
 from .pairs import read_pairs as read_pairs
 from .recall import Recall as Recall
+from .standard_test import in_standard_test as in_standard_test
 from .vocabulary import Vocabulary as Vocabulary

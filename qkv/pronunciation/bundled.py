@@ -1,0 +1,37 @@
+"""The model that comes with the package: config.json, vocabulary.json and model.safetensors, listed in MANIFEST.json.
+
+It is a run folder without the traces of its training, so everything that takes a run takes it.
+"""
+
+from pathlib import Path
+
+from qkv.storage import QkvError, open_file, save_folder, verify_folder
+
+FOLDER = Path(__file__).with_name("model")
+FILES = ("config.json", "vocabulary.json", "model.safetensors")
+NAME = "pronounce"
+"""What the command line calls it."""
+
+MISSING = (
+    "no model is bundled yet; train one with `qkv train pronounce --run runs/mine` and name its folder: "
+    "`qkv decode pronounce --model runs/mine`, `qkv eval runs/mine`, Pronouncer(model='runs/mine')"
+)
+
+
+def model_folder(named: Path | str | None = None) -> Path:
+    """The run folder to take a model from: the one that is named, or the bundled one, which must be as it was packed."""
+    if named is not None:
+        return Path(named)
+    if not FOLDER.is_dir():
+        raise QkvError(MISSING)
+    verify_folder(FOLDER)
+    return FOLDER
+
+
+def pack(run: Path | str, folder: Path | str = FOLDER) -> None:
+    """Make the bundled model of a run: its three files and their manifest; all or nothing."""
+    contents = {}
+    for name in FILES:
+        with open_file(Path(run) / name) as file:
+            contents[name] = file.read()
+    save_folder(Path(folder), contents)
