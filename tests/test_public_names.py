@@ -26,8 +26,8 @@ PUBLIC = {
     "smooth thin",
     "qkv.models": "Decoder DecoderConfig DecoderState EncoderDecoder EncoderDecoderConfig EncoderDecoderState Family "
     "Recurrent RecurrentConfig RecurrentState families family",
-    "qkv.pronunciation": "Answer BadLine Dictionary Figures Network Pronouncer Pronunciation Source cmu_dictionary from_ipa "
-    "measure pack pronounce read_dictionary strip_stress to_ipa write_lexicon",
+    "qkv.pronunciation": "Answer BadLine Dictionary Figures Network Pronouncer Pronunciation Source cmu_dictionary "
+    "from_ipa measure pack pronounce read_dictionary strip_stress to_ipa write_lexicon",
     "qkv.tasks": "Config Job Pairs Preset Pronounce RecallJob Search StringJob Strings answer build configure jobs "
     "preset read_config register restore write",
 }

@@ -1,4 +1,4 @@
-"""The pronouncer as a product: dictionaries, alphabets, lexicon files, the bundled model. Torch is loaded for a model."""
+"""The pronouncer as a product: dictionaries, alphabets, lexicon files, the bundled model."""
 
 from .answer import Answer as Answer
 from .answer import Pronunciation as Pronunciation

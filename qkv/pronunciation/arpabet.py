@@ -1,13 +1,14 @@
 """ARPAbet as CMUdict writes it: 24 consonants, and 15 vowels that may carry a stress digit.
 
-    AH0 unstressed    AH1 primary    AH2 secondary    AH stress not said
+AH0 unstressed    AH1 primary    AH2 secondary    AH stress not said
 """
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-CONSONANTS = tuple("P B T D K G CH JH F V TH DH S Z SH ZH HH M N NG L R W Y".split())
-VOWELS = tuple("AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW".split())
+_CONSONANTS = "P B T D K G CH JH F V TH DH S Z SH ZH HH M N NG L R W Y"
+_VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW"
+CONSONANTS, VOWELS = tuple(_CONSONANTS.split()), tuple(_VOWELS.split())
 STRESSES = ("0", "1", "2")
 
 Phones = tuple[str, ...]

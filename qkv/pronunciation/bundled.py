@@ -19,8 +19,10 @@ MISSING = (
 
 
 def model_folder(named: Path | str | None = None) -> Path:
-    """The run folder to take a model from: the one that is named, or the bundled one, which must be as it was packed."""
+    """The run folder to take a model from: the named one, or the bundled one, which must be as it was packed."""
     if named is not None:
+        if not Path(named).is_dir():
+            raise QkvError(f"there is no run folder {named} to take a model from")
         return Path(named)
     if not FOLDER.is_dir():
         raise QkvError(MISSING)

@@ -11,15 +11,11 @@ syllable without a mark between, a full stop parts them (ɔ.ɪ is AO IH, ɔɪ is
 import re
 from collections.abc import Iterable, Sequence
 
-from qkv.pronunciation.arpabet import STRESSES, VOWELS, Phones, is_vowel, split_stress
+from qkv.pronunciation.arpabet import CONSONANTS, STRESSES, VOWELS, Phones, is_vowel, split_stress
 
-_SYMBOLS = {
-    **{"P": "p", "B": "b", "T": "t", "D": "d", "K": "k", "G": "ɡ", "CH": "t͡ʃ", "JH": "d͡ʒ"},
-    **{"F": "f", "V": "v", "TH": "θ", "DH": "ð", "S": "s", "Z": "z", "SH": "ʃ", "ZH": "ʒ", "HH": "h"},
-    **{"M": "m", "N": "n", "NG": "ŋ", "L": "l", "R": "ɹ", "W": "w", "Y": "j"},
-    **{"AA": "ɑ", "AE": "æ", "AH": "ʌ", "AO": "ɔ", "AW": "aʊ", "AY": "aɪ", "EH": "ɛ", "ER": "ɝ"},
-    **{"EY": "eɪ", "IH": "ɪ", "IY": "i", "OW": "oʊ", "OY": "ɔɪ", "UH": "ʊ", "UW": "u"},
-}
+_CONSONANTS = "p b t d k ɡ t͡ʃ d͡ʒ f v θ ð s z ʃ ʒ h m n ŋ l ɹ w j"
+_VOWELS = "ɑ æ ʌ ɔ aʊ aɪ ɛ ɝ eɪ ɪ i oʊ ɔɪ ʊ u"
+_SYMBOLS = dict(zip((*CONSONANTS, *VOWELS), f"{_CONSONANTS} {_VOWELS}".split(), strict=True))
 _REDUCED = {"AH": "ə", "ER": "ɚ"}
 _MARKS = {"1": "ˈ", "2": "ˌ"}
 _BREAK = "."
@@ -28,8 +24,9 @@ _PHONES = {symbol: phone for table in (_SYMBOLS, _REDUCED) for phone, symbol in 
 _DIGITS = {mark: digit for digit, mark in _MARKS.items()}
 _PIECE = re.compile("|".join(sorted((*_PHONES, *_DIGITS, re.escape(_BREAK)), key=len, reverse=True)))
 
-_PAIRS = "PR PL BR BL TR TW DR DW KR KL KW GR GL GW FR FL THR THW SHR HHW PY BY KY FY VY MY HHY SP ST SK SM SN SL SW SF"
-_ONSETS = frozenset((*_PAIRS.split(), *"SPR SPL SPY STR SKR SKL SKW SKY".split()))
+_TWO = "PR PL BR BL TR TW DR DW KR KL KW GR GL GW FR FL THR THW SHR HHW PY BY KY FY VY MY HHY SP ST SK SM SN SL SW SF"
+_THREE = "SPR SPL SPY STR SKR SKL SKW SKY"
+_ONSETS = frozenset(f"{_TWO} {_THREE}".split())
 
 
 def to_ipa(phones: Sequence[str], *, stress: bool = True) -> str:
@@ -55,7 +52,9 @@ def from_ipa(text: str, *, stress: bool = True) -> Phones:
     while place < len(text):
         piece = _PIECE.match(text, place)
         if piece is None:
-            raise ValueError(f"{text!r} has {text[place]!r} at place {place + 1}, which is no symbol of an English phone")
+            raise ValueError(
+                f"{text!r} has {text[place]!r} at place {place + 1}, which is no symbol of an English phone"
+            )
         place = piece.end()
         if piece[0] in _DIGITS:
             if mark:

@@ -5,7 +5,8 @@
     mfap    word TAB 1.0 TAB PH PH                     pls     W3C Pronunciation Lexicon 1.0
     tsv     word TAB PH PH TAB PH PH (as `pairs`)      json    {word: [pronunciation, ...]}
 
-Kaldi's files begin with its two words that are none, `!SIL SIL` and `<UNK> SPN`. A word that comes twice is written once.
+Kaldi's files begin with its two words that are none, `!SIL SIL` and `<UNK> SPN`. A word that comes twice is written
+once.
 """
 
 import json
@@ -73,7 +74,7 @@ def _phones(way: Pronunciation, alphabet: str) -> str:
 
 def _share(way: Pronunciation, ways: Ways) -> str:
     """The probability, relative to that of the likeliest."""
-    return f"{max(way.probability / max(one.probability for one in ways), LEAST_SHARE):.4g}"
+    return f"{max(way.probability / max(one.probability for one in ways), LEAST_SHARE):.4f}"
 
 
 def _cmu(word: str, ways: Ways, alphabet: str) -> str:
@@ -114,7 +115,7 @@ def _pls(word: str, ways: Ways, alphabet: str) -> str:
 FORMATS = {
     "cmu": Format(_cmu),
     "kaldi": Format(_kaldi, head="!SIL SIL\n<UNK> SPN\n"),
-    "kaldip": Format(_kaldip, head="!SIL 1 SIL\n<UNK> 1 SPN\n"),
+    "kaldip": Format(_kaldip, head="!SIL 1.0 SIL\n<UNK> 1.0 SPN\n"),
     "mfa": Format(_mfa),
     "mfap": Format(_mfap),
     "tsv": Format(_tsv, takes_spaces=True),

@@ -32,7 +32,11 @@ class Network:
         from qkv import tasks
 
         _, job, model = tasks.restore(Path(folder))
-        if not isinstance(job, tasks.StringJob) or job.settings.source != "characters" or job.settings.target != "words":
+        if (
+            not isinstance(job, tasks.StringJob)
+            or job.settings.source != "characters"
+            or job.settings.target != "words"
+        ):
             raise QkvError(f"a run of task {job.kind!r} with these settings does not go from letters to phones", folder)
         return cls(model.eval(), job)
 

@@ -57,7 +57,7 @@ class Pronouncer:
         self.model_only = model_only
         self.stress = stress
         self.beams = beams
-        self._model = model
+        self._model = model if model is None or isinstance(model, Network) else model_folder(model)
         self._remembered: dict[tuple[str, int], tuple[Pronunciation, ...]] = {}
 
     @cached_property
@@ -123,7 +123,12 @@ class Pronouncer:
                 return [form]
         if plain.isalpha() or plain.replace("'", "").isalpha():
             return [plain]
-        return parts(fold(plain)) or ([plain] if plain else [])
+        found = [piece for part in parts(fold(plain)) for piece in ([part] if self._is_sayable(part) else part)]
+        return found or ([plain] if plain else [])
+
+    def _is_sayable(self, part: str) -> bool:
+        """Whether a part of a word is a word itself; the mp of mp3 is two letters."""
+        return bool(set(part) & set("aeiouy")) or not part.isascii() or self._is_known(part)
 
     def _is_known(self, word: str) -> bool:
         return bool(self._lookup(word))

@@ -26,13 +26,15 @@ class Token:
 def tokens(text: str, known: Callable[[str], bool] = lambda word: False) -> Iterator[Token]:
     """The pieces of a text; joined they are the text again.
 
-    What stands between spaces is one word if it is `known` as it stands ("'bout", "u.s."), unless it is a known word
-    with a full stop behind; otherwise punctuation is parted from words, but for ' - . _ & + inside of one.
+    What stands between spaces is one word if it is `known` as it stands ("'bout", "u.s."), unless, in a text of
+    several words, it is a known word with a full stop behind; otherwise punctuation is parted from words, but for
+    ' - . _ & + inside of one.
     """
+    alone = len(text.split()) == 1
     for chunk in _CHUNK.findall(text):
         if chunk.isspace():
             yield Token(chunk, "space")
-        elif known(simplify(chunk)) and not (chunk.endswith(".") and known(simplify(chunk[:-1]))):
+        elif known(simplify(chunk)) and (alone or not (chunk.endswith(".") and known(simplify(chunk[:-1])))):
             yield Token(chunk, "word")
         else:
             yield from _cut(chunk)
