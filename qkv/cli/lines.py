@@ -56,7 +56,8 @@ def _progress() -> Iterator[Update]:
         from qkv.cli.output import console
 
         columns = (TextColumn("{task.fields[lines]:,} lines"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=console(stderr=True)) as bar:
+        # rich would take stdout too, where the answers go
+        with Progress(*columns, console=console(stderr=True), redirect_stdout=False) as bar:
             task = bar.add_task("", total=_size_of_stdin(), lines=0)
             yield lambda number, size: bar.update(task, completed=size, lines=number)
 

@@ -54,7 +54,11 @@ class Dictionary:
 
     def lookup(self, word: str) -> tuple[Phones, ...]:
         """Every way to say the word, in the order of the file; none if it is not there."""
-        ways = self._ways.get(word.lower(), [])
+        ways = self._ways.get(word.lower())
+        if ways is None:
+            return ()
+        if len(ways) == 1:
+            return (tuple(ways[0].split()),)
         return tuple(dict.fromkeys(tuple(way.split()) for way in ways))
 
 

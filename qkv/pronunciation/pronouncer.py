@@ -21,7 +21,7 @@ from qkv.storage import QkvError
 
 WINDOW = 4096
 """Words that are read before they are answered, so that those of like length are decoded together."""
-REMEMBERED = 50_000
+REMEMBERED = 20_000
 """Words of the model whose answers are kept."""
 
 
@@ -101,7 +101,7 @@ class Pronouncer:
     def _answer(self, pieces: list[Token], best: int) -> Iterator[Answer]:
         wanted = best if self.stress else 2 * best  # those that differ in stress alone become one
         plans = {piece.text: self._plan(piece.text.strip()) for piece in pieces if piece.kind == "word"}
-        missing = [part for plan in plans.values() for part in plan if not self._lookup(part)]
+        missing = [part for plan in plans.values() for part in plan if not self._is_known(part)]
         said, why = self._ask(list(dict.fromkeys(missing)), wanted)
         for piece in pieces:
             if piece.kind != "word":
@@ -131,7 +131,7 @@ class Pronouncer:
         return bool(set(part) & set("aeiouy")) or not part.isascii() or self._is_known(part)
 
     def _is_known(self, word: str) -> bool:
-        return bool(self._lookup(word))
+        return any(word in dictionary for _, dictionary in self._dictionaries)
 
     def _lookup(self, word: str) -> _Said | None:
         for source, dictionary in self._dictionaries:

@@ -1,6 +1,8 @@
 """`qkv decode pronounce` and `qkv eval` of pronouncers, as a user runs them."""
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 
@@ -97,6 +99,23 @@ def test_a_closed_pipe_is_no_traceback():
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.stdout == "hello\tHH AH0 L OW1\tdictionary\n"
     assert done.stderr == ""
+
+
+def test_a_bar_on_the_terminal_leaves_the_answers_alone(tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_text("hello\nworld\n" * 300)
+    terminal, side = os.openpty()
+    with words.open("rb") as file:
+        done = subprocess.Popen([*COMMAND, "decode", "pronounce"], stdin=file, stdout=subprocess.PIPE, stderr=side)
+        os.close(side)
+        shown = b""
+        with contextlib.suppress(OSError):  # a terminal whose other side is closed
+            while piece := os.read(terminal, 1 << 16):
+                shown += piece
+        answers = done.communicate()[0].decode()
+    os.close(terminal)
+    assert answers == "hello\tHH AH0 L OW1\tdictionary\nworld\tW ER1 L D\tdictionary\n" * 300
+    assert b"512 lines" in shown
 
 
 def test_many_words_without_an_answer_are_counted(tiny):
