@@ -1,5 +1,6 @@
 """The lines of stdin, however long and whatever is in them, with a progress bar where somebody waits for it."""
 
+import io
 import os
 import stat
 import sys
@@ -28,8 +29,8 @@ def read_lines(tell: Callable[[str], None]) -> Iterator[str]:
 
 
 def _cut() -> Iterator[bytes | None]:
-    """The lines as bytes; None for one that is too long."""
-    file = sys.stdin.buffer
+    """The lines as bytes; None for one that is too long. A stdin that is closed has none."""
+    file = io.BytesIO() if sys.stdin is None else sys.stdin.buffer
     while line := file.readline(LONGEST_LINE + 1):
         if line.endswith(b"\n") or len(line) <= LONGEST_LINE:
             yield line
@@ -48,7 +49,7 @@ def _progress() -> Iterator[Update]:
     """A bar on a terminal while stdout goes elsewhere; a line every ten seconds where stderr is no terminal."""
     if not sys.stderr.isatty():
         yield _Lines()
-    elif sys.stdout.isatty() or sys.stdin.isatty():
+    elif sys.stdout.isatty() or sys.stdin is None or sys.stdin.isatty():
         yield lambda number, size: None  # the answers themselves are the progress
     else:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn

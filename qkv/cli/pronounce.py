@@ -80,13 +80,18 @@ def _answers(pronouncer: "Pronouncer", inputs: list[str] | None, best: int, *, s
     from qkv.pronunciation.words import Token
 
     def pieces() -> Iterator[Token]:
-        for text in inputs if inputs else read_lines(_tell):
+        for text in _readable(inputs) if inputs else read_lines(_tell):
             yield from (piece for piece in pronouncer.split(text) if spaces or piece.kind != "space")
             if spaces:
                 yield Token("\n", "space")
 
-    interactive = not inputs and sys.stdin.isatty()
+    interactive = not inputs and sys.stdin is not None and sys.stdin.isatty()
     return pronouncer.tokens(pieces(), best, window=1 if interactive else WINDOW)
+
+
+def _readable(inputs: list[str]) -> Iterator[str]:
+    """Arguments whose bytes are no UTF-8 with U+FFFD in their place, as in lines of stdin."""
+    return (text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in inputs)
 
 
 Write = Callable[[Iterable["Answer"]], Iterator[str]]

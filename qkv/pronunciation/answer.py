@@ -1,11 +1,11 @@
 """What a pronouncer answers."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from qkv.pronunciation.arpabet import Phones, strip_stress
-from qkv.pronunciation.ipa import to_ipa
+from qkv.pronunciation.ipa import ipa_symbols, to_ipa
 from qkv.registry import unknown
 
 ALPHABETS = ("arpabet", "ipa")
@@ -34,12 +34,22 @@ class Pronunciation:
     """ARPAbet, with stress digits where they are known."""
     probability: float
     """The model's; a dictionary has no counts, so its ways to say a word have equal shares."""
+    stressed: Phones | None = field(default=None, compare=False, repr=False)
+    """Where stress was taken away, the phones as they were: IPA still writes their reduced vowels ə and ɚ."""
 
     def write(self, alphabet: str = "arpabet") -> str:
         """As text: phones with spaces between, or IPA."""
         if alphabet not in ALPHABETS:
             raise unknown("alphabet", alphabet, ALPHABETS)
-        return " ".join(self.phones) if alphabet == "arpabet" else to_ipa(self.phones)
+        if alphabet == "arpabet":
+            return " ".join(self.phones)
+        return to_ipa(self.stressed or self.phones, stress=self.stressed is None)
+
+    def symbols(self, alphabet: str = "arpabet") -> tuple[str, ...]:
+        """One text a phone; in IPA a stress mark is part of its vowel's symbol."""
+        if alphabet == "arpabet":
+            return self.phones
+        return ipa_symbols(self.stressed or self.phones, stress=self.stressed is None)
 
 
 @dataclass(frozen=True)
@@ -60,9 +70,9 @@ class Answer:
     def without_stress(self) -> "Answer":
         """The same without stress; ways that differed in nothing else become one, with the sum of their probabilities.
 
-        In IPA, ə and ʌ are then one too: both are AH.
+        In IPA a vowel is reduced (ə, ɚ) where the first of them has it reduced.
         """
-        bare = [replace(way, phones=strip_stress(way.phones)) for way in self.best]
+        bare = [Pronunciation(strip_stress(way.phones), way.probability, way.phones) for way in self.best]
         return replace(self, best=rank(bare))
 
     def to_record(self, alphabet: str = "arpabet") -> dict[str, object]:
@@ -73,7 +83,8 @@ class Answer:
 
 def rank(ways: Iterable[Pronunciation]) -> tuple[Pronunciation, ...]:
     """Equal ones together, their probabilities added; the likeliest first, of equals the one that came first."""
-    shares: dict[Phones, float] = {}
+    found: dict[Phones, Pronunciation] = {}
     for way in ways:
-        shares[way.phones] = shares.get(way.phones, 0.0) + way.probability
-    return tuple(Pronunciation(phones, share) for phones, share in sorted(shares.items(), key=lambda item: -item[1]))
+        before = found.setdefault(way.phones, replace(way, probability=0.0))
+        found[way.phones] = replace(before, probability=before.probability + way.probability)
+    return tuple(sorted(found.values(), key=lambda way: -way.probability))

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from qkv.pronunciation.answer import ALPHABETS, Answer, Pronunciation
-from qkv.pronunciation.ipa import ipa_symbols
 from qkv.registry import unknown
 
 Ways = tuple[Pronunciation, ...]
@@ -68,8 +67,7 @@ def write_lexicon(answers: Iterable[Answer], format: str, alphabet: str | None =
 
 
 def _phones(way: Pronunciation, alphabet: str) -> str:
-    """Symbols with spaces between; in IPA a stress mark is part of its vowel's symbol."""
-    return " ".join(way.phones if alphabet == "arpabet" else ipa_symbols(way.phones))
+    return " ".join(way.symbols(alphabet))
 
 
 def _share(way: Pronunciation, ways: Ways) -> str:

@@ -21,6 +21,8 @@ from qkv.storage import QkvError
 
 WINDOW = 4096
 """Words that are read before they are answered, so that those of like length are decoded together."""
+MOST_PARTS = 64
+"""Parts of one word that are said one after the other."""
 REMEMBERED = 20_000
 """Words of the model whose answers are kept."""
 
@@ -101,18 +103,19 @@ class Pronouncer:
     def _answer(self, pieces: list[Token], best: int) -> Iterator[Answer]:
         wanted = best if self.stress else 2 * best  # those that differ in stress alone become one
         plans = {piece.text: self._plan(piece.text.strip()) for piece in pieces if piece.kind == "word"}
-        missing = [part for plan in plans.values() for part in plan if not self._is_known(part)]
+        sayable = (plan for plan in plans.values() if _objection(plan) is None)
+        missing = [part for plan in sayable for part in plan if not self._is_known(part)]
         said, why = self._ask(list(dict.fromkeys(missing)), wanted)
         for piece in pieces:
             if piece.kind != "word":
                 yield _unsaid(piece)
                 continue
             plan = plans[piece.text]
-            found = [self._lookup(part) or said.get(part) for part in plan]
-            answer = _join(piece.text, [one for one in found if one], wanted)
-            if not plan or None in found:
-                reason = next((why[part] for part in plan if part in why), "it has no letters")
-                answer = Answer(piece.text, Source.none, why=f"{_shown(piece.text)} has no answer: {reason}")
+            reason = _objection(plan) or next((why[part] for part in plan if part in why), None)
+            if reason is not None:
+                yield Answer(piece.text, Source.none, why=f"{_shown(piece.text)} has no answer: {reason}")
+                continue
+            answer = _join(piece.text, [self._lookup(part) or said[part] for part in plan], wanted)
             yield _cut(answer if self.stress else answer.without_stress(), best)
 
     def _plan(self, word: str) -> list[str]:
@@ -189,6 +192,13 @@ def _unsaid(piece: Token) -> Answer:
     if piece.kind == "symbol":
         return Answer(piece.text, Source.none, why=f"{_shown(piece.text)} has no answer: it is no word")
     return Answer(piece.text, Source.punctuation)
+
+
+def _objection(plan: list[str]) -> str | None:
+    """Why these parts are not said, whatever the model; None if they are."""
+    if len(plan) > MOST_PARTS:
+        return f"it has {len(plan):,} parts, and at most {MOST_PARTS} are said"
+    return None if plan else "it has no letters"
 
 
 def _join(text: str, said: list[_Said], best: int) -> Answer:

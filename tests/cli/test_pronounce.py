@@ -94,6 +94,16 @@ def test_bad_input_is_told_and_the_rest_is_done(tiny, tmp_path):
     assert "which the model has never seen" in told
 
 
+def test_no_stdin_and_no_utf8():
+    done = subprocess.run(["bash", "-c", 'exec "$@" <&-', "-", *COMMAND, "decode", "pronounce"], cwd=ROOT, check=False)
+    assert done.returncode == 0
+    done = run("decode", "pronounce", b"bad\xff", "hello")
+    assert (done.returncode, done.stdout.decode()) == (
+        0,
+        "bad\tB AE1 D\tdictionary\n\ufffd\t\tnone\nhello\tHH AH0 L OW1\tdictionary\n",
+    )
+
+
 def test_a_closed_pipe_is_no_traceback():
     command = f"yes hello | head -20000 | '{sys.executable}' -c '{COMMAND[2]}' decode pronounce | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)

@@ -32,6 +32,12 @@ def test_without_stress_equal_ways_are_one_and_their_probabilities_add_up():
     )
 
 
+def test_without_stress_ipa_keeps_reduced_vowels():
+    (way,) = Answer("above", Source.dictionary, (Pronunciation(("AH0", "B", "AH1", "V"), 1.0),)).without_stress().best
+    assert (way.write(), way.write("ipa")) == ("AH B AH V", "əbʌv")
+    assert way.symbols("ipa") == ("ə", "b", "ʌ", "v")
+
+
 def test_as_text():
     assert str(READ) == "R IY1 D"
     assert str(Answer("!", Source.punctuation)) == "!"
