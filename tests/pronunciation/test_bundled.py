@@ -5,7 +5,7 @@ import pytest
 from qkv.pronunciation import Network, Pronouncer, bundled, pack
 from qkv.pronunciation.bundled import model_folder
 from qkv.storage import QkvError
-from tests.pronunciation.conftest import spoken
+from tests.pronunciation.conftest import made_up, spoken
 
 
 @pytest.fixture
@@ -24,6 +24,16 @@ def test_it_is_the_three_files_and_their_manifest(folder):
 
 def test_it_is_found_and_answers(folder):
     assert Pronouncer(model_only=True).word("kod").best[0].phones == spoken("kod")
+
+
+def test_half_the_size_and_the_same_answers(tiny, tmp_path):
+    pack(tiny, tmp_path / "half", half=True)
+    whole, half = ((place / "model.safetensors").stat().st_size for place in (tiny, tmp_path / "half"))
+    assert half < 0.6 * whole
+    network = Network.open(tmp_path / "half")
+    words = made_up(3)
+    assert [ways[0].phones for ways in network.say(words)] == [spoken(word) for word in words]
+    assert {str(parameter.dtype) for parameter in network.model.parameters()} == {"torch.float32"}
 
 
 def test_a_damaged_one_is_refused(folder):
