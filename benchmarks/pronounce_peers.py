@@ -253,7 +253,7 @@ def main() -> None:
         print(name, json.dumps(rows[name]), flush=True)
     result = {
         **about(),
-        "command": "python -m benchmarks.pronounce_peers",
+        "command": f"python -m benchmarks.pronounce_peers --test-file {arguments.test_file.name}",
         "test": {"file": arguments.test_file.name, "sha256": sha256(arguments.test_file.read_bytes()).hexdigest()},
         "every": arguments.every,
         "load_average": os.getloadavg()[0],

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 _CHUNK = re.compile(r"\s+|\S+")
 # letters and digits of any script, with the marks that belong to them, joined by one of ' - . _ & +
 _WORD = re.compile(r"(?:[^\W_]\.){2,}|[^\W_][\u0300-\u036f]*(?:['’._&+-]?[^\W_][\u0300-\u036f]*)*")
-_PART = re.compile(r"\d|[^\W\d_]+(?:'[^\W\d_]+)*'?")
+_PART = re.compile(r"\d(?:st|nd|rd|th)(?![^\W\d_])|\d|[^\W\d_]+(?:'[^\W\d_]+)*'?")
 _APOSTROPHES = str.maketrans("’‘ʼ", "'''")
 _PLAIN = {"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "đ": "d", "ð": "d", "þ": "th", "ł": "l", "ı": "i"}
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_ORDINALS = ("zeroth", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,15 @@ def fold(word: str) -> str:
 def parts(word: str) -> list[str]:
     """What a word is composed of, to be said one after the other: mp3 as mp and three, well-known as well and known.
 
-    Each digit is said by itself.
+    Each digit is said by itself, the last of 1st, 2nd, 3rd and so on as first, second, third.
     """
-    return [_DIGITS[unicodedata.digit(part)] if part.isdigit() else part for part in _PART.findall(word)]
+    return [_spell(part) for part in _PART.findall(word)]
+
+
+def _spell(part: str) -> str:
+    if not part[0].isdigit():
+        return part
+    return (_DIGITS if len(part) == 1 else _ORDINALS)[unicodedata.digit(part[0])]
 
 
 def _cut(chunk: str) -> Iterator[Token]:

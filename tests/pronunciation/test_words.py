@@ -53,3 +53,10 @@ def test_parts_of_a_word():
     assert parts("rock'n'roll.js") == ["rock'n'roll", "js"]
     assert parts("٣d") == ["three", "d"]
     assert parts("...") == []
+    assert [parts(word) for word in ("1st", "42nd", "5th", "3rds", "1street")] == [
+        ["first"],
+        ["four", "second"],
+        ["fifth"],
+        ["three", "rds"],
+        ["one", "street"],
+    ]
