@@ -30,14 +30,16 @@ def model_folder(named: Path | str | None = None) -> Path:
     return FOLDER
 
 
-def pack(run: Path | str, folder: Path | str = FOLDER, *, half: bool = False) -> None:
+def pack(run: Path | str, folder: Path | str = FOLDER, *, half: bool = False, card: Path | str | None = None) -> None:
     """Make the bundled model of a run: its three files and their manifest; all or nothing.
 
-    With `half` its numbers are written in 16 bits, half the size; they are 32 bits again when it is loaded.
+    With `half` its numbers are written in 16 bits, half the size; they are 32 bits again when it is loaded. A model
+    card goes with it as README.md.
     """
+    sources = {name: Path(run) / name for name in FILES}
     contents = {}
-    for name in FILES:
-        with open_file(Path(run) / name) as file:
+    for name, path in (sources if card is None else {**sources, "README.md": Path(card)}).items():
+        with open_file(path) as file:
             contents[name] = file.read()
     if half:
         contents["model.safetensors"] = _halve(contents["model.safetensors"])

@@ -27,7 +27,9 @@ def test_it_is_found_and_answers(folder):
 
 
 def test_half_the_size_and_the_same_answers(tiny, tmp_path):
-    pack(tiny, tmp_path / "half", half=True)
+    (tmp_path / "card.md").write_text("what it is")
+    pack(tiny, tmp_path / "half", half=True, card=tmp_path / "card.md")
+    assert (tmp_path / "half" / "README.md").read_text() == "what it is"
     whole, half = ((place / "model.safetensors").stat().st_size for place in (tiny, tmp_path / "half"))
     assert half < 0.6 * whole
     network = Network.open(tmp_path / "half")
