@@ -27,12 +27,14 @@ def print_measured(run: Path, split: str, test_file: str | None, options: dict[s
     from qkv import tasks
     from qkv.pronunciation import Network, measure
     from qkv.pronunciation.bundled import model_folder
+    from qkv.pronunciation.measure import width
     from qkv.train import Run
 
     folder = model_folder() if str(run) == NAME else run
     config, network = tasks.read_config(Run(folder)), Network.open(folder)
     pairs = _read(test_file) if test_file is not None else _part(tasks.jobs[config.task].load(config.data), split)
     _warn_of_stress(network, pairs, options["stress"])
+    options = {**options, "beams": width(options["beams"], options["best"], stress=options["stress"])}
     figures = measure(network, pairs, **options)
     of = {"run": str(run), "split": test_file or split, "seed": config.train.seed}
     if as_json:

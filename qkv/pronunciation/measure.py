@@ -51,7 +51,7 @@ def measure(
 
     words = ["".join(pair.source) for pair in pairs]
     ready = [place for place, word in enumerate(words) if network.refuse(word) is None]
-    wanted = best if stress or best == 1 else 2 * best  # those that differ in stress alone become one
+    wanted = width(1, best, stress=stress)
     network.say([words[place] for place in ready[:64]], wanted, beams, length_power)  # the first call is slower
     started = time.perf_counter()
     said = network.say([words[place] for place in ready], wanted, beams, length_power)
@@ -75,6 +75,11 @@ def measure(
         refused=len(words) - len(ready),
         missing=missing / len(words),
     )
+
+
+def width(beams: int, best: int, *, stress: bool) -> int:
+    """The beam that `best` answers need: without stress twice as many, for those that differ in nothing else are one."""
+    return max(beams, best if stress or best == 1 else 2 * best)
 
 
 def wilson(wrong: int, total: int) -> tuple[float, float]:

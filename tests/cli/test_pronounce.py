@@ -167,6 +167,7 @@ def test_eval_of_a_run(tiny, tmp_path):
     assert figures["words_per_second"] > 0
     bare = json.loads(qkv("eval", str(tiny), "--test-file", str(path), "--no-stress", "--best", "2", "--json"))
     assert (bare["wer"], bare["per"], bare["missing"], bare["stress"]) == (0.0, 0.0, 0.0, False)
+    assert (figures["beams"], bare["beams"]) == (1, 4)
 
 
 def test_eval_warns_where_only_one_side_has_stress(tiny, tmp_path):
