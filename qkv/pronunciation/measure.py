@@ -78,7 +78,7 @@ def measure(
 
 
 def width(beams: int, best: int, *, stress: bool) -> int:
-    """The beam that `best` answers need: without stress twice as many, for those that differ in nothing else are one."""
+    """The beam that `best` answers need: without stress twice as wide, for those that differ in it alone are one."""
     return max(beams, best if stress or best == 1 else 2 * best)
 
 
