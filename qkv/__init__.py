@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qkv.attention import attend as attend
     from qkv.attention import weights as weights
+    from qkv.pronunciation import pronounce as pronounce
 
 __version__ = "0.1.0"
 
-_HOMES = {"attend": "qkv.attention", "weights": "qkv.attention"}
+_HOMES = {"attend": "qkv.attention", "pronounce": "qkv.pronunciation", "weights": "qkv.attention"}
 _PACKAGES = (
     "attention",
     "cost",
@@ -27,10 +28,11 @@ _PACKAGES = (
     "models",
     "positions",
     "problems",
+    "pronunciation",
     "tasks",
     "train",
 )
-__all__ = ["attend", "weights"]
+__all__ = ["attend", "pronounce", "weights"]
 
 
 def __getattr__(name: str) -> Any:

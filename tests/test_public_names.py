@@ -11,7 +11,7 @@ import pytest
 import qkv
 
 PUBLIC = {
-    "qkv": "attend weights",
+    "qkv": "attend pronounce weights",
     "qkv.attention": "Additive Attention Case Elu FeatureMap KeyValues Linear Memory Result Scored Softmax State "
     "Taylor attend build check kinds parse register taylor_features weights",
     "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal Sizes T5 refuse register schemes",
@@ -21,7 +21,7 @@ PUBLIC = {
     "causal_pairs convolution count_multiplications crossing evaluate interpolate learned linear measure of recurrent "
     "verify write write_latex",
     "qkv.data": "Archive BadLine Buckets Labelled NoisySine Pair Pairs Points Recall Shuffled Vocabulary cmudict "
-    "member_of mnist pad part_of read_idx read_npz read_pairs read_pictures read_points shard xor",
+    "in_standard_test member_of mnist pad part_of read_idx read_npz read_pairs read_pictures read_points shard xor",
     "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",
     "qkv.metrics": "BiasVariance Draw ErrorRates PrecisionRecall Separation accuracy average_precision bias_variance "
     "closest confusion_matrix cosine damerau_levenshtein edit_distance error_rates jaccard precision_recall "
@@ -33,6 +33,8 @@ PUBLIC = {
     "EncoderDecoderConfig EncoderDecoderState Family Network NetworkConfig Perceptron PerceptronConfig "
     "Polynomial Recurrent RecurrentConfig RecurrentState families family logistic_regression softmax_regression",
     "qkv.problems": "AtLeast AtMost Markov Near Problem Solution draw fit meets problem problems",
+    "qkv.pronunciation": "Answer BadLine Dictionary Figures Network Pronouncer Pronunciation Source cmu_dictionary "
+    "from_ipa measure pack pronounce read_dictionary strip_stress to_ipa write_lexicon",
     "qkv.tasks": "ClassJob Config Digits Job Pairs Preset Pronounce RecallJob Search StringJob Strings Xor answer "
     "build configure jobs preset read_config register restore write",
 }

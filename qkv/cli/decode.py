@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qkv.cli import pronounce
 from qkv.cli.output import Json, print_json
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ TOGETHER = 1024
 
 
 def decode(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(help="A run folder, or pronounce: the pronouncer that comes with qkv.")],
     inputs: Annotated[
         list[str] | None, typer.Argument(metavar="[INPUT]...", help="Texts; lines of stdin without.")
     ] = None,
@@ -33,31 +34,58 @@ def decode(
     top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest that make up this share.")] = None,
     seed: Annotated[int, typer.Option(help="Of sampling.")] = 0,
+    dictionary: pronounce.Dictionary = None,
+    model: pronounce.Model = None,
+    model_only: pronounce.ModelOnly = False,
+    alphabet: pronounce.Alphabet = None,
+    stress: pronounce.Stress = True,
+    format_: pronounce.LexiconFormat = None,
     json: Json = False,
 ) -> None:
-    """Answer each input: `qkv decode runs/mine kubernetes`, `qkv decode runs/xor 0,1`, or a line of stdin each."""
-    from qkv import tasks
+    """Answer each input: `qkv decode runs/mine kubernetes`, `qkv decode runs/xor 0,1`, or a line of stdin each.
+
+    `qkv decode pronounce kubernetes` asks dictionaries first, then the model, and says which.
+    """
     from qkv.registry import unknown
 
     if search not in ("greedy", "beam", "sample"):
         raise unknown("search", search, ("greedy", "beam", "sample"))
-    _, job, model = tasks.restore(run)
-    if isinstance(job, tasks.ClassJob):
-        _classify(job, model, inputs or (line.rstrip("\n") for line in sys.stdin), best, json)
+    wishes = pronounce.Wishes(dictionary, model, model_only, alphabet, stress, format_)
+    if str(run) == pronounce.NAME:
+        if search == "sample":
+            raise ValueError("search must be greedy or beam for the pronouncer, got 'sample'")
+        pronounce.say(inputs, wishes, best=best, beams=1 if search == "greedy" else beams, as_json=json)
         return
-    if not isinstance(job, tasks.StringJob):
-        raise ValueError(f"{run} is a run of task {job.kind!r}, which has no texts to answer")
+    wishes.refuse(run)
     options = {"beams": max(beams, best), "best": best, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    records: list[dict[str, Any]] = []
-    for chunk in _chunks(inputs or (line.rstrip("\n") for line in sys.stdin)):
-        for text, found in zip(chunk, _answer(job, model, chunk, search, {**options, "seed": seed}), strict=True):
-            record = {"input": text, "answers": [_record(job, hypothesis) for hypothesis in found]}
-            records += [record] if json else _print(record, best)
+    records = _answer_all(run, inputs, search, {**options, "seed": seed}, quiet=json)
     if json:
         print_json(records)
 
 
-def _classify(job: "ClassJob", model: "nn.Module", inputs: Iterable[str], best: int, json: bool) -> None:
+def _answer_all(
+    run: Path, inputs: list[str] | None, search: str, options: dict[str, Any], *, quiet: bool
+) -> list[dict[str, Any]]:
+    """The answers of a run, printed as they come, or `quiet` and returned."""
+    from qkv import tasks
+
+    _, job, model = tasks.restore(run)
+    if isinstance(job, tasks.ClassJob):
+        texts = inputs or (line.rstrip("\n") for line in sys.stdin)
+        return _classify(job, model, texts, options["best"], quiet=quiet)
+    if not isinstance(job, tasks.StringJob):
+        raise ValueError(f"{run} is a run of task {job.kind!r}, which has no texts to answer")
+    records: list[dict[str, Any]] = []
+    for chunk in _chunks(inputs or (line.rstrip("\n") for line in sys.stdin)):
+        for text, found in zip(chunk, _answer(job, model, chunk, search, options), strict=True):
+            record = {"input": text, "answers": [_record(job, hypothesis) for hypothesis in found]}
+            records += [record] if quiet else _print(record, options["best"])
+    return records
+
+
+def _classify(
+    job: "ClassJob", model: "nn.Module", inputs: Iterable[str], best: int, *, quiet: bool
+) -> list[dict[str, Any]]:
     """The likeliest classes of each example, which is a text of its numbers."""
     import torch
 
@@ -68,9 +96,8 @@ def _classify(job: "ClassJob", model: "nn.Module", inputs: Iterable[str], best: 
             likeliest = probabilities.argsort(descending=True, stable=True)[:best].tolist()
             answers = [{"text": job.classes[c], "probability": float(probabilities[c])} for c in likeliest]
             record = {"input": text, "answers": answers}
-            records += [record] if json else _print(record, best)
-    if json:
-        print_json(records)
+            records += [record] if quiet else _print(record, best)
+    return records
 
 
 def _chunks(inputs: Iterable[str]) -> Iterator[list[str]]:

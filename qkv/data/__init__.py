@@ -22,4 +22,5 @@ from .points import Points as Points
 from .points import read_points as read_points
 from .points import xor as xor
 from .recall import Recall as Recall
+from .standard_test import in_standard_test as in_standard_test
 from .vocabulary import Vocabulary as Vocabulary

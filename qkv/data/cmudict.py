@@ -2,26 +2,23 @@
 
     abbott AE1 B AH0 T          (abate(2) ... is a further pronunciation of abate)
 
-The data file rides in a package whose code is not ours to run: it is found and read, and the package never imported.
+Where the file is found: qkv/cmudict_file.py.
 """
 
 import re
 from collections.abc import Iterator
 from hashlib import blake2b
 
+from qkv import cmudict_file
 from qkv.data.pairs import Pair
-from qkv.storage import package_member
-
-SHA256 = "81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22"
 
 _ENTRY = re.compile(r"(?P<word>[a-z'.-]+)(\(\d+\))? (?P<phones>[^#]+?)( #.*)?")
 
 
 def cmudict() -> dict[str, list[Pair]]:
     """The dictionary in its fixed parts "train", "valid" and "test": about 93, 2 and 5 % of the words."""
-    text = package_member("cmudict", "1.1.3", "cmudict/data/cmudict.dict", SHA256).read_text("utf-8")
     found: dict[str, dict[tuple[str, ...], None]] = {}
-    for word, phones in entries(text):
+    for word, phones in entries(cmudict_file.read_text()):
         found.setdefault(word, {})[phones] = None
     parts: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
     for word, targets in found.items():

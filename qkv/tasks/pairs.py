@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from qkv.data import Pair, Vocabulary, read_pairs
+from qkv.data import Pair, Vocabulary, in_standard_test, part_of, read_pairs
 from qkv.registry import unknown
 from qkv.storage import QkvError
 from qkv.tasks.base import Job, Preset, register
@@ -68,6 +68,9 @@ class StringOptions:
     """Training sources kept apart to choose on; at most a tenth."""
     strict: bool = False
     """Whether a bad line is an error instead of a count."""
+    exclude: str = ""
+    """Words kept out of training and choosing, in any case: `standard` (the 12,000 words of the standard CMUdict test
+    list), `held_out` (the test part of our own division), or both with a comma."""
 
 
 @dataclass(frozen=True)
@@ -143,12 +146,29 @@ def read_parts(given: StringOptions) -> tuple[Strings, tuple[str, ...]]:
     """The three parts of a training file and, if there is one, a test file; and a line about each bad line."""
     assert given.train_file is not None
     train, bad = _read(given.train_file, given)
+    train = leave_out(train, given.exclude)
     fit, valid = hold_out(train, min(given.held_out, len(train) // 10))
     parts = {"train": fit, "valid": valid or fit[:1]}
     if given.test_file is not None:
         parts["test"], more = _read(given.test_file, given)
         bad += more
     return Strings.build(parts), bad
+
+
+def leave_out(pairs: list[Pair], exclude: str) -> list[Pair]:
+    """The pairs whose sources are in none of the named lists."""
+    names = [name.strip() for name in exclude.split(",") if name.strip()]
+    for name in names:
+        if name not in _EXCLUDED:
+            raise unknown("list of words to exclude", name, _EXCLUDED)
+    tests = [_EXCLUDED[name] for name in names]
+    return [pair for pair in pairs if not any(test("".join(pair.source)) for test in tests)]
+
+
+_EXCLUDED: dict[str, Callable[[str], bool]] = {
+    "standard": in_standard_test,
+    "held_out": lambda word: part_of(word.lower()) == "test",
+}
 
 
 def _read(path: str, given: StringOptions) -> tuple[list[Pair], tuple[str, ...]]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from qkv.data import cmudict
 from qkv.tasks.base import register
-from qkv.tasks.pairs import StringJob, parse_options, read_parts
+from qkv.tasks.pairs import StringJob, leave_out, parse_options, read_parts
 from qkv.tasks.strings import Strings
 
 
@@ -14,9 +14,15 @@ class Pronounce(StringJob):
 
     @classmethod
     def load(cls, options: dict[str, Any]) -> "Pronounce":
-        """CMUdict with its fixed held-out parts, unless a training file is given."""
+        """CMUdict with its fixed held-out parts, unless a training file is given.
+
+        `exclude="standard"` keeps the words of the standard test list out of training as well: what is shipped must
+        be measurable on them.
+        """
         given = parse_options(options)
         if given.train_file is None:
-            return cls(Strings.build(cmudict()), given)
+            parts = cmudict()
+            kept = {name: leave_out(parts[name], given.exclude) for name in ("train", "valid")}
+            return cls(Strings.build({**parts, **kept}), given)
         strings, bad_lines = read_parts(given)
         return cls(strings, given, bad_lines)

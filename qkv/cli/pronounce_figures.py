@@ -1,0 +1,87 @@
+"""`qkv eval` of a pronouncer: words wrong with their interval, phones wrong, words a second, of the model alone."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qkv.cli.output import console, print_json
+from qkv.cli.pronounce import NAME
+
+if TYPE_CHECKING:
+    from qkv.data import Pair
+    from qkv.pronunciation import Figures, Network
+
+
+def is_pronouncer(run: Path) -> bool:
+    """Whether this names the bundled model or a run of task pronounce."""
+    from qkv import tasks
+    from qkv.train import Run
+
+    return str(run) == NAME or tasks.read_config(Run(run)).task == NAME
+
+
+def print_measured(run: Path, split: str, test_file: str | None, options: dict[str, Any], as_json: bool) -> None:
+    """Measure on a part of the run's own data or on a file, and print."""
+    from qkv import tasks
+    from qkv.pronunciation import Network, measure
+    from qkv.pronunciation.bundled import model_folder
+    from qkv.pronunciation.measure import width
+    from qkv.train import Run
+
+    folder = model_folder() if str(run) == NAME else run
+    config, network = tasks.read_config(Run(folder)), Network.open(folder)
+    pairs = _read(test_file) if test_file is not None else _part(tasks.jobs[config.task].load(config.data), split)
+    _warn_of_stress(network, pairs, options["stress"])
+    options = {**options, "beams": width(options["beams"], options["best"], stress=options["stress"])}
+    figures = measure(network, pairs, **options)
+    of = {"run": str(run), "split": test_file or split, "seed": config.train.seed}
+    if as_json:
+        print_json({**asdict(figures), **options, **of})
+    else:
+        console().print(_sentence(figures, options, config.train.seed), soft_wrap=True, markup=False)
+
+
+def _read(path: str) -> "Sequence[Pair]":
+    from qkv.data import read_pairs
+
+    found = read_pairs(path)
+    for line in found.bad[:5]:
+        sys.stderr.write(f"qkv: left out: {path}:{line.number}: {line.reason}\n")
+    if len(found.bad) > 5:
+        sys.stderr.write(f"qkv: {len(found.bad):,} bad lines in all\n")
+    return found.pairs
+
+
+def _part(job: Any, split: str) -> "Sequence[Pair]":
+    from qkv.storage import QkvError
+
+    if not job.strings.parts.get(split):
+        raise QkvError(f"there are no {split} pairs; give a file with --test-file")
+    return job.strings.parts[split]
+
+
+def _warn_of_stress(network: "Network", pairs: "Sequence[Pair]", stress: bool) -> None:
+    """A model that writes stress is wrong on every word of a list that has none."""
+    written = any(token[-1].isdigit() for token in network.job.strings.targets.tokens)
+    given = any(phone[-1].isdigit() for pair in pairs for target in pair.targets for phone in target)
+    if stress and written != given:
+        one, other = (
+            ("model writes stress", "references have none")
+            if written
+            else ("references have stress", "model writes none")
+        )
+        sys.stderr.write(f"qkv: the {one} and the {other}, so hardly a word can be right; give --no-stress\n")
+
+
+def _sentence(figures: "Figures", options: dict[str, Any], seed: int) -> str:
+    best = options["best"]
+    among = f", right one not among the first {best}: {figures.missing:.2%}" if best > 1 else ""
+    refused = f", {figures.refused} words could not be taken and count as wrong" if figures.refused else ""
+    return (
+        f"{figures.words:,} words, model alone, {'with' if options['stress'] else 'no'} stress, closest reference, "
+        f"{'greedy' if options['beams'] == 1 else 'beam ' + str(options['beams'])}, trained with seed {seed}\n"
+        f"words wrong {figures.wer:.2%} (95 % interval {figures.wer_low:.2%} to {figures.wer_high:.2%}), "
+        f"phones wrong {figures.per:.2%}, {figures.words_per_second:,.0f} words/s{among}{refused}"
+    )

@@ -1,0 +1,52 @@
+"""The model that comes with the package: config.json, vocabulary.json and model.safetensors, listed in MANIFEST.json.
+
+It is a run folder without the traces of its training, so everything that takes a run takes it.
+"""
+
+from pathlib import Path
+
+from qkv.storage import QkvError, open_file, save_folder, verify_folder
+
+FOLDER = Path(__file__).with_name("model")
+FILES = ("config.json", "vocabulary.json", "model.safetensors")
+NAME = "pronounce"
+"""What the command line calls it."""
+
+MISSING = (
+    "no model is bundled yet; train one with `qkv train pronounce --run runs/mine` and name its folder: "
+    "`qkv decode pronounce --model runs/mine`, `qkv eval runs/mine`, Pronouncer(model='runs/mine')"
+)
+
+
+def model_folder(named: Path | str | None = None) -> Path:
+    """The run folder to take a model from: the named one, or the bundled one, which must be as it was packed."""
+    if named is not None:
+        if not Path(named).is_dir():
+            raise QkvError(f"there is no run folder {named} to take a model from")
+        return Path(named)
+    if not FOLDER.is_dir():
+        raise QkvError(MISSING)
+    verify_folder(FOLDER)
+    return FOLDER
+
+
+def pack(run: Path | str, folder: Path | str = FOLDER, *, half: bool = False, card: Path | str | None = None) -> None:
+    """Make the bundled model of a run: its three files and their manifest; all or nothing.
+
+    With `half` its numbers are written in 16 bits, half the size; they are 32 bits again when it is loaded. A model
+    card goes with it as README.md.
+    """
+    sources = {name: Path(run) / name for name in FILES}
+    contents = {}
+    for name, path in (sources if card is None else {**sources, "README.md": Path(card)}).items():
+        with open_file(path) as file:
+            contents[name] = file.read()
+    if half:
+        contents["model.safetensors"] = _halve(contents["model.safetensors"])
+    save_folder(Path(folder), contents)
+
+
+def _halve(weights: bytes) -> bytes:
+    from safetensors.torch import load, save
+
+    return save({name: x.half() if x.is_floating_point() else x for name, x in load(weights).items()})

@@ -1,0 +1,81 @@
+"""A trained model that says words: its letters, its phones, its n-best lists. Torch is loaded when one is opened."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qkv.pronunciation.answer import Pronunciation
+from qkv.storage import QkvError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from qkv.decode import Hypothesis
+    from qkv.tasks import StringJob
+
+BATCH = 256
+"""Words of like length that are decoded together."""
+
+
+class Network:
+    """The model of a run folder, alone: no dictionary stands before it."""
+
+    def __init__(self, model: "nn.Module", job: "StringJob"):
+        self.model = model
+        self.job = job
+        self._letters = set(job.strings.sources.tokens)
+
+    @classmethod
+    def open(cls, folder: Path | str) -> "Network":
+        """The model of a run of task `pronounce`, or of any task from letters to phones."""
+        from qkv import tasks
+
+        _, job, model = tasks.restore(Path(folder))
+        if (
+            not isinstance(job, tasks.StringJob)
+            or job.settings.source != "characters"
+            or job.settings.target != "words"
+        ):
+            raise QkvError(f"a run of task {job.kind!r} with these settings does not go from letters to phones", folder)
+        return cls(model.eval(), job)
+
+    @property
+    def longest(self) -> int:
+        """The most letters a word may have."""
+        return int(self.model.config.max_length)  # type: ignore[union-attr, arg-type]
+
+    def knows(self, word: str) -> bool:
+        """Whether the model has seen each letter, in this or the other case."""
+        return all(self._letter(letter) in self._letters for letter in word)
+
+    def refuse(self, word: str) -> str | None:
+        """Why the model cannot say this word; None if it can."""
+        if len(word) > self.longest:
+            return f"it has {len(word):,} letters, and the model takes {self.longest}"
+        strange = sorted({letter for letter in word if self._letter(letter) not in self._letters})
+        shown = ", ".join(map(repr, strange[:5])) + (", ..." if len(strange) > 5 else "")
+        return f"it has {shown}, which the model has never seen" if strange or not word else None
+
+    def say(
+        self, words: Sequence[str], best: int = 1, beams: int = 1, length_power: float = 0.0
+    ) -> list[tuple[Pronunciation, ...]]:
+        """The best few ways to say each word, in its order; those of like length are decoded together."""
+        from qkv.tasks import Search, answer
+
+        search = Search(beams=max(beams, best), best=best, length_power=length_power)
+        sources = [[self._letter(letter) for letter in word] for word in words]
+        found = answer(self.model, self.job.strings, sources, search, BATCH)
+        return [self._write(hypotheses) for hypotheses in found]
+
+    def _write(self, hypotheses: "list[Hypothesis]") -> tuple[Pronunciation, ...]:
+        """In the order of the search, without one that has no phones."""
+        decode = self.job.strings.targets.decode
+        ways = (Pronunciation(tuple(decode(one.tokens)), math.exp(one.log_probability)) for one in hypotheses)
+        return tuple(way for way in ways if way.phones)
+
+    def _letter(self, letter: str) -> str:
+        """A letter that was only ever seen in the other case is taken as that."""
+        if letter in self._letters:
+            return letter
+        return next((other for other in (letter.lower(), letter.upper()) if other in self._letters), letter)

@@ -1,0 +1,43 @@
+"""A model that is trained in seconds: words of six letters' sounds, each letter said by itself."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from qkv import tasks
+from qkv.train import Loop, Machine, create
+
+SOUNDS = {"b": "B", "d": "D", "k": "K", "a": "AE1", "e": "EH0", "o": "OW2"}
+
+
+def spoken(word):
+    """What is right for a word of these letters."""
+    return tuple(SOUNDS[letter] for letter in word)
+
+
+def made_up(length):
+    return ["".join(letters) for letters in product(SOUNDS, repeat=length)]
+
+
+def train_tiny(folder: Path, task: str = "pronounce") -> Path:
+    words = [*made_up(1), *made_up(2), *made_up(3)]
+    file = folder / "words.tsv"
+    file.write_text("".join(f"{word}\t{' '.join(spoken(word))}\n" for word in words))
+    model = {"dim": 48, "max_length": 24}
+    train = {"steps": 150, "batch_size": 64, "every": 150, "warmup": 10, "average": 0.9, "learning_rate": 1e-2}
+    data = {"train_file": str(file), "held_out": 5}
+    changes = {"model": model, "train": {**train, "smoothing": 0.0}, "data": data}
+    config = tasks.configure(task, tasks.preset(task, "recurrent"), changes)
+    job = tasks.jobs[task].load(config.data)
+    run = create(folder / "run")
+    tasks.write(run, config, job)
+    net = tasks.build(config, job)
+    Loop(job.task(net, config.train), config.train, run, Machine(), lambda record: None).train()
+    return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """The run folder."""
+    return train_tiny(tmp_path_factory.mktemp("tiny"))

@@ -1,0 +1,65 @@
+import json
+
+import pytest
+
+from qkv.pronunciation import Network, Pronouncer, bundled, pack
+from qkv.pronunciation.bundled import model_folder
+from qkv.storage import QkvError
+from tests.pronunciation.conftest import made_up, spoken
+
+
+@pytest.fixture
+def folder(tiny, tmp_path, monkeypatch):
+    """The tiny model in the place of the bundled one."""
+    place = tmp_path / "model"
+    pack(tiny, place)
+    monkeypatch.setattr(bundled, "FOLDER", place)
+    return place
+
+
+def test_it_is_the_three_files_and_their_manifest(folder):
+    assert {path.name for path in folder.iterdir()} == {*bundled.FILES, "MANIFEST.json"}
+    assert set(json.loads((folder / "MANIFEST.json").read_text())["files"]) == set(bundled.FILES)
+
+
+def test_it_is_found_and_answers(folder):
+    assert Pronouncer(model_only=True).word("kod").best[0].phones == spoken("kod")
+
+
+def test_half_the_size_and_the_same_answers(tiny, tmp_path):
+    (tmp_path / "card.md").write_text("what it is")
+    pack(tiny, tmp_path / "half", half=True, card=tmp_path / "card.md")
+    assert (tmp_path / "half" / "README.md").read_text() == "what it is"
+    whole, half = ((place / "model.safetensors").stat().st_size for place in (tiny, tmp_path / "half"))
+    assert half < 0.6 * whole
+    network = Network.open(tmp_path / "half")
+    words = made_up(3)
+    assert [ways[0].phones for ways in network.say(words)] == [spoken(word) for word in words]
+    assert {str(parameter.dtype) for parameter in network.model.parameters()} == {"torch.float32"}
+
+
+def test_a_damaged_one_is_refused(folder):
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(QkvError, match="model.safetensors is damaged"):
+        model_folder()
+    with pytest.raises(QkvError, match="model.safetensors is damaged"):
+        Pronouncer(model_only=True).word("kod")
+
+
+def test_a_run_that_is_not_done_cannot_be_packed(tmp_path):
+    (tmp_path / "run").mkdir()
+    with pytest.raises(QkvError, match="there is no file config.json"):
+        pack(tmp_path / "run", tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_run_of_something_else_is_refused(tiny, tmp_path):
+    pack(tiny, tmp_path / "other")
+    config = json.loads((tmp_path / "other" / "config.json").read_text())
+    config["data"]["target"] = "characters"
+    (tmp_path / "other" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(QkvError, match="does not go from letters to phones"):
+        Network.open(tmp_path / "other")
