@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qkv.attention import attend as attend
     from qkv.attention import weights as weights
+    from qkv.web import look as look
 
 __version__ = "0.1.0"
 
-_HOMES = {"attend": "qkv.attention", "weights": "qkv.attention"}
+_HOMES = {"attend": "qkv.attention", "look": "qkv.web", "weights": "qkv.attention"}
 _PACKAGES = (
     "attention",
     "cost",
@@ -28,8 +29,9 @@ _PACKAGES = (
     "positions",
     "tasks",
     "train",
+    "web",
 )
-__all__ = ["attend", "weights"]
+__all__ = ["attend", "look", "weights"]
 
 
 def __getattr__(name: str) -> Any:

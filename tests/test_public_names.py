@@ -11,7 +11,7 @@ import pytest
 import qkv
 
 PUBLIC = {
-    "qkv": "attend weights",
+    "qkv": "attend look weights",
     "qkv.attention": "Additive Attention Case Elu FeatureMap KeyValues Linear Memory Result Scored Softmax State "
     "Taylor attend build check kinds parse register taylor_features weights",
     "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal Sizes T5 refuse register schemes",
@@ -21,13 +21,14 @@ PUBLIC = {
     "qkv.data": "BadLine Buckets Pair Pairs Recall Vocabulary cmudict pad part_of read_pairs shard",
     "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",
     "qkv.metrics": "ErrorRates closest cosine damerau_levenshtein edit_distance error_rates jaccard",
-    "qkv.explain": "Alignment Call alignment watch",
+    "qkv.explain": "Alignment Call Look Site Summary alignment observe sites summarise watch",
     "qkv.draw": "Answer Axis Example Panel Picture Report Series alignment_panels curves heatmaps rectangles report "
     "smooth thin",
     "qkv.models": "Decoder DecoderConfig DecoderState EncoderDecoder EncoderDecoderConfig EncoderDecoderState Family "
     "Recurrent RecurrentConfig RecurrentState families family",
     "qkv.tasks": "Config Job Pairs Preset Pronounce RecallJob Search StringJob Strings answer build configure jobs "
     "preset read_config register restore write",
+    "qkv.web": "View look",
 }
 
 

@@ -14,6 +14,8 @@ from qkv.cli.compare import compare
 from qkv.cli.decode import decode
 from qkv.cli.eval import evaluate
 from qkv.cli.list import list_registered
+from qkv.cli.look import look
+from qkv.cli.serve import serve
 from qkv.cli.train import train
 from qkv.storage import QkvError
 
@@ -30,6 +32,8 @@ app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("decode")(decode)
 app.command("compare")(compare)
+app.command("look")(look)
+app.command("serve")(serve)
 app.add_typer(bench, name="bench")
 
 

@@ -2,5 +2,11 @@
 
 from .alignment import Alignment as Alignment
 from .alignment import alignment as alignment
+from .passes import Look as Look
+from .passes import Site as Site
+from .passes import observe as observe
+from .passes import sites as sites
+from .summary import Summary as Summary
+from .summary import summarise as summarise
 from .watch import Call as Call
 from .watch import watch as watch
