@@ -74,7 +74,7 @@ async function drawSide(scene) {
   const sort = h("select", { id: "sort", "data-focus": "sort", onchange: () => choose({ sort: sort.value }) },
     SORTS.map(([value, text]) => h("option", { value }, text)));
   sort.value = now().sort ?? "";
-  context.side(h("section", { class: "card" }, h("h3", {}, "All heads"),
+  context.side(() => h("section", { class: "card" }, h("h3", {}, "All heads"),
     h("div", { class: "field" }, h("label", { for: "sort" }, "Order by"), sort), built.box,
     h("button", { type: "button", "data-focus": "mean", "aria-pressed": String(scene.head === -1), onclick: () => choose({ place: scene.place, head: scene.head === -1 ? 0 : -1 }) }, `mean of ${scene.spot.name}`)));
 }
@@ -102,7 +102,7 @@ function thumbnails(overview, { shapes, summaries }, bytes) {
     const words = `${one.name}, head ${one.head + 1}`;
     const button = h("button", {
       type: "button", title: `${words}: entropy ${digits(one.summary.entropy, 2)} bits, previous ${digits(one.summary.previous, 2)}, first ${digits(one.summary.first, 2)}, itself ${digits(one.summary.itself, 2)}`,
-      "aria-label": words, "data-place": one.place, "data-head": one.head,
+      "aria-label": words, "data-place": one.place, "data-head": one.head, "data-focus": `head ${one.place} ${one.head}`,
       onclick: () => choose({ place: one.place, head: one.head, row: now().row, column: undefined }),
     }, one.canvas, sort && h("span", { class: "value" }, digits(one.summary[sort], 2)));
     if (fresh) button.style.gridColumnStart = "1";

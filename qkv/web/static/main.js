@@ -18,18 +18,18 @@ const context = {
   question: () => (about.text === null || saved ? {} : { text: now().text ?? about.text, answer: now().answer ?? "" }),
   about: () => about,
   width: () => Math.max(260, at("main").clientWidth - 30),
-  side: (...cards) => render(at("side"), about.text === null ? null : inputCard(), ...cards),
+  side: (make) => render(at("side"), about.text === null ? null : inputCard(), make),
   main: drawMain,
   explain: drawExplain,
   checks: drawStrip,
   saved,
 };
 
-/** Replace what a box holds; whoever had the focus gets it back. */
+/** Replace what a box holds; whoever had the focus gets it back. A function is called when the old is still there. */
 function render(box, ...children) {
   const focus = box.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
   const [start, end] = focus === "text" ? [document.activeElement.selectionStart, document.activeElement.selectionEnd] : [];
-  box.replaceChildren(...children.flat().filter(Boolean));
+  box.replaceChildren(...children.map((child) => (typeof child === "function" ? child() : child)).flat().filter(Boolean));
   const again = focus && box.querySelector(`[data-focus="${CSS.escape(focus)}"]`);
   again?.focus({ preventScroll: true });
   if (again && start !== undefined) again.setSelectionRange?.(start, end);
@@ -114,7 +114,9 @@ async function show() {
   } catch (error) {
     if (mine === turn) showError(error);
   }
-  if (mine === turn) at("main").setAttribute("aria-busy", "false");
+  if (mine !== turn) return;
+  at("main").setAttribute("aria-busy", "false");
+  at("main").dataset.drawn = String(mine);
 }
 
 function showError(error) {
