@@ -149,21 +149,21 @@ def test_by_keyboard_alone(browser, server):
         page.keyboard.press("ArrowLeft")
         page.keyboard.press("Enter")
         page.wait_for_selector("h2:text-is('cross 1, head 1')")
-        page.evaluate("document.querySelector('[data-focus=map]').focus()")
-        page.keyboard.press("ArrowDown")
-        page.keyboard.press("ArrowRight")
-        settle(page)
-        assert page.evaluate("document.activeElement.dataset.focus") == "map"
-        assert "row=1" in page.url
-        page.keyboard.press("p")
-        page.keyboard.press("ArrowDown")
-        page.keyboard.press("p")
-        settle(page)
-        assert page.locator("#summed").count() == 1
         page.keyboard.press("[")
         page.wait_for_selector("h2:text-is('decoder 2, head 1')")
         page.keyboard.press("}")
         page.wait_for_selector("h2:text-is('decoder 2, head 2')")
+        for before in ("decoder 1", "encoder 2"):
+            page.keyboard.press("[")
+            page.wait_for_selector(f"h2:text-is('{before}, head 2')")
+        page.evaluate("document.querySelector('[data-focus=map]').focus()")
+        for key in ("ArrowDown", "p", "ArrowDown", "ArrowRight", "p"):
+            page.keyboard.press(key)
+            settle(page)
+        assert page.evaluate("document.activeElement.dataset.focus") == "map"
+        assert "row=2" in page.url
+        assert "rows=1.2" in page.url
+        assert page.locator("#summed").count() == 1
         page.keyboard.press("t")
         page.wait_for_selector("table")
         page.keyboard.press("?")

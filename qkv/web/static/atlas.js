@@ -178,7 +178,7 @@ function drawText(scene) {
 
 /** The rows with this one added, or taken away if it was there. */
 function toggled(scene, i) {
-  const rows = new Set(now().rows ? scene.rows : [scene.row]);
+  const rows = new Set(now().rows ? scene.rows : i === scene.row ? [] : [scene.row]);
   if (rows.has(i)) rows.delete(i);
   else rows.add(i);
   return [...rows].sort((a, b) => a - b).join(".");
