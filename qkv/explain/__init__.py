@@ -2,6 +2,11 @@
 
 from .alignment import Alignment as Alignment
 from .alignment import alignment as alignment
+from .copying import Copying as Copying
+from .copying import copying as copying
+from .implied import Implied as Implied
+from .implied import OrderError as OrderError
+from .implied import compare_kinds as compare_kinds
 from .passes import Look as Look
 from .passes import Site as Site
 from .passes import observe as observe

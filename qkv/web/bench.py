@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +16,7 @@ from qkv.explain import observe
 from qkv.registry import unknown
 from qkv.storage import QkvError
 from qkv.train import Run
-from qkv.web import atlas
+from qkv.web import atlas, beside
 from qkv.web.asking import text_of
 from qkv.web.packing import Answer
 from qkv.web.reading import Sequence, answer_greedily, example, read_source, read_target
@@ -49,6 +49,13 @@ class Bench(ABC):
             "head": lambda asked: atlas.head_map(self.scene(asked), asked),
         }
 
+    def questions(self, asked: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """All that a page saved at this input should hold the answers to."""
+        yield from (("about", {}), ("overview", {}), ("thumbnails", {}))
+        for number, place in enumerate(self.scene(asked).places):
+            for head in range(-1, place.heads):
+                yield "head", {"place": number, "head": head}
+
     def answer(self, name: str, asked: Mapping[str, Any]) -> Answer:
         """The answer, or a ValueError in words; `seconds` says how long it took."""
         handlers = self.handlers()
@@ -62,7 +69,7 @@ class Bench(ABC):
 class RunBench(Bench):
     """A trained run."""
 
-    screens = ("atlas",)
+    screens = ("atlas", "beside")
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -88,6 +95,26 @@ class RunBench(Bench):
             "text": example(self.job),
             "writes": isinstance(self.job, tasks.StringJob),
         }
+
+    def handlers(self) -> dict[str, Handler]:
+        """Also what needs a model."""
+        return {
+            **super().handlers(),
+            "kinds": lambda asked: Answer({"kinds": beside.offered()}),
+            "beside": lambda asked: beside.beside(self.scene(asked), asked),
+            "copying": beside.copying_at,
+        }
+
+    def questions(self, asked: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Also the kinds beside softmax, those whose states are small."""
+        yield from super().questions(asked)
+        kinds = [kind for kind in beside.offered() if kind != "taylor(order=4)"]
+        yield "kinds", {}
+        for kind in ("softmax", *kinds):
+            yield "copying", {"kind": kind}
+        for number, place in enumerate(self.scene(asked).places):
+            for head in range(place.heads):
+                yield from (("beside", {"place": number, "head": head, "kind": kind}) for kind in kinds)
 
     def scene(self, asked: Mapping[str, Any]) -> ModelScene:
         """A pass of the model over the text; its target is the `answer` asked about, or what it writes itself."""

@@ -1,9 +1,8 @@
 """A page to keep: what `qkv look` writes, and what a notebook shows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from qkv.storage import write_atomic
 from qkv.web.bench import Bench, RunBench
@@ -46,7 +45,7 @@ class View:
         """Every answer that the page can ask for without a server."""
         size = 0
         answers: dict[str, bytes] = {}
-        for name, asked in self._questions():
+        for name, asked in self.bench.questions(self.asked):
             found = self.bench.answer(name, {**self.asked, **asked})
             if name == "about":
                 found.record.update(self.asked)
@@ -58,12 +57,6 @@ class View:
                     "look at a shorter text or at fewer layers, or use `qkv serve`, which sends one head at a time"
                 )
         return answers
-
-    def _questions(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        yield from (("about", {}), ("overview", {}), ("thumbnails", {}))
-        for number, place in enumerate(self.bench.scene(self.asked).places):
-            for head in range(-1, place.heads):
-                yield "head", {"place": number, "head": head}
 
 
 def look(

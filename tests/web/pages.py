@@ -47,7 +47,7 @@ def number(page, selector):
 def download(page, label):
     """The name and bytes of what a button saves."""
     with page.expect_download() as waiting:
-        page.get_by_role("button", name=label).click()
+        page.get_by_role("button", name=label).first.click()
     return waiting.value.suggested_filename, waiting.value.path().read_bytes()
 
 

@@ -37,6 +37,17 @@ def test_a_saved_page_is_the_same_page(browser, server, page_file):
     assert "data:image/png;base64," in seen[0][0]
 
 
+def test_a_saved_page_holds_every_screen(browser, server, page_file):
+    place = {"screen": "beside", "place": 1, "head": 2, "row": 1, "column": 0, "table": 1, "kind": "elu", "quarters": 7}
+    seen = []
+    for address, options in ((server.address, {}), (page_file.as_uri(), {"offline": True})):
+        with opened(browser, address, **options) as page:
+            go(page, **place, **({"text": TEXT} if not options else {}))
+            seen.append(page.locator("table").all_inner_texts())
+    assert len(seen[0]) == 4
+    assert seen[0] == seen[1]
+
+
 def test_a_saved_page_says_what_it_does_not_hold(browser, page_file):
     with opened(browser, page_file.as_uri(), offline=True) as page:
         assert "qkv serve" in page.inner_text("#side")
@@ -116,7 +127,7 @@ def test_hostile_tokens_insert_nothing(browser, tmp_path):
                 "document.querySelectorAll('body img, iframe, object, embed, body style, [onerror], [onload]').length"
             )
             assert strange == 0
-            assert page.evaluate("document.querySelectorAll('script').length") == 6 + 2
+            assert page.locator("script").count() == 6 + 2
 
 
 def test_hostile_texts_as_input(browser, server):

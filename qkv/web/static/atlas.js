@@ -130,16 +130,11 @@ function drawMain(scene) {
   const readout = h("div", { class: "readout", id: "readout" });
   const picture = { map: drawMap, arcs: drawArcs, text: drawText }[mode](scene, readout);
   tell(scene, readout, scene.row, scene.column);
-  const name = `${spot.name} ${who}`.replace(/[^a-z0-9]+/gi, "-");
-  const takeaway = { name, svg: () => picture.svg, rows: () => csvRows(scene, picture), python: () => python(scene) };
   context.main({
     title: `${spot.name}, ${who}`,
     subtitle: `${spot.kind} attention, ${whole(matrix.rows)} × ${whole(matrix.columns)}`,
-    controls: [
-      choice("Picture", [["map", "map"], ["arcs", "arcs"], ["text", "text"]], mode, (value) => choose({ mode: value })),
-      picture.controls,
-    ],
-    picture: picture.svg, readout, takeaway, table: () => twin(scene, picture.view),
+    before: h("div", { class: "choices" }, choice("Picture", [["map", "map"], ["arcs", "arcs"], ["text", "text"]], mode, (value) => choose({ mode: value })), picture.controls),
+    svg: picture.svg, after: readout, name: `${spot.name} ${who}`, rows: () => csvRows(scene, picture), python: () => python(scene), table: () => twin(scene),
   });
   explain(scene);
 }
@@ -255,9 +250,9 @@ function explain(scene) {
   const a = () => sub("a", "i", "j");
   const lines = [];
   if (law && spot.averages) {
-    const s = sub("s", "i", "j");
-    lines.push([a(), "=", over(row(...law(s)), row(sum("n"), ...law(sub("s", "i", "n"))))]);
-  } else if (law) lines.push([a(), "=", ...law(sub("s", "i", "j"))]);
+    const s = (last) => () => sub("s", "i", last);
+    lines.push([a(), "=", over(row(...law(s("j"))), row(sum("n"), ...law(s("n"))))]);
+  } else if (law) lines.push([a(), "=", ...law(() => sub("s", "i", "j"))]);
   if (value !== null) lines.push([sub("s", "i", "j"), "=", over(row(sub("q", "i"), "·", sub("k", "j")), root("d")), "=", digits(value)]);
   lines.push([a(), "=", digits(weight)]);
   context.explain({

@@ -76,12 +76,12 @@ export function slider(name, { value, low, high, text, change }) {
     min: low,
     max: high,
     "aria-label": name,
-    value,
+    "data-focus": name,
     oninput: () => {
       output.textContent = text(Number(input.value));
       change(Number(input.value));
     },
   });
   input.value = value;
-  return h("div", { class: "field" }, h("label", {}, name, " ", output), input);
+  return h("div", { class: "field" }, h("span", { class: "label" }, name, " ", output), input);
 }

@@ -70,7 +70,7 @@ async function copy(text, button) {
 /** Buttons for a picture {name, svg(), rows(), python()}; `table` switches its twin on and off. */
 export function exportButtons(picture, table) {
   const button = (text, label, act) =>
-    h("button", { type: "button", "aria-label": label, "data-focus": label, onclick: (event) => act(event.currentTarget) }, text);
+    h("button", { type: "button", "aria-label": label, "data-focus": `${label} ${picture.name}`, onclick: (event) => act(event.currentTarget) }, text);
   const toggle = button("table", "Show as a table", table.toggle);
   toggle.setAttribute("aria-pressed", String(table.on));
   return h("div", { class: "choices", role: "group", "aria-label": "Take it away" },

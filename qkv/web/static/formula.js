@@ -24,11 +24,11 @@ export function formula(...lines) {
   return math;
 }
 
-/** How a kind makes an unnormalised weight of a score x, as parts of a formula. */
+/** How a kind makes an unnormalised weight of a score, as parts of a formula; x() makes the score's symbol. */
 export const LAWS = {
-  softmax: (x) => ["exp", row("(", x, ")")],
-  additive: (x) => ["exp", row("(", x, ")")],
-  taylor: (x) => ["1", "+", x, "+", over(power(x, "2"), "2")],
-  linear: (x) => [x],
+  softmax: (x) => ["exp", row("(", x(), ")")],
+  additive: (x) => ["exp", row("(", x(), ")")],
+  taylor: (x) => ["1", "+", x(), "+", over(power(x(), "2"), "2")],
+  linear: (x) => [x()],
   elu: () => ["φ", row("(", sub("q", "i"), ")"), "·", "φ", row("(", sub("k", "j"), ")")],
 };

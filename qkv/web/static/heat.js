@@ -49,7 +49,7 @@ export function largestOf(data) {
 }
 
 /** Which part is drawn: all of it, or a window of `size` tokens around a cell. */
-export function viewOf(rows, columns, zoom, row, column) {
+export function viewOf(rows, columns, zoom = 0, row = 0, column = 0) {
   const span = (count, at) => {
     const size = zoom ? Math.min(zoom, count) : count;
     return [Math.max(0, Math.min(at - Math.floor(size / 2), count - size)), size];
@@ -61,7 +61,7 @@ export function viewOf(rows, columns, zoom, row, column) {
 
 /**
  * The picture of a matrix {data, rows, columns, rowLabels, columnLabels}.
- * options: view, width (to fit in), title, rowTitle, columnTitle, signed, causal, largest, pick(i, j, event), hover(i, j).
+ * options: view, width (to fit in), title, rowTitle, columnTitle, signed, causal, largest, bare (no row labels), pick(i, j, event), hover(i, j).
  * Returns {svg, mark(i, j)}.
  */
 export function heat(matrix, options) {
@@ -83,7 +83,7 @@ export function heat(matrix, options) {
   });
   svg.append(
     s("text", { x: box.left, y: 14, class: "axis" }, options.columnTitle),
-    s("text", { x: 11, y: box.top, class: "axis", transform: `rotate(-90 11 ${box.top})`, "text-anchor": "end" }, options.rowTitle),
+    options.bare ? "" : s("text", { x: 11, y: box.top, class: "axis", transform: `rotate(-90 11 ${box.top})`, "text-anchor": "end" }, options.rowTitle),
     s("image", {
       x: box.left, y: box.top, width: box.across, height: box.down, preserveAspectRatio: "none",
       "image-rendering": "pixelated", href: image(parts, largest, options.signed).toDataURL(),
@@ -102,7 +102,7 @@ function measure(matrix, view, options) {
     for (let n = from; n < from + count; n++) most = Math.max(most, [...shown(names[n])].length);
     return most;
   };
-  const left = 26 + 7.6 * longest(matrix.rowLabels, view.top, view.rows);
+  const left = options.bare ? 6 : (options.rowTitle ? 26 : 10) + 7.6 * longest(matrix.rowLabels, view.top, view.rows);
   const letters = longest(matrix.columnLabels, view.left, view.columns);
   const room = Math.max(120, options.width - left - 4);
   const upright = 7.6 * letters < Math.min(LARGEST_CELL, room / view.columns) - 2;
@@ -110,8 +110,8 @@ function measure(matrix, view, options) {
   let [cellWidth, cellHeight] = [Math.min(LARGEST_CELL, room / view.columns), Math.min(LARGEST_CELL, 560 / view.rows)];
   if (view.rows === view.columns) cellWidth = cellHeight = Math.min(LARGEST_CELL, room / view.columns, 640 / view.rows);
   const [across, down] = [cellWidth * view.columns, cellHeight * view.rows];
-  const width = Math.max(left + across + 4, Math.min(options.width, 300));
-  return { left, top, across, down, cellWidth, cellHeight, upright, width };
+  const width = Math.max(left + across + 4, Math.min(options.width, left + 210));
+  return { left, top, across, down, cellWidth, cellHeight, upright, width, bare: options.bare };
 }
 
 function labels(matrix, view, box) {
@@ -119,7 +119,7 @@ function labels(matrix, view, box) {
   const every = [Math.ceil(12 / box.cellHeight), Math.ceil(12 / box.cellWidth)];
   for (let i = 0; i < view.rows; i += every[0]) {
     const y = box.top + (i + 0.5) * box.cellHeight + 4;
-    group.append(s("text", { x: box.left - 6, y, "text-anchor": "end", class: "label" }, shown(matrix.rowLabels[view.top + i])));
+    if (!box.bare) group.append(s("text", { x: box.left - 6, y, "text-anchor": "end", class: "label" }, shown(matrix.rowLabels[view.top + i])));
   }
   for (let j = 0; j < view.columns; j += every[1]) {
     const x = box.left + (j + 0.5) * box.cellWidth + (box.upright ? 0 : 4);
@@ -151,12 +151,13 @@ function legend(box, largest, signed, words) {
   const id = `scale-${++patterns}`;
   const colours = stops(signed);
   const y = box.top + box.down + 14;
+  const wide = box.across < 220 ? 56 : 90;
   return s("g", {},
     s("defs", {}, s("linearGradient", { id }, colours.map((colour, n) =>
       s("stop", { offset: n / (colours.length - 1), "stop-color": colour })))),
-    s("rect", { x: box.left, y, width: 90, height: 9, fill: `url(#${id})` }),
-    s("rect", { x: box.left, y, width: 90, height: 9, class: "frame" }),
-    s("text", { x: box.left + 98, y: y + 9, class: "axis" }, `${signed ? digits(-largest, 3) : "0"} to ${digits(largest, 3)}`),
+    s("rect", { x: box.left, y, width: wide, height: 9, fill: `url(#${id})` }),
+    s("rect", { x: box.left, y, width: wide, height: 9, class: "frame" }),
+    s("text", { x: box.left + wide + 8, y: y + 9, class: "axis" }, `${signed ? digits(-largest, 3) : "0"} to ${digits(largest, 3)}`),
     s("text", { x: box.left, y: y + 28, class: "axis" }, words));
 }
 
@@ -166,7 +167,7 @@ function caption(parts, view, matrix, options) {
   if (view.rows < matrix.rows || view.columns < matrix.columns) {
     words.push(`rows ${view.top + 1}–${view.top + view.rows} of ${whole(matrix.rows)}, columns ${view.left + 1}–${view.left + view.columns} of ${whole(matrix.columns)}`);
   }
-  if (options.causal) words.push("hatched: the future, hidden");
+  if (options.causal) words.push("hatched: the future");
   return words.join("; ");
 }
 

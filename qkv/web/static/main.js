@@ -1,13 +1,14 @@
 // The frame: tabs, the input, the explanation, the checks; each screen draws into it what the state says.
 
 import * as atlas from "./atlas.js";
+import * as beside from "./beside.js";
 import { onTheme } from "./colour.js";
 import { card, h, say, whole } from "./dom.js";
-import { exportButtons } from "./export.js";
+import { figure } from "./figure.js";
 import { ask, saved } from "./source.js";
 import { choose, listen, now } from "./state.js";
 
-const ALL = [atlas];
+const ALL = [atlas, beside];
 const at = (name) => document.getElementById(name);
 let about = null;
 let screens = [];
@@ -19,7 +20,7 @@ const context = {
   about: () => about,
   width: () => Math.max(260, at("main").clientWidth - 30),
   side: (make) => render(at("side"), about.text === null ? null : inputCard(), make),
-  main: drawMain,
+  main: (...given) => drawMain(...given),
   explain: drawExplain,
   checks: drawStrip,
   saved,
@@ -29,7 +30,7 @@ const context = {
 function render(box, ...children) {
   const focus = box.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
   const [start, end] = focus === "text" ? [document.activeElement.selectionStart, document.activeElement.selectionEnd] : [];
-  box.replaceChildren(...children.map((child) => (typeof child === "function" ? child() : child)).flat().filter(Boolean));
+  box.replaceChildren(...children.map((child) => (typeof child === "function" ? child() : child)).flat(4).filter(Boolean));
   const again = focus && box.querySelector(`[data-focus="${CSS.escape(focus)}"]`);
   again?.focus({ preventScroll: true });
   if (again && start !== undefined) again.setSelectionRange?.(start, end);
@@ -52,18 +53,7 @@ function inputCard() {
     saved ? h("p", { class: "note" }, "A saved page: other texts need ", h("code", {}, "qkv serve"), ".") : h("button", { type: "button", class: "main", "data-focus": "go", onclick: go }, "Look  (Ctrl-Enter)"));
 }
 
-function drawMain({ title, subtitle, controls, picture, readout, takeaway, table, below }) {
-  const on = Boolean(now().table);
-  render(at("main"),
-    h("section", { class: "card" },
-      h("div", { class: "head" }, h("h2", {}, title), h("span", { class: "quiet" }, subtitle)),
-      h("div", { class: "choices" }, controls),
-      h("figure", { class: "picture" }, picture),
-      readout,
-      exportButtons(takeaway, { on, toggle: () => choose({ table: on ? undefined : 1 }) }),
-      on && h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table", "data-focus": "table" }, table())),
-    below);
-}
+const drawMain = ({ below, ...picture }) => render(at("main"), () => figure(picture), below);
 
 function drawExplain({ formula, text, values, notes, python }) {
   render(at("explain"),
@@ -143,7 +133,7 @@ function onKey(event) {
   const number = Number(event.key);
   if (number >= 1 && number <= screens.length) choose({ screen: screens[number - 1].id });
   else if (event.key === "t") choose({ table: now().table ? undefined : 1 });
-  else if (event.key === "e") document.querySelector("[data-focus='Save as SVG']")?.focus();
+  else if (event.key === "e") document.querySelector("[data-focus^='Save as SVG']")?.focus();
   else if (event.key === "i") {
     event.preventDefault();
     at("text")?.focus();

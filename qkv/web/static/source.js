@@ -21,6 +21,9 @@ export function ask(name, question = {}) {
   return asked.get(key);
 }
 
+/** Whether a question can be asked here: always of a server, of a saved page if it was recorded. */
+export const holds = (name, question) => !saved || recorded.has(`${name} ${canonical(question)}`);
+
 const canonical = (question) => JSON.stringify(question, Object.keys(question).sort());
 
 async function recall(name, { text, answer, ...rest }) {
