@@ -11,6 +11,11 @@ from .passes import Look as Look
 from .passes import Site as Site
 from .passes import observe as observe
 from .passes import sites as sites
+from .search import BothSearches as BothSearches
+from .search import Branch as Branch
+from .search import next_tokens as next_tokens
+from .search import score_whole as score_whole
+from .search import search_tree as search_tree
 from .summary import Summary as Summary
 from .summary import summarise as summarise
 from .watch import Call as Call

@@ -16,7 +16,7 @@ from qkv.explain import observe
 from qkv.registry import unknown
 from qkv.storage import QkvError
 from qkv.train import Run
-from qkv.web import atlas, beside
+from qkv.web import atlas, beside, decoding
 from qkv.web.asking import text_of
 from qkv.web.packing import Answer
 from qkv.web.reading import Sequence, answer_greedily, example, read_source, read_target
@@ -69,11 +69,11 @@ class Bench(ABC):
 class RunBench(Bench):
     """A trained run."""
 
-    screens = ("atlas", "beside")
-
     def __init__(self, folder: Path):
         self.folder = folder
         self.config, self.job, self.model = tasks.restore(folder)
+        writes = isinstance(self.job, tasks.StringJob)
+        self.screens = ("atlas", "beside", "decoding") if writes else ("atlas", "beside")
         self.weights_hash = sha256(Run(folder).weights.read_bytes()).hexdigest()
         self._scenes: OrderedDict[tuple[str, str], ModelScene] = OrderedDict()
 
@@ -103,6 +103,7 @@ class RunBench(Bench):
             "kinds": lambda asked: Answer({"kinds": beside.offered()}),
             "beside": lambda asked: beside.beside(self.scene(asked), asked),
             "copying": beside.copying_at,
+            **decoding.handlers(self.job, self.model),
         }
 
     def questions(self, asked: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -115,6 +116,7 @@ class RunBench(Bench):
         for number, place in enumerate(self.scene(asked).places):
             for head in range(place.heads):
                 yield from (("beside", {"place": number, "head": head, "kind": kind}) for kind in kinds)
+        yield from decoding.questions(self.job, self.model, asked)
 
     def scene(self, asked: Mapping[str, Any]) -> ModelScene:
         """A pass of the model over the text; its target is the `answer` asked about, or what it writes itself."""

@@ -3,12 +3,13 @@
 import * as atlas from "./atlas.js";
 import * as beside from "./beside.js";
 import { onTheme } from "./colour.js";
+import * as decoding from "./decoding.js";
 import { card, h, say, whole } from "./dom.js";
 import { figure } from "./figure.js";
 import { ask, saved } from "./source.js";
 import { choose, listen, now } from "./state.js";
 
-const ALL = [atlas, beside];
+const ALL = [atlas, beside, decoding];
 const at = (name) => document.getElementById(name);
 let about = null;
 let screens = [];
@@ -23,6 +24,7 @@ const context = {
   main: (...given) => drawMain(...given),
   explain: drawExplain,
   checks: drawStrip,
+  figure: () => at("main").querySelector("figure"),
   saved,
 };
 
@@ -90,6 +92,7 @@ function drawTabs(current) {
       document.querySelector(`#tabs [data-focus="${next.id}"]`).focus();
     },
   }, screen.title)));
+  at("tabs").querySelector("[aria-selected=true]").scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 const currentScreen = () => screens.find((screen) => screen.id === now().screen) ?? screens[0];
