@@ -21,8 +21,8 @@ PUBLIC = {
     "qkv.data": "BadLine Buckets Pair Pairs Recall Vocabulary cmudict pad part_of read_pairs shard",
     "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",
     "qkv.metrics": "ErrorRates closest cosine damerau_levenshtein edit_distance error_rates jaccard",
-    "qkv.explain": "Alignment BothSearches Branch Call Copying Implied Look OrderError Site Summary alignment "
-    "compare_kinds copying next_tokens observe score_whole search_tree sites summarise watch",
+    "qkv.explain": "Alignment BothSearches Branch Call Copying Implied Look OrderError Site Summary TokenSteps "
+    "alignment compare_kinds copying next_tokens observe score_whole search_tree sites summarise token_steps watch",
     "qkv.draw": "Answer Axis Example Panel Picture Report Series alignment_panels curves heatmaps rectangles report "
     "smooth thin",
     "qkv.models": "Decoder DecoderConfig DecoderState EncoderDecoder EncoderDecoderConfig EncoderDecoderState Family "

@@ -16,6 +16,8 @@ from .search import Branch as Branch
 from .search import next_tokens as next_tokens
 from .search import score_whole as score_whole
 from .search import search_tree as search_tree
+from .steps import TokenSteps as TokenSteps
+from .steps import token_steps as token_steps
 from .summary import Summary as Summary
 from .summary import summarise as summarise
 from .watch import Call as Call

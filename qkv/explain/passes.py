@@ -31,6 +31,8 @@ class Site:
     columns: str
     """Whose tokens are looked at: "source" or "target"."""
     attention: Attention
+    positions: str = "none"
+    """The scheme that its heads are told places by; one that is added to the model's input is not known here."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,10 @@ class Look:
 def sites(model: nn.Module) -> list[Site]:
     """Every place where this model attends, in the order of its blocks."""
     if isinstance(model, Decoder):
-        return [Site(f"layer {n}", "target", "target", _own(block)) for n, block in enumerate(model.blocks, 1)]
+        return [_within("layer", n, "target", block) for n, block in enumerate(model.blocks, 1)]
     if isinstance(model, EncoderDecoder):
-        reading = [Site(f"encoder {n}", "source", "source", _own(block)) for n, block in enumerate(model.encoder, 1)]
-        writing = [Site(f"decoder {n}", "target", "target", _own(block)) for n, block in enumerate(model.decoder, 1)]
+        reading = [_within("encoder", n, "source", block) for n, block in enumerate(model.encoder, 1)]
+        writing = [_within("decoder", n, "target", block) for n, block in enumerate(model.decoder, 1)]
         return [*reading, *writing, *_crossings(model)]
     if isinstance(model, Recurrent):
         return [] if model.attention is None else [Site("cross 1", "written", "source", model.attention)]
@@ -97,9 +99,12 @@ def observe(model: nn.Module, source: Sequence[int], target: Sequence[int] | Non
     return [Look(place, _joined([call for call in calls if call.attention is place.attention])) for place in places]
 
 
-def _own(block: nn.Module) -> Attention:
+def _within(stack: str, number: int, side: str, block: nn.Module) -> Site:
+    """Self-attention of one block."""
     assert isinstance(block, EncoderBlock | DecoderBlock)
-    return block.attention.attention
+    heads = block.attention
+    positions = "none" if heads.positions is None else heads.positions.kind
+    return Site(f"{stack} {number}", side, side, heads.attention, positions)
 
 
 def _crossings(model: EncoderDecoder) -> list[Site]:

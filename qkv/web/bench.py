@@ -16,7 +16,7 @@ from qkv.explain import observe
 from qkv.registry import unknown
 from qkv.storage import QkvError
 from qkv.train import Run
-from qkv.web import atlas, beside, decoding
+from qkv.web import atlas, beside, decoding, stepwise
 from qkv.web.asking import text_of
 from qkv.web.packing import Answer
 from qkv.web.reading import Sequence, answer_greedily, example, read_source, read_target
@@ -73,7 +73,7 @@ class RunBench(Bench):
         self.folder = folder
         self.config, self.job, self.model = tasks.restore(folder)
         writes = isinstance(self.job, tasks.StringJob)
-        self.screens = ("atlas", "beside", "decoding") if writes else ("atlas", "beside")
+        self.screens = ("atlas", "stepwise", "beside", *(("decoding",) if writes else ()))
         self.weights_hash = sha256(Run(folder).weights.read_bytes()).hexdigest()
         self._scenes: OrderedDict[tuple[str, str], ModelScene] = OrderedDict()
 
@@ -100,6 +100,7 @@ class RunBench(Bench):
         """Also what needs a model."""
         return {
             **super().handlers(),
+            "steps": lambda asked: stepwise.steps(self.scene(asked), asked),
             "kinds": lambda asked: Answer({"kinds": beside.offered()}),
             "beside": lambda asked: beside.beside(self.scene(asked), asked),
             "copying": beside.copying_at,
@@ -115,6 +116,8 @@ class RunBench(Bench):
             yield "copying", {"kind": kind}
         for number, place in enumerate(self.scene(asked).places):
             for head in range(place.heads):
+                rows = range(len(self.scene(asked).tokens[place.rows]))
+                yield from (("steps", {"place": number, "head": head, "row": row}) for row in rows)
                 yield from (("beside", {"place": number, "head": head, "kind": kind}) for kind in kinds)
         yield from decoding.questions(self.job, self.model, asked)
 

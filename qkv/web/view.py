@@ -12,6 +12,9 @@ from qkv.web.tensors import Layers, TensorBench, read_layers, read_tokens
 
 LARGEST = 64 * 2**20
 """Bytes of numbers in one page: what a browser opens without complaint."""
+COMFORTABLE = 16 * 2**20
+"""Bytes after which a page is not filled up any further."""
+NEEDED = ("about", "overview", "thumbnails", "head")
 
 
 class View:
@@ -42,10 +45,12 @@ class View:
         )
 
     def _record(self) -> dict[str, bytes]:
-        """Every answer that the page can ask for without a server."""
+        """The answers that the page will ask for: the atlas whole, of the rest what there is room for."""
         size = 0
         answers: dict[str, bytes] = {}
         for name, asked in self.bench.questions(self.asked):
+            if name not in NEEDED and size > COMFORTABLE:
+                break
             found = self.bench.answer(name, {**self.asked, **asked})
             if name == "about":
                 found.record.update(self.asked)

@@ -68,7 +68,7 @@ def test_all_its_pictures_have_tables_and_can_be_taken_away(browser, server, loo
 
 def test_by_keyboard_alone(browser, server):
     with opened(browser, server.address) as page:
-        page.keyboard.press("2")
+        page.keyboard.press("3")
         page.wait_for_selector("h2:has-text('softmax beside taylor')")
         reached = walk(page)
         for wanted in ("linear", "difference. 6 rows", "Save as SVG", "norm of a, b, c and d"):

@@ -71,7 +71,7 @@ def test_branching_forces_a_token(browser, server):
 
 def test_by_keyboard_alone(browser, server):
     with opened(browser, server.address) as page:
-        page.keyboard.press("3")
+        page.keyboard.press("4")
         page.wait_for_selector("h2:text-is('Beam and greedy, in one tree')")
         reached = walk(page)
         for wanted in ("Search tree", "Beams:", "all that were dropped", "Save as SVG"):
@@ -104,7 +104,7 @@ def test_a_saved_tree_is_the_same_tree(browser, server, pairs_run, tmp_path):
 
 def test_a_model_that_only_continues_has_no_such_screen(recall_run):
     bench = RunBench(recall_run)
-    assert bench.answer("about", {}).record["screens"] == ["atlas", "beside"]
+    assert bench.answer("about", {}).record["screens"] == ["atlas", "stepwise", "beside"]
     with pytest.raises(ValueError, match="unknown question 'search'"):
         bench.answer("search", {})
 

@@ -88,3 +88,30 @@ export function together(pictures, width, gap = 14) {
   svg.setAttribute("viewBox", `0 0 ${wide} ${y + line}`);
   return svg;
 }
+
+/** A line for each of many numbers: [{name, value, quiet, strong}]; the largest `most` in size, in their order. */
+export function bars(items, { width, most = 32, title, pick }) {
+  const kept = new Set([...items.keys()].sort((a, b) => Math.abs(items[b].value) - Math.abs(items[a].value)).slice(0, most));
+  const all = items.map((item, n) => ({ ...item, n })).filter(({ n, strong }) => kept.has(n) || strong);
+  const cut = all.length < items.length;
+  const height = all.length * 22 + (cut ? 24 : 6);
+  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
+  const values = all.filter((item) => !item.quiet).map((item) => item.value);
+  const [low, high] = [Math.min(0, ...values), Math.max(0, ...values)];
+  const left = 18 + 7.6 * Math.max(...all.map(({ name }) => [...name].length), 1);
+  const room = Math.max(40, width - left - 80);
+  const x = (value) => left + (low < 0 ? 62 : 0) + ((value - low) / (high - low || 1)) * (room - (low < 0 ? 62 : 0));
+  all.forEach(({ name, value, quiet, strong, n }, line) => {
+    const y = line * 22;
+    const [from, to] = [Math.min(x(0), x(value)), Math.max(x(0), x(value))];
+    svg.append(s("g", { onclick: pick && (() => pick(n)), class: pick ? "bar" : null },
+      s("rect", { x: 0, y, width, height: 22, class: "paper" }),
+      s("text", { x: left - 8, y: y + 16, "text-anchor": "end", class: strong ? "label strong" : "label" }, name),
+      quiet ? s("text", { x: x(0) + 6, y: y + 16, class: "axis" }, quiet) : [
+        s("rect", { x: from, y: y + 3, width: Math.max(1, to - from), height: 16, rx: 2, class: strong ? "fill2" : "fill1" }),
+        s("text", { x: value < 0 ? from - 6 : to + 6, y: y + 16, class: "axis", "text-anchor": value < 0 ? "end" : null }, digits(value))]));
+  });
+  if (low < 0) svg.append(s("line", { x1: x(0), x2: x(0), y1: 0, y2: all.length * 22, class: "grid" }));
+  if (cut) svg.append(s("text", { x: left, y: height - 6, class: "axis" }, `the ${all.length} largest in size of ${items.length}`));
+  return svg;
+}

@@ -1,5 +1,6 @@
 // Screen 4: the tree of a beam search with the greedy path in it.
 
+import { bars } from "./chart.js";
 import { digits, h, s, say, shown, slider, whole } from "./dom.js";
 import { figure } from "./figure.js";
 import { formula, over, power, row, sub, sum } from "./formula.js";
@@ -171,13 +172,8 @@ function nodeCard(scene) {
   const { tokens, ids, probabilities, source, places } = behind.record;
   const rest = Math.max(0, 1 - probabilities.reduce((a, b) => a + b, 0));
   const wide = Math.min(context.width(), 560);
-  const all = [...tokens.map((token, n) => [shown(token), probabilities[n], n]), ["all others", rest, -1]];
-  const svg = s("svg", { width: wide, height: all.length * 22 + 8, role: "group", "aria-label": "Next tokens" });
-  const scale = (wide - 190) / Math.max(...all.map(([, p]) => p));
-  all.forEach(([name, p, n], line) => svg.append(
-    s("text", { x: 104, y: line * 22 + 17, "text-anchor": "end", class: "label" }, name),
-    s("rect", { x: 112, y: line * 22 + 4, width: Math.max(1, p * scale), height: 16, rx: 2, class: n === 0 ? "fill1" : "fill4" }),
-    s("text", { x: 118 + Math.max(1, p * scale), y: line * 22 + 17, class: "axis" }, digits(p))));
+  const all = [...tokens.map((token, n) => [shown(token), probabilities[n]]), ["all others", rest]];
+  const svg = bars(all.map(([name, value], n) => ({ name, value, strong: n === 0 })), { width: wide, title: "Next tokens" });
   const { data, shape: [layers, columns] } = behind.tensors.attention;
   const attention = Array.from({ length: layers }, (_, n) => h("div", { class: "field" }, h("span", { class: "label" }, `where it looks now: ${places[n]}, mean of heads`),
     h("div", { class: "picture" }, lettered(source, [...data.subarray(n * columns, (n + 1) * columns)], wide))));

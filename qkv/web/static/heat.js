@@ -61,7 +61,7 @@ export function viewOf(rows, columns, zoom = 0, row = 0, column = 0) {
 
 /**
  * The picture of a matrix {data, rows, columns, rowLabels, columnLabels}.
- * options: view, width (to fit in), title, rowTitle, columnTitle, signed, causal, largest, bare (no row labels), pick(i, j, event), hover(i, j).
+ * options: view, width (to fit in), title, rowTitle, columnTitle, signed, causal, largest, bare (no row labels), tall (the most a row may be), wholeRow (mark rows, not cells), pick(i, j, event), hover(i, j).
  * Returns {svg, mark(i, j)}.
  */
 export function heat(matrix, options) {
@@ -107,8 +107,8 @@ function measure(matrix, view, options) {
   const room = Math.max(120, options.width - left - 4);
   const upright = 7.6 * letters < Math.min(LARGEST_CELL, room / view.columns) - 2;
   const top = 26 + (upright ? 12 : 7.6 * letters);
-  let [cellWidth, cellHeight] = [Math.min(LARGEST_CELL, room / view.columns), Math.min(LARGEST_CELL, 560 / view.rows)];
-  if (view.rows === view.columns) cellWidth = cellHeight = Math.min(LARGEST_CELL, room / view.columns, 640 / view.rows);
+  let [cellWidth, cellHeight] = [Math.min(LARGEST_CELL, room / view.columns), Math.min(options.tall ?? LARGEST_CELL, 560 / view.rows)];
+  if (view.rows === view.columns && !options.tall) cellWidth = cellHeight = Math.min(LARGEST_CELL, room / view.columns, 640 / view.rows);
   const [across, down] = [cellWidth * view.columns, cellHeight * view.rows];
   const width = Math.max(left + across + 4, Math.min(options.width, left + 210));
   return { left, top, across, down, cellWidth, cellHeight, upright, width, bare: options.bare };
@@ -184,7 +184,8 @@ function follow(svg, box, view, options) {
     cell.setAttribute("y", y - Math.max(0, (5 - box.cellHeight) / 2));
   };
   if (!options.pick) return mark;
-  svg.append(across, down, cell);
+  svg.append(...(options.wholeRow ? [across] : [across, down, cell]));
+  if (options.wholeRow) across.setAttribute("class", "cursor");
   const at = (event) => {
     const frame = svg.getBoundingClientRect();
     const j = Math.floor((event.clientX - frame.left - box.left) / box.cellWidth);

@@ -8,8 +8,9 @@ import { card, h, say, whole } from "./dom.js";
 import { figure } from "./figure.js";
 import { ask, saved } from "./source.js";
 import { choose, listen, now } from "./state.js";
+import * as stepwise from "./stepwise.js";
 
-const ALL = [atlas, beside, decoding];
+const ALL = [atlas, stepwise, beside, decoding];
 const at = (name) => document.getElementById(name);
 let about = null;
 let screens = [];
