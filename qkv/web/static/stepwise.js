@@ -9,7 +9,7 @@ import { ask } from "./source.js";
 import { choose, now } from "./state.js";
 
 export const id = "stepwise";
-export const title = "One token, step by step";
+export const title = "Step by step";
 
 const within = (value, count) => Math.max(0, Math.min(value, count - 1));
 const STAGES = ["query and keys", "products", "scores", "mask and positions", "law", "weights", "values", "output"];
