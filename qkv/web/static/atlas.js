@@ -31,9 +31,10 @@ export async function draw(context) {
   scene.row = within(now().row ?? 0, matrix.rows);
   scene.column = within(now().column ?? favourite(matrix, scene.row), matrix.columns);
   scene.rows = chosenRows(scene);
-  await drawSide(scene);
+  if (!built.box) context.side(() => h("section", { class: "card" }, h("h3", {}, "All heads"), h("p", { class: "note" }, "Drawing …")));
   drawMain(scene);
   checks(scene);
+  await drawSide(scene); // all heads may take a moment: the one that was asked for is there before
 }
 
 const within = (value, count) => Math.max(0, Math.min(value, count - 1));
