@@ -1,5 +1,6 @@
 """`qkv serve`: the workbench in a browser on this machine."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -27,4 +28,5 @@ def serve(
         import webbrowser
 
         webbrowser.open(server.address)
-    server.run()
+    with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
+        server.run()

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from qkv.data import Vocabulary
+from qkv.decode import Limits
 from qkv.explain import next_tokens, observe, search_tree
 from qkv.tasks import Job, StringJob
 from qkv.tasks.strings import limits_of
@@ -17,6 +19,8 @@ from qkv.web.reading import names, read_source
 
 LIKELIEST = 20
 MOST_BEAMS = 16
+LONGEST = 128
+"""Tokens of an answer, END included."""
 DEFAULT = {"beams": 4, "power": 0, "prefix": ""}
 
 
@@ -40,7 +44,7 @@ def questions(job: Job, model: nn.Module, asked: Mapping[str, Any]) -> Iterator[
 def search(job: StringJob, model: nn.Module, asked: Mapping[str, Any]) -> Answer:
     """Beam and greedy in one tree; `prefix` forces what both begin with, `power` is ten times the length power."""
     source = read_source(job, model, text_of(asked, "text"))
-    limits = limits_of(model)
+    limits = _limits(model)
     found = search_tree(
         model,
         source.ids,
@@ -71,16 +75,17 @@ def search(job: StringJob, model: nn.Module, asked: Mapping[str, Any]) -> Answer
                 "prefix": prefixes[number],
             }
         )
+    notes = [*source.notes]
+    if limits.max_length == LONGEST:
+        notes.append(f"answers are cut at {LONGEST} tokens on this page")
     record = {"nodes": nodes, "best": found.best, "greedy": found.greedy, "rescored": found.rescored}
-    return Answer(
-        {**record, "notes": source.notes, "source": source.tokens, "ids": source.ids, "limit": limits.max_length}
-    )
+    return Answer({**record, "notes": notes, "source": source.tokens, "ids": source.ids, "limit": limits.max_length})
 
 
 def node(job: StringJob, model: nn.Module, asked: Mapping[str, Any]) -> Answer:
     """What the model thinks comes after a prefix, and where it looks meanwhile."""
     source = read_source(job, model, text_of(asked, "text"))
-    limits = limits_of(model)
+    limits = _limits(model)
     prefix = _prefix(job, asked, limits.end)
     if len(prefix) >= limits.max_length:
         raise ValueError(f"the prefix has {len(prefix)} tokens; this model writes {limits.max_length} with END")
@@ -101,6 +106,12 @@ def node(job: StringJob, model: nn.Module, asked: Mapping[str, Any]) -> Answer:
         },
         {"attention": weights},
     )
+
+
+def _limits(model: nn.Module) -> Limits:
+    """As long as the model can write, but not longer than a tree can be drawn."""
+    limits = limits_of(model)
+    return replace(limits, max_length=min(limits.max_length, LONGEST))
 
 
 def _name(targets: Vocabulary, token: int) -> str:

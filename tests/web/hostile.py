@@ -23,10 +23,13 @@ BODIES = [
     b'{"text": "a", "place": -1}',
     b'{"text": "a", "head": 1.5}',
     b'{"text": "a", "head": true}',
+    b'{"text": "a", "kind": "taylor(order=99)", "beams": 1e9, "prefix": "4.4.\\u0000"}',
+    b'{"text": "a", "kind": ["__import__"], "row": -9, "prefix": "....", "power": null}',
     b'{"text": {"a": 1}}',
     b'{"text": "\\u0000\\u202e\\u0000"}',
 ]
-QUESTIONS = ["overview", "thumbnails", "head", "about", "none", "..", "%2e%2e", "%00", "a" * 3_000, "head/0"]
+QUESTIONS = ["overview", "thumbnails", "head", "steps", "beside", "copying", "search", "node", "about", "none"]
+QUESTIONS += ["..", "%2e%2e", "%00", "a" * 3_000, "head/0"]
 PATHS = [
     "/static/../server.py",
     "/static/..%2fserver.py",

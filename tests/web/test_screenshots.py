@@ -12,6 +12,8 @@ from qkv.web.bench import RunBench
 from tests.web.pages import go, opened
 from tests.web.runs import serving
 
+pytestmark = pytest.mark.slow
+
 SCREENS = {
     "atlas": {"row": 2},
     "stepwise": {"row": 2, "step": 5},
