@@ -25,6 +25,8 @@ class Place:
     causal: bool
     averages: bool
     """Whether each row should sum to 1."""
+    placed: bool = False
+    """Whether positions add to the scores, or fade the weights."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,14 @@ def scale_of(call: Call) -> float | None:
 
 def _place(look: Look) -> Place:
     attention = look.site.attention
-    causal = bool(look.call.options.get("causal", False))
+    options = look.call.options
     return Place(
-        look.site.name, look.site.rows, look.site.columns, look.heads, attention.kind, causal, averages(attention)
+        look.site.name,
+        look.site.rows,
+        look.site.columns,
+        look.heads,
+        attention.kind,
+        causal=bool(options.get("causal", False)),
+        averages=averages(attention),
+        placed=any(options.get(name) is not None for name in ("bias", "decay")),
     )

@@ -15,6 +15,8 @@ export function arcs(matrix, { view, rows, top, spot, width, pick }) {
   const svg = s("svg", { width: wide, height, viewBox: `0 0 ${wide} ${height}`, role: "application", tabindex: 0, class: "pick", "data-focus": "map", "aria-label": `Lines from ${spot.rows} to ${spot.columns}` });
   const y = (n) => 40 + n * LINE;
   const chosen = new Set(rows);
+  let largest = 1e-30;
+  for (let i = view.top; i < view.top + view.rows; i++) for (let j = view.left; j < view.left + view.columns; j++) largest = Math.max(largest, Math.abs(matrix.data[i * matrix.columns + j]));
   for (let i = view.top; i < view.top + view.rows; i++) {
     const best = [];
     for (let j = view.left; j < view.left + view.columns; j++) best.push([matrix.data[i * matrix.columns + j], j]);
@@ -22,8 +24,9 @@ export function arcs(matrix, { view, rows, top, spot, width, pick }) {
     for (const [weight, j] of best.slice(0, top)) {
       if (!weight) continue;
       const strong = chosen.has(i);
+      const part = Math.abs(weight) / largest;
       const [from, to] = [y(i - view.top) - 4, y(j - view.left) - 4];
-      svg.append(s("path", { class: strong ? "arc chosen" : "arc", "stroke-width": 1 + 4 * Math.min(1, Math.abs(weight)), "stroke-opacity": strong ? 0.25 + 0.75 * Math.abs(weight) : 0.5 * Math.abs(weight), d: `M${left} ${from}C${left + 90} ${from} ${right - 90} ${to} ${right} ${to}` }));
+      svg.append(s("path", { class: strong ? "arc chosen" : "arc", "stroke-width": 1 + 4 * part, "stroke-opacity": strong ? 0.25 + 0.75 * part : 0.5 * part, d: `M${left} ${from}C${left + 90} ${from} ${right - 90} ${to} ${right} ${to}` }));
     }
   }
   column(svg, matrix.rowLabels, view.top, view.rows, left - 8, "end", y, (n) => chosen.has(n), pick);
@@ -32,7 +35,7 @@ export function arcs(matrix, { view, rows, top, spot, width, pick }) {
   svg.append(
     s("text", { x: left - 8, y: 16, "text-anchor": "end", class: "axis" }, `who looks: ${spot.rows}`),
     s("text", { x: right + 8, y: 16, class: "axis" }, `looked at: ${spot.columns}`),
-    s("text", { x: left, y: height - 6, class: "axis" }, `the ${top} largest weights of each row${cut ? `; tokens ${view.top + 1}–${view.top + view.rows} of ${whole(matrix.rows)}` : ""}`));
+    s("text", { x: left, y: height - 6, class: "axis" }, `the ${top} largest weights of each row${cut ? " among those shown" : ""}; the strongest line is ${digits(largest)}${cut ? `; tokens ${view.top + 1}–${view.top + view.rows} of ${whole(matrix.rows)}` : ""}`));
   return svg;
 }
 

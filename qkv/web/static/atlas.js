@@ -144,8 +144,8 @@ function drawMap(scene, readout) {
   const { matrix, spot } = scene;
   const large = Math.max(matrix.rows, matrix.columns) > 64;
   const view = viewOf(matrix.rows, matrix.columns, now().zoom, scene.row, scene.column);
-  const { svg, mark } = heat(matrix, {
-    view, width: scene.context.width(), causal: spot.causal, title: `Attention weights of ${spot.name}`,
+  const { svg, mark } = heat(now().even ? { ...matrix, data: evened(matrix) } : matrix, {
+    view, width: scene.context.width(), causal: spot.causal, scale: now().even ? "each row from 0 to its largest" : null, title: `Attention weights of ${spot.name}`,
     rowTitle: `who looks: ${spot.rows}`, columnTitle: `looked at: ${spot.columns}`,
     hover: (i, j) => (i === null ? (mark(scene.row, scene.column), tell(scene, readout, scene.row, scene.column)) : tell(scene, readout, i, j)),
     pick: (i, j, event) => choose({ row: i, column: j, rows: event.shiftKey ? toggled(scene, i) : undefined }),
@@ -153,7 +153,20 @@ function drawMap(scene, readout) {
   mark(scene.row, scene.column);
   svg.addEventListener("keydown", (event) => keys(event, scene));
   const zoom = large && h("button", { type: "button", "aria-pressed": String(Boolean(now().zoom)), "data-focus": "zoom", onclick: () => choose({ zoom: now().zoom ? undefined : 48 }) }, "zoom to the cell");
-  return { svg, view, controls: zoom };
+  const even = h("button", { type: "button", "aria-pressed": String(Boolean(now().even)), "data-focus": "even", onclick: () => choose({ even: now().even ? undefined : 1 }) }, "colour each row by itself");
+  return { svg, view, controls: [even, zoom] };
+}
+
+/** Each row divided by its largest: for the colours alone, so that rows that spread out can be seen. */
+function evened({ data, rows, columns }) {
+  const found = new Float32Array(data.length);
+  for (let i = 0; i < rows; i++) {
+    const row = data.subarray(i * columns, (i + 1) * columns);
+    let largest = 1e-30;
+    for (const value of row) if (Math.abs(value) > largest) largest = Math.abs(value);
+    for (let j = 0; j < columns; j++) found[i * columns + j] = row[j] / largest;
+  }
+  return found;
 }
 
 function drawArcs(scene) {
@@ -236,10 +249,10 @@ function checks({ context, matrix, spot, head, record }) {
       worst = off <= worst ? worst : off; // NaN counts as worst
     }
     found.push({ words: `rows sum to 1 within ${digits(worst, 6)}`, good: worst < 2e-3 });
-  } else found.push({ words: "this kind sums and does not average: rows need not sum to 1", good: true });
+  } else found.push({ words: "this kind sums and does not average: rows need not sum to 1", good: null });
   if (record.against_fast !== null && record.against_fast !== undefined) {
     found.push({ words: `weights · v = fast path within ${digits(record.against_fast, 6)}`, good: record.against_fast < 1e-3 });
-  } else if (head !== -1) found.push({ words: "only the weights are known, not what made them", good: true });
+  } else if (head !== -1) found.push({ words: "only the weights are known, not what made them", good: null });
   context.checks(found, record.seconds);
 }
 
@@ -262,6 +275,7 @@ function explain(scene) {
       `Row i is the token that looks (here ${shown(matrix.rowLabels[i])}), column j the one it looks at (${shown(matrix.columnLabels[j])}). `,
       spot.averages ? "The weights of a row sum to 1: the output of the row is the mean of all values, weighted so. " : "This kind adds up values without dividing: weights may be negative and need not sum to 1. ",
       spot.rows === "written" ? "Each row is a token being written, each column one that was read. " : "",
+      spot.placed ? "Positions change the score or the weight as well: step by step shows how. " : "",
       "A weight says what was mixed in, not by itself why the model decided.",
     ].join(""),
     values: [["i, j", `${i + 1}, ${j + 1}`], ["weight", digits(weight)], value !== null && ["score", digits(value)], tensors.q && ["d", String(tensors.q.shape[1])]],

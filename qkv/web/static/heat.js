@@ -61,7 +61,7 @@ export function viewOf(rows, columns, zoom = 0, row = 0, column = 0) {
 
 /**
  * The picture of a matrix {data, rows, columns, rowLabels, columnLabels}.
- * options: view, width (to fit in), title, rowTitle, columnTitle, signed, causal, largest, bare (no row labels), tall (the most a row may be), wholeRow (mark rows, not cells), pick(i, j, event), hover(i, j).
+ * options: view, width (to fit in), title, rowTitle, columnTitle, signed, causal, largest, scale (words for the range), bare (no row labels), tall (the most a row may be), wholeRow (mark rows, not cells), pick(i, j, event), hover(i, j).
  * Returns {svg, mark(i, j)}.
  */
 export function heat(matrix, options) {
@@ -91,7 +91,7 @@ export function heat(matrix, options) {
     options.causal ? hatch(box, view) : "",
     s("rect", { x: box.left, y: box.top, width: box.across, height: box.down, class: "frame" }),
     labels(matrix, view, box),
-    legend(box, largest, options.signed, words),
+    legend(box, options.scale ?? `${options.signed ? digits(-largest, 3) : "0"} to ${digits(largest, 3)}`, options.signed, words),
   );
   return { svg, mark: follow(svg, box, view, options) };
 }
@@ -147,7 +147,7 @@ function hatch(box, view) {
     s("polygon", { points: `${steps.join(" ")} ${right},${box.top} ${box.left},${box.top}`, fill: `url(#${id})` }));
 }
 
-function legend(box, largest, signed, words) {
+function legend(box, range, signed, words) {
   const id = `scale-${++patterns}`;
   const colours = stops(signed);
   const y = box.top + box.down + 14;
@@ -157,7 +157,7 @@ function legend(box, largest, signed, words) {
       s("stop", { offset: n / (colours.length - 1), "stop-color": colour })))),
     s("rect", { x: box.left, y, width: wide, height: 9, fill: `url(#${id})` }),
     s("rect", { x: box.left, y, width: wide, height: 9, class: "frame" }),
-    s("text", { x: box.left + wide + 8, y: y + 9, class: "axis" }, `${signed ? digits(-largest, 3) : "0"} to ${digits(largest, 3)}`),
+    s("text", { x: box.left + wide + 8, y: y + 9, class: "axis" }, range),
     s("text", { x: box.left, y: y + 28, class: "axis" }, words));
 }
 

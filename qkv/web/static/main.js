@@ -66,7 +66,7 @@ function drawExplain({ formula, text, values, notes, python }) {
 }
 
 function drawStrip(checks, seconds) {
-  const failed = checks.some((check) => !check.good);
+  const failed = checks.some((check) => check.good === false);
   const facts = [
     about.family && `${about.family}, ${whole(about.parameters)} parameters`,
     about.hash && `weights ${about.hash}`,
@@ -77,7 +77,8 @@ function drawStrip(checks, seconds) {
   ];
   at("strip").classList.toggle("failed", failed);
   at("strip").replaceChildren(
-    ...checks.map(({ words, good }) => h("span", { class: good ? "check" : "check failed" }, `${good ? "✓" : "✗ wrong:"} ${words}`)),
+    // a check that cannot be made here is neither right nor wrong
+    ...checks.map(({ words, good }) => (good === null ? h("span", {}, words) : h("span", { class: good ? "check" : "check failed" }, `${good ? "✓" : "✗ wrong:"} ${words}`))),
     ...facts.filter(Boolean).map((fact) => h("span", {}, fact)));
 }
 

@@ -1,6 +1,6 @@
 // What is shown, kept in the address: a copied link opens the same picture.
 
-const NUMBERS = new Set(["place", "head", "row", "column", "zoom", "table", "top", "beams", "quarters", "order", "node", "step", "power", "dropped", "heat"]);
+const NUMBERS = new Set(["place", "head", "row", "column", "zoom", "table", "top", "beams", "quarters", "order", "node", "step", "power", "dropped", "heat", "even"]);
 let state = read();
 const listeners = [];
 
