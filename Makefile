@@ -10,17 +10,20 @@ RUN    ?= runs/pronounce-quick
 # the same tests with every annotated shape checked; bad input is left to our own errors
 SHAPES := --jaxtyping-packages=qkv,beartype.beartype tests/layers tests/positions tests/contract -k "not bad_input"
 
-.PHONY: run test check lint bench docs clean
+.PHONY: run serve test check lint browser bench docs clean
 
 run: $(READY)  ## train a pronouncer for about four minutes, and show what it says of words it has never seen
 	$(BIN)/qkv train pronounce --preset quick --run $(RUN) $(if $(wildcard $(RUN)/config.json),--resume)
 
-test: lint  ## everything that needs no GPU
+serve: $(READY)  ## the workbench, with the newest run
+	$(BIN)/qkv serve
+
+test: lint browser  ## everything that needs no GPU
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not gpu and not slow"
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(SHAPES)
 	$(BIN)/python -m pytest -q -m "slow and not gpu"
 
-check: lint  ## the quick part, for the inner loop
+check: lint browser  ## the quick part, for the inner loop
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not gpu and not slow"
 
 lint: $(READY)
@@ -28,6 +31,11 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+browser:  ## Debian's Chromium for the tests of the page: by apt where root may, else those tests are skipped
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
+		|| echo "no Chromium, and no right to install it: the browser tests will be skipped"
 
 bench: $(READY)  ## speed and memory on this machine, written to benchmarks/results/
 	$(BIN)/python -m benchmarks.attention_cpu

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from qkv.attention import attend as attend
     from qkv.attention import weights as weights
     from qkv.pronunciation import pronounce as pronounce
+    from qkv.web import look as look
 
 __version__ = "0.1.0"
 
-_HOMES = {"attend": "qkv.attention", "pronounce": "qkv.pronunciation", "weights": "qkv.attention"}
+_HOMES = {"attend": "qkv.attention", "look": "qkv.web", "pronounce": "qkv.pronunciation", "weights": "qkv.attention"}
 _PACKAGES = (
     "attention",
     "cost",
@@ -31,8 +32,9 @@ _PACKAGES = (
     "pronunciation",
     "tasks",
     "train",
+    "web",
 )
-__all__ = ["attend", "pronounce", "weights"]
+__all__ = ["attend", "look", "pronounce", "weights"]
 
 
 def __getattr__(name: str) -> Any:

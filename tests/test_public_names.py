@@ -11,7 +11,7 @@ import pytest
 import qkv
 
 PUBLIC = {
-    "qkv": "attend pronounce weights",
+    "qkv": "attend look pronounce weights",
     "qkv.attention": "Additive Attention Case Elu FeatureMap KeyValues Linear Memory Result Scored Softmax State "
     "Taylor attend build check kinds parse register taylor_features weights",
     "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal Sizes T5 refuse register schemes",
@@ -26,7 +26,9 @@ PUBLIC = {
     "qkv.metrics": "BiasVariance Draw ErrorRates PrecisionRecall Separation accuracy average_precision bias_variance "
     "closest confusion_matrix cosine damerau_levenshtein edit_distance error_rates jaccard precision_recall "
     "ranked_hits separating_line",
-    "qkv.explain": "Alignment Call LayerGradient alignment gradient_by_depth gradient_norms jacobian_norms watch",
+    "qkv.explain": "Alignment BothSearches Branch Call Copying Implied LayerGradient Look OrderError Site Summary "
+    "TokenSteps alignment compare_kinds copying gradient_by_depth gradient_norms jacobian_norms next_tokens observe "
+    "score_whole search_tree sites summarise token_steps watch",
     "qkv.draw": "Answer Axis Bar Branch Example Panel Picture Report Series alignment_panels bars curves heatmaps "
     "rectangles report smooth thin tree",
     "qkv.models": "Convolutional ConvolutionalConfig Decoder DecoderConfig DecoderState EncoderDecoder "
@@ -37,6 +39,7 @@ PUBLIC = {
     "from_ipa measure pack pronounce read_dictionary strip_stress to_ipa write_lexicon",
     "qkv.tasks": "ClassJob Config Digits Job Pairs Preset Pronounce RecallJob Search StringJob Strings Xor answer "
     "build configure jobs preset read_config register restore write",
+    "qkv.web": "View look",
 }
 
 

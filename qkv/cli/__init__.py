@@ -15,7 +15,9 @@ from qkv.cli.cost import cost
 from qkv.cli.decode import decode
 from qkv.cli.eval import evaluate
 from qkv.cli.list import list_registered
+from qkv.cli.look import look
 from qkv.cli.problems import problems
+from qkv.cli.serve import serve
 from qkv.cli.train import train
 from qkv.storage import QkvError
 
@@ -34,6 +36,8 @@ app.command("eval")(evaluate)
 app.command("decode")(decode)
 app.command("compare")(compare)
 app.command("cost")(cost)
+app.command("look")(look)
+app.command("serve")(serve)
 app.add_typer(bench, name="bench")
 
 

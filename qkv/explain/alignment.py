@@ -42,12 +42,12 @@ def alignment(model: nn.Module, source: Sequence[int], target: Sequence[int]) ->
     The model need not agree with the target: any answer can be asked about, a wrong one too.
     """
     looking = _looking(model)
-    _check("source", source, model.read)
-    _check("target", target, model.write)
+    check_ids("source", source, model.read)
+    check_ids("target", target, model.write)
     if not source:
         raise ValueError("source must have at least one token, got none; there is nothing to look at")
     device = next(model.parameters()).device
-    with torch.no_grad(), _evaluating(model), watch(looking) as calls:
+    with torch.no_grad(), evaluating(model), watch(looking) as calls:
         model(torch.tensor([source], device=device), torch.tensor([[Vocabulary.START, *target]], device=device))
         # a recurrent decoder looks once a token, a Transformer's blocks once for all of them
         blocks = torch.stack(
@@ -73,7 +73,8 @@ def _looking(model: nn.Module) -> list[Attention]:
     return [model.attention]
 
 
-def _check(name: str, ids: Sequence[int], table: object) -> None:
+def check_ids(name: str, ids: Sequence[int], table: object) -> None:
+    """Refuse ids that a table of embeddings does not have."""
     assert isinstance(table, nn.Embedding)
     for place, number in enumerate(ids):
         if not 0 <= number < table.num_embeddings:
@@ -81,7 +82,7 @@ def _check(name: str, ids: Sequence[int], table: object) -> None:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """No dropout for a while; every module goes back to the mode it was in."""
     modes = {module: module.training for module in model.modules()}
     model.eval()

@@ -1,0 +1,97 @@
+"""A text as a model reads it, and an answer as it writes it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from qkv.data import Recall, Vocabulary, pad
+from qkv.decode import greedy
+from qkv.tasks import Job, RecallJob, StringJob
+from qkv.tasks.strings import limits_of
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Tokens as people see them, with their ids."""
+
+    tokens: list[str]
+    ids: list[int]
+    notes: list[str]
+    """What had to be changed or was never seen."""
+
+
+def example(job: Job) -> str:
+    """A text to begin with; what the page shows of it is computed when it is asked for."""
+    if isinstance(job, RecallJob):
+        options = job.settings
+        source = Recall(options.vocabulary, options.length, options.pairs)
+        return " ".join(map(str, source.examples(options.seed, "test", 0, 1)[0][0].tolist()))
+    assert isinstance(job, StringJob)
+    known = job.strings.sources.tokens
+    if job.kind == "pronounce":
+        return "attention"
+    return "".join(known[:6]) if job.settings.source == "characters" else " ".join(known[:6])
+
+
+def read_source(job: Job, model: nn.Module, text: str) -> Sequence:
+    """The text cut into tokens of this model; an empty or too long one is refused in words."""
+    read = _ids(text, job) if isinstance(job, RecallJob) else _characters_or_words(text, job)
+    if not read.ids:
+        raise ValueError("the text is empty; write something for the model to read")
+    longest = model.config.max_length  # type: ignore[union-attr]
+    if len(read.ids) > longest:  # type: ignore[operator]
+        raise ValueError(f"the text has {len(read.ids):,} tokens; this model takes at most {longest:,}")
+    return read
+
+
+def read_target(job: StringJob, model: Any, text: str) -> Sequence:
+    """An answer that somebody wants to look at, in the model's tokens."""
+    known = set(job.strings.targets.tokens)
+    tokens = list(text.strip()) if job.settings.target == "characters" else text.split()
+    read = _known(tokens, known, job.strings.targets)
+    if len(read.ids) >= model.config.max_length:
+        raise ValueError(f"the answer has {len(read.ids):,} tokens; this model writes {model.config.max_length - 1:,}")
+    return read
+
+
+def answer_greedily(job: StringJob, model: Any, source: Sequence) -> Sequence:
+    """What the model writes by itself."""
+    with torch.inference_mode():
+        rows, mask = pad([source.ids])
+        (found,) = greedy(model, rows, mask, limits_of(model))
+    return Sequence(names(job.strings.targets, found.tokens), list(found.tokens), [])
+
+
+def names(vocabulary: Vocabulary, ids: tuple[int, ...] | list[int]) -> list[str]:
+    """Each id as people see it, the special ones too."""
+    return [vocabulary.SPECIAL[number] if number < 4 else vocabulary.tokens[number - 4] for number in ids]
+
+
+def _ids(text: str, job: RecallJob) -> Sequence:
+    tokens = text.split()
+    highest = job.settings.vocabulary - 1
+    for token in tokens:
+        if not (token.isascii() and token.isdigit() and len(token) < 10 and int(token) <= highest):
+            shown = token if len(token) <= 20 else f"{token[:20]}..."
+            raise ValueError(f"this model reads numbers from 0 to {highest} with spaces between them, got {shown!r}")
+    return Sequence(tokens, [int(token) for token in tokens], [])
+
+
+def _characters_or_words(text: str, job: Job) -> Sequence:
+    assert isinstance(job, StringJob)
+    known = set(job.strings.sources.tokens)
+    tokens = list(text.strip()) if job.settings.source == "characters" else text.split()
+    # a letter that was only ever seen in the other case is taken as that
+    cased = [
+        next((c for c in (token, token.lower(), token.upper()) if c in known), token) if token not in known else token
+        for token in tokens
+    ]
+    return _known(cased, known, job.strings.sources)
+
+
+def _known(tokens: list[str], known: set[str], vocabulary: Vocabulary) -> Sequence:
+    strange = sorted({token for token in tokens if token not in known})
+    notes = [f"never seen in training, read as unknown: {' '.join(strange[:8])}"] if strange else []
+    return Sequence(tokens, vocabulary.encode(tokens), notes)

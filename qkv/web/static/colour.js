@@ -1,0 +1,62 @@
+// Numbers as colours: one scale from nothing to most, and one for signs, each of even steps in lightness.
+
+const SCALES = {
+  light: {
+    plain: ["#ffffff", "#d3e5f6", "#8fc0e6", "#4690cb", "#14609f", "#07355f"],
+    signed: ["#a33b0b", "#e58a52", "#f8dcc8", "#ffffff", "#cfe1f5", "#5f9fd6", "#124f8f"],
+  },
+  dark: {
+    plain: ["#161b22", "#173652", "#1c5a8e", "#2f86c8", "#79bcec", "#e9f5ff"],
+    signed: ["#ffb07a", "#c2621f", "#5a2f16", "#161b22", "#1b3a5c", "#3a86c6", "#b5dcfa"],
+  },
+};
+const tables = {};
+
+export function dark() {
+  const forced = document.documentElement.dataset.theme;
+  return forced ? forced === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+const parse = (colour) => [1, 3, 5].map((place) => parseInt(colour.slice(place, place + 2), 16));
+
+/** The stops of the scale, for a legend. */
+export const stops = (signed) => SCALES[dark() ? "dark" : "light"][signed ? "signed" : "plain"];
+
+/** 256 colours as bytes. */
+export function table(signed) {
+  const key = `${dark()} ${signed}`;
+  if (!tables[key]) {
+    const colours = stops(signed).map(parse);
+    const found = new Uint8ClampedArray(256 * 4);
+    for (let n = 0; n < 256; n++) {
+      const at = (n / 255) * (colours.length - 1);
+      const low = Math.min(Math.floor(at), colours.length - 2);
+      for (let c = 0; c < 3; c++) found[4 * n + c] = colours[low][c] + (at - low) * (colours[low + 1][c] - colours[low][c]);
+      found[4 * n + 3] = 255;
+    }
+    tables[key] = found;
+  }
+  return tables[key];
+}
+
+/** The place of a value in the table; signed scales have 0 in the middle. */
+export function shade(value, largest, signed) {
+  const part = largest > 0 ? value / largest : 0;
+  const place = Math.round(signed ? 127.5 + 127.5 * part : 255 * part);
+  return place >= 0 ? Math.min(place, 255) : 0; // NaN too
+}
+
+/** One value as a colour for an attribute, and the colour to write on it. */
+export function paint(value, largest, signed) {
+  const colours = table(signed);
+  const at = 4 * shade(value, largest, signed);
+  const [r, g, b] = colours.slice(at, at + 3);
+  const light = 0.3 * r + 0.59 * g + 0.11 * b > 140;
+  return { fill: `rgb(${r},${g},${b})`, ink: light ? "#101418" : "#ffffff" };
+}
+
+/** Call when light becomes dark or the other way round. */
+export function onTheme(redraw) {
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  addEventListener("themechange", redraw);
+}

@@ -1,0 +1,87 @@
+// Elements from names and texts. Nothing here, or anywhere in this page, parses a text as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+const MATH = "http://www.w3.org/1998/Math/MathML";
+
+function build(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value") element.value = value;
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** An HTML element; children are nodes or texts. */
+export const h = (tag, attributes, ...children) => build(document.createElement(tag), attributes, children);
+
+/** An SVG element. */
+export const s = (tag, attributes, ...children) => build(document.createElementNS(SVG, tag), attributes, children);
+
+/** A MathML element. */
+export const m = (tag, ...children) => build(document.createElementNS(MATH, tag), {}, children);
+
+/** A token as it can be shown: what cannot be seen gets a sign, what turns text round is named, what is long is cut. */
+export function shown(token, longest = 14) {
+  let text = "";
+  for (const c of String(token).slice(0, 4 * longest)) {
+    const code = c.codePointAt(0);
+    if (c === " ") text += "␣";
+    else if (code < 32) text += String.fromCharCode(0x2400 + code);
+    else if (/[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/u.test(c)) text += `‹${code.toString(16).toUpperCase()}›`;
+    else if (/\p{M}/u.test(c) && /\p{M}{3}$/u.test(text)) continue;
+    else text += c;
+  }
+  const letters = [...text];
+  return letters.length > longest ? letters.slice(0, longest - 1).join("") + "…" : text;
+}
+
+/** A number as people read it: four digits, small ones by their power of ten. */
+export function digits(value, places = 4) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "not a number";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  const size = Math.abs(value);
+  const text = size !== 0 && (size < 10 ** -places || size >= 1e6) ? value.toExponential(2) : value.toFixed(places);
+  return text.replace("-", "−");
+}
+
+export const whole = (value) => value.toLocaleString("en");
+
+/** Tell it to those who cannot see the picture. */
+export function say(text) {
+  document.getElementById("said").textContent = text;
+}
+
+/** A box of a page, with a heading. */
+export const card = (title, ...children) => h("section", { class: "card" }, title && h("h3", {}, title), ...children);
+
+/** Buttons of which one is pressed. */
+export function choice(name, options, current, choose) {
+  return h(
+    "div",
+    { class: "choices", role: "group", "aria-label": name },
+    options.map(([value, text]) =>
+      h("button", { type: "button", "aria-pressed": String(value === current), onclick: () => choose(value) }, text),
+    ),
+  );
+}
+
+/** A slider of whole numbers with its value in words. */
+export function slider(name, { value, low, high, text, change }) {
+  const output = h("output", {}, text(value));
+  const input = h("input", {
+    type: "range",
+    min: low,
+    max: high,
+    "aria-label": name,
+    "data-focus": name,
+    oninput: () => {
+      output.textContent = text(Number(input.value));
+      change(Number(input.value));
+    },
+  });
+  input.value = value;
+  return h("div", { class: "field" }, h("span", { class: "label" }, name, " ", output), input);
+}

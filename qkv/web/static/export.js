@@ -1,0 +1,82 @@
+// Pictures and numbers to take away: SVG as it stands on the screen, PNG of twice the size, CSV, Python.
+
+import { h, say } from "./dom.js";
+
+const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "font-size", "font-family", "font-weight", "text-anchor", "opacity"];
+
+/** The picture as a text that stands by itself: styles from the page become attributes. */
+export function svgText(svg) {
+  const copy = svg.cloneNode(true);
+  const originals = [svg, ...svg.querySelectorAll("*")];
+  const copies = [copy, ...copy.querySelectorAll("*")];
+  originals.forEach((original, n) => {
+    if (original.tagName === "image" || original.tagName === "stop") return;
+    const style = getComputedStyle(original);
+    for (const name of STYLES) copies[n].setAttribute(name, style.getPropertyValue(name));
+    for (const name of ["class", "tabindex", "data-focus", "role"]) copies[n].removeAttribute(name);
+  });
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  const paper = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+  paper.setAttribute("width", "100%");
+  paper.setAttribute("height", "100%");
+  paper.setAttribute("fill", getComputedStyle(document.documentElement).getPropertyValue("--paper") || getComputedStyle(document.querySelector(".card")).backgroundColor);
+  copy.prepend(paper);
+  return new XMLSerializer().serializeToString(copy);
+}
+
+/** The same as pixels. */
+export async function png(svg, scale = 2) {
+  const picture = new Image();
+  picture.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(svgText(svg));
+  await picture.decode();
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [svg.width.baseVal.value * scale, svg.height.baseVal.value * scale];
+  canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
+  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+}
+
+/** Rows of texts and numbers; texts are quoted whatever is in them. */
+export function csv(rows) {
+  const cell = (value) => (typeof value === "number" ? String(value) : `"${String(value).replaceAll('"', '""')}"`);
+  return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
+}
+
+function save(blob, name) {
+  const link = h("a", { href: URL.createObjectURL(blob), download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+async function copy(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = h("textarea", { class: "unseen" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+    button.focus();
+  }
+  say("Copied.");
+  const before = button.textContent;
+  button.textContent = "copied";
+  setTimeout(() => (button.textContent = before), 1200);
+}
+
+/** Buttons for a picture {name, svg(), rows(), python()}; `table` switches its twin on and off. */
+export function exportButtons(picture, table) {
+  const button = (text, label, act) =>
+    h("button", { type: "button", "aria-label": label, "data-focus": `${label} ${picture.name}`, onclick: (event) => act(event.currentTarget) }, text);
+  const toggle = button("table", "Show as a table", table.toggle);
+  toggle.setAttribute("aria-pressed", String(table.on));
+  return h("div", { class: "choices", role: "group", "aria-label": "Take it away" },
+    toggle,
+    button("SVG", "Save as SVG", () => save(new Blob([svgText(picture.svg())], { type: "image/svg+xml" }), `${picture.name}.svg`)),
+    button("PNG", "Save as PNG", async () => save(await png(picture.svg()), `${picture.name}.png`)),
+    button("CSV", "Save as CSV", () => save(new Blob([csv(picture.rows())], { type: "text/csv" }), `${picture.name}.csv`)),
+    button("copy Python", "Copy as Python", (it) => copy(picture.python(), it)));
+}

@@ -1,0 +1,189 @@
+// The frame: tabs, the input, the explanation, the checks; each screen draws into it what the state says.
+
+import * as atlas from "./atlas.js";
+import * as beside from "./beside.js";
+import { onTheme } from "./colour.js";
+import * as decoding from "./decoding.js";
+import { card, h, say, whole } from "./dom.js";
+import { figure } from "./figure.js";
+import { ask, saved } from "./source.js";
+import { choose, listen, now } from "./state.js";
+import * as stepwise from "./stepwise.js";
+
+const ALL = [atlas, stepwise, beside, decoding];
+const at = (name) => document.getElementById(name);
+let about = null;
+let screens = [];
+let turn = 0;
+
+/** What a screen may use. */
+const context = {
+  question: () => (about.text === null || saved ? {} : { text: now().text ?? about.text, answer: now().answer ?? "" }),
+  about: () => about,
+  width: () => Math.max(260, at("main").clientWidth - 30),
+  side: (make) => render(at("side"), about.text === null ? null : inputCard(), make),
+  main: (...given) => drawMain(...given),
+  explain: drawExplain,
+  checks: drawStrip,
+  figure: () => at("main").querySelector("figure"),
+  saved,
+};
+
+/** Replace what a box holds; whoever had the focus gets it back. A function is called when the old is still there. */
+function render(box, ...children) {
+  const focus = box.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+  const [start, end] = focus === "text" ? [document.activeElement.selectionStart, document.activeElement.selectionEnd] : [];
+  box.replaceChildren(...children.map((child) => (typeof child === "function" ? child() : child)).flat(4).filter(Boolean));
+  const again = focus && box.querySelector(`[data-focus="${CSS.escape(focus)}"]`);
+  again?.focus({ preventScroll: true });
+  if (again && start !== undefined) again.setSelectionRange?.(start, end);
+}
+
+function inputCard() {
+  const text = h("textarea", { id: "text", rows: 2, "data-focus": "text", spellcheck: "false", disabled: saved });
+  text.value = now().text ?? about.text;
+  const answer = about.writes && h("input", { id: "answer", type: "text", "data-focus": "answer", spellcheck: "false", placeholder: "the model's own", disabled: saved });
+  if (answer) answer.value = now().answer ?? about.answer ?? "";
+  const go = () => choose({ text: text.value === about.text ? undefined : text.value || " ", answer: answer ? answer.value : undefined, row: undefined, column: undefined, rows: undefined, node: undefined });
+  const keys = (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey || event.target === answer)) go();
+  };
+  text.addEventListener("keydown", keys);
+  if (answer) answer.addEventListener("keydown", keys);
+  return h("section", { class: "card" },
+    h("div", { class: "field" }, h("label", { for: "text" }, "What the model reads"), text),
+    answer && h("div", { class: "field" }, h("label", { for: "answer" }, "The answer to look at"), answer),
+    saved ? h("p", { class: "note" }, "A saved page: other texts need ", h("code", {}, "qkv serve"), ".") : h("button", { type: "button", class: "main", "data-focus": "go", onclick: go }, "Look  (Ctrl-Enter)"));
+}
+
+const drawMain = ({ below, ...picture }) => render(at("main"), () => figure(picture), below);
+
+function drawExplain({ formula, text, values, notes, python }) {
+  render(at("explain"),
+    notes?.length ? h("section", { class: "card" }, h("h3", {}, "About this input"), notes.map((note) => h("p", { class: "note warn" }, h("bdi", {}, note)))) : null,
+    card("What is computed", h("div", { class: "formula" }, formula), h("dl", { class: "values" }, values.filter(Boolean).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])), h("p", { class: "note" }, text)),
+    python && card("The same in Python", h("pre", { tabindex: 0 }, python)));
+}
+
+function drawStrip(checks, seconds) {
+  const failed = checks.some((check) => check.good === false);
+  const facts = [
+    about.family && `${about.family}, ${whole(about.parameters)} parameters`,
+    about.hash && `weights ${about.hash}`,
+    about.seed !== undefined && `seed ${about.seed}`,
+    `torch ${about.torch}`,
+    about.dtype && `${about.dtype} on ${about.device}`,
+    seconds !== undefined && `computed in ${(1000 * seconds).toFixed(0)} ms`,
+  ];
+  at("strip").classList.toggle("failed", failed);
+  at("strip").replaceChildren(
+    // a check that cannot be made here is neither right nor wrong
+    ...checks.map(({ words, good }) => (good === null ? h("span", {}, words) : h("span", { class: good ? "check" : "check failed" }, `${good ? "✓" : "✗ wrong:"} ${words}`))),
+    ...facts.filter(Boolean).map((fact) => h("span", {}, fact)));
+}
+
+function drawTabs(current) {
+  render(at("tabs"), screens.map((screen, n) => h("button", {
+    type: "button", role: "tab", "aria-selected": String(screen === current), tabindex: screen === current ? 0 : -1, "data-focus": screen.id, title: `key ${n + 1}`,
+    onclick: () => choose({ screen: screen.id }),
+    onkeydown: (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      const next = screens[(n + step + screens.length) % screens.length];
+      choose({ screen: next.id });
+      document.querySelector(`#tabs [data-focus="${next.id}"]`).focus();
+    },
+  }, screen.title)));
+  at("tabs").querySelector("[aria-selected=true]").scrollIntoView({ block: "nearest", inline: "nearest" });
+}
+
+const currentScreen = () => screens.find((screen) => screen.id === now().screen) ?? screens[0];
+
+async function show() {
+  const mine = ++turn;
+  const screen = currentScreen();
+  drawTabs(screen);
+  at("main").setAttribute("aria-busy", "true");
+  try {
+    await screen.draw(context);
+  } catch (error) {
+    if (mine === turn) showError(error);
+  }
+  if (mine !== turn) return;
+  at("main").setAttribute("aria-busy", "false");
+  at("main").dataset.drawn = String(mine);
+}
+
+function showError(error) {
+  context.side();
+  render(at("main"), h("section", { class: "card error", role: "alert" }, h("h2", {}, "That did not work"), h("p", {}, h("bdi", {}, error.message))));
+  render(at("explain"));
+  drawStrip([]);
+  say(error.message);
+}
+
+function showHelp() {
+  const screen = currentScreen();
+  const lines = [["1 … 9", "another screen"], ["t", "the picture as a table"], ["e", "to the buttons that save"], ["i", "to the input"], ...(screen.help ?? []), ["?", "this help"]];
+  const close = h("button", { type: "button", class: "main", onclick: () => at("dialog").close() }, "Close");
+  at("dialog").replaceChildren(h("h2", {}, `Keys: ${screen.title}`),
+    h("dl", {}, lines.map(([name, text]) => [h("dt", {}, h("kbd", {}, name)), h("dd", {}, text)])),
+    h("p", { class: "note" }, "The address holds all that is chosen: copy it, and it opens the same picture."), close);
+  at("dialog").showModal();
+}
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || at("dialog").open) return;
+  if (event.target.matches("textarea, input[type=text], select")) return;
+  const number = Number(event.key);
+  if (number >= 1 && number <= screens.length) choose({ screen: screens[number - 1].id });
+  else if (event.key === "t") choose({ table: now().table ? undefined : 1 });
+  else if (event.key === "e") document.querySelector("[data-focus^='Save as SVG']")?.focus();
+  else if (event.key === "i") {
+    event.preventDefault();
+    at("text")?.focus();
+  } else if (event.key === "?") showHelp();
+  else currentScreen().key?.(event, context);
+}
+
+function applyTheme() {
+  const theme = now().theme;
+  document.documentElement.style.colorScheme = theme ?? "";
+  if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  dispatchEvent(new Event("themechange"));
+}
+
+function turnTheme() {
+  const forced = document.documentElement.dataset.theme;
+  const isDark = forced ? forced === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  choose({ theme: isDark ? "light" : "dark" });
+}
+
+async function start() {
+  try {
+    about = (await ask("about")).record;
+  } catch (error) {
+    render(at("main"), h("section", { class: "card error", role: "alert" }, h("h2", {}, "That did not work"), h("p", {}, error.message)));
+    return;
+  }
+  screens = ALL.filter((screen) => about.screens.includes(screen.id));
+  at("model").textContent = about.name;
+  at("theme").addEventListener("click", turnTheme);
+  at("help").addEventListener("click", showHelp);
+  document.addEventListener("keydown", onKey);
+  listen((changed) => {
+    if (changed.has("theme")) applyTheme();
+    show();
+  });
+  if (now().theme) applyTheme();
+  onTheme(show);
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth !== width) show();
+    width = innerWidth;
+  });
+  await show();
+}
+
+start();

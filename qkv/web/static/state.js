@@ -1,0 +1,41 @@
+// What is shown, kept in the address: a copied link opens the same picture.
+
+const NUMBERS = new Set(["place", "head", "row", "column", "zoom", "table", "top", "beams", "quarters", "order", "node", "step", "power", "dropped", "heat", "even"]);
+let state = read();
+const listeners = [];
+
+function read() {
+  const found = {};
+  for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
+    if (!NUMBERS.has(name)) found[name] = value;
+    else if (/^-?\d{1,9}$/.test(value)) found[name] = Number(value);
+  }
+  return found;
+}
+
+/** All that was chosen so far; what was not is not there. */
+export const now = () => state;
+
+/** Choose; undefined forgets. Those who listen are told which names changed. */
+export function choose(changes) {
+  const next = { ...state, ...changes };
+  for (const name of Object.keys(next)) if (next[name] === undefined || next[name] === "") delete next[name];
+  const changed = new Set(Object.keys({ ...state, ...next }).filter((name) => state[name] !== next[name]));
+  if (!changed.size) return;
+  state = next;
+  try {
+    history.replaceState(null, "", "#" + new URLSearchParams(state));
+  } catch {
+    // a frame without an address of its own, as in a notebook, keeps its state to itself
+  }
+  for (const listener of listeners) listener(changed);
+}
+
+export const listen = (listener) => listeners.push(listener);
+
+addEventListener("hashchange", () => {
+  const next = read();
+  const changed = new Set(Object.keys({ ...state, ...next }).filter((name) => state[name] !== next[name]));
+  state = next;
+  if (changed.size) for (const listener of listeners) listener(changed);
+});

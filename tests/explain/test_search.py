@@ -1,0 +1,95 @@
+import math
+
+import pytest
+import torch
+
+from qkv.decode import Limits, beam, greedy
+from qkv.explain import next_tokens, score_whole, search_tree
+from qkv.models import EncoderDecoder, EncoderDecoderConfig
+
+SOURCE = [4, 9, 6, 5, 8]
+LIMITS = Limits(max_length=6)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(5)
+    config = EncoderDecoderConfig(dim=12, heads=3, hidden_dim=14, encoder_layers=1, decoder_layers=1, max_length=16)
+    found = EncoderDecoder(config, 11, 9).eval()
+    with torch.no_grad():
+        found.predict.weight.mul_(9)  # far from even, so that searches differ
+    return found
+
+
+def path(found, node):
+    tokens = []
+    while found.branches[node].parent is not None:
+        tokens.insert(0, found.branches[node].token)
+        node = found.branches[node].parent
+    return tokens
+
+
+def test_the_tree_holds_both_searches(model):
+    found = search_tree(model, SOURCE, LIMITS, beams=3)
+    (best,) = beam(model, torch.tensor([SOURCE]), None, LIMITS, beams=3, best=3)
+    (walked,) = greedy(model, torch.tensor([SOURCE]), None, LIMITS)
+    for node, hypothesis in zip(found.best, best, strict=True):
+        assert path(found, node) == [*hypothesis.tokens, *([2] if hypothesis.finished else [])]
+        assert found.branches[node].log_probability == pytest.approx(hypothesis.log_probability, abs=1e-5)
+    assert path(found, found.greedy[-1]) == [*walked.tokens, *([2] if walked.finished else [])]
+    assert found.branches[found.greedy[-1]].log_probability == pytest.approx(walked.log_probability, abs=1e-5)
+    assert [found.branches[node].greedy for node in found.greedy] == [True] * len(found.greedy)
+    assert found.rescored == pytest.approx(best[0].log_probability, abs=1e-5)
+
+
+def test_every_branch_adds_up(model):
+    found = search_tree(model, SOURCE, LIMITS, beams=3)
+    assert len(found.branches) > 20
+    for branch in found.branches[1:]:
+        above = found.branches[branch.parent]
+        assert branch.log_probability == pytest.approx(above.log_probability + branch.own, abs=1e-5)
+        assert branch.step == above.step + 1
+
+
+def test_own_probabilities_are_the_models(model):
+    found = search_tree(model, SOURCE, LIMITS, beams=3)
+    for node in found.greedy:
+        before = path(found, found.branches[node].parent)
+        given = torch.tensor([[1, *before]])
+        with torch.no_grad():
+            logits = model(torch.tensor([SOURCE]), given)[0, -1]
+        logits[[0, 1]] = -math.inf
+        expected = float(logits.log_softmax(-1)[found.branches[node].token])
+        assert found.branches[node].own == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_prefix_is_forced(model):
+    free = search_tree(model, SOURCE, LIMITS, beams=2)
+    other = next(token for token in range(3, 9) if token != path(free, free.best[0])[0])
+    found = search_tree(model, SOURCE, LIMITS, beams=2, prefix=[other, 5])
+    assert [path(found, node)[:2] for node in (*found.best, found.greedy[-1])] == [[other, 5]] * 3
+    assert len(path(found, found.greedy[-1])) <= LIMITS.max_length
+    assert found.rescored == pytest.approx(found.branches[found.best[0]].log_probability, abs=1e-5)
+    assert found.greedy[:2] == [1, 2]
+
+
+def test_a_greedy_path_that_the_beam_left_is_added(model):
+    """With length power 0 and a beam of 1 both are the same; a wide beam may drop the greedy path, and says so."""
+    alone = search_tree(model, SOURCE, LIMITS, beams=1)
+    assert path(alone, alone.best[0]) == path(alone, alone.greedy[-1])
+    assert all(branch.looked_at for branch in alone.branches)
+
+
+def test_next_tokens_and_whole_scores(model):
+    logs = next_tokens(model, SOURCE, [5, 7], LIMITS)
+    assert math.fsum(map(math.exp, logs)) == pytest.approx(1, abs=1e-5)
+    assert logs[0] == logs[1] == -math.inf
+    parts = [next_tokens(model, SOURCE, before, LIMITS)[token] for before, token in (([], 5), ([5], 7), ([5, 7], 2))]
+    assert score_whole(model, SOURCE, [5, 7, 2], LIMITS) == pytest.approx(sum(parts), abs=1e-5)
+
+
+def test_bad_input(model):
+    with pytest.raises(ValueError, match="prefix has 6 tokens; an answer may have 6 with its END"):
+        search_tree(model, SOURCE, LIMITS, beams=2, prefix=[4] * 6)
+    with pytest.raises(ValueError, match="beams must be at least 1, got 0"):
+        search_tree(model, SOURCE, LIMITS, beams=0)

@@ -1,0 +1,56 @@
+"""Requests as a program sends them, with nothing between it and the socket."""
+
+import http.client
+import json
+import struct
+
+import torch
+
+
+def request(server, method, path, body=None, headers=None):
+    """(status, headers, body) of one request; the token's cookie, Host and type are there unless overruled."""
+    given = {"cookie": f"qkv-{server.port}={server.token}", "content-type": "application/json", **(headers or {})}
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        connection.putrequest(method, path, skip_host="host" in given, skip_accept_encoding=True)
+        for name, value in given.items():
+            if value is not None:
+                connection.putheader(name, value)
+        if body is not None:
+            connection.putheader("content-length", str(len(body)))
+        connection.endheaders(body)
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
+    finally:
+        connection.close()
+
+
+def ask(server, name, **asked):
+    """(record, tensors) of a question that must be answered."""
+    status, _, body = request(server, "POST", f"/api/{name}", json.dumps(asked).encode())
+    assert status == 200, body
+    return unpack(body)
+
+
+def refused(server, name, **asked):
+    """(status, words) of a question that must not be answered."""
+    status, _, body = request(server, "POST", f"/api/{name}", json.dumps(asked).encode())
+    assert status >= 400
+    return status, json.loads(body)["error"]
+
+
+def unpack(body):
+    """The format of `packing`, read by the struct module."""
+    (length,) = struct.unpack_from("<I", body)
+    record = json.loads(body[4 : 4 + length])
+    place, tensors = 4 + length, {}
+    for tensor in record.pop("tensors"):
+        count = 1
+        for size in tensor["shape"]:
+            count *= size
+        letter, width = {"f4": ("f", 4), "u1": ("B", 1)}[tensor["type"]]
+        values = struct.unpack_from(f"<{count}{letter}", body, place)
+        tensors[tensor["name"]] = torch.tensor(values).reshape(tensor["shape"])
+        place += -(-count * width // 4) * 4
+    assert place == len(body)
+    return record, tensors

@@ -1,0 +1,40 @@
+import os
+import shutil
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from qkv.web.bench import RunBench
+from tests.web.runs import serving, train_pairs, train_recall
+
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.fixture(scope="session")
+def pairs_run(tmp_path_factory):
+    """A small encoder-decoder that reverses words: 3 heads, 2 + 2 layers."""
+    return train_pairs(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.fixture(scope="session")
+def recall_run(tmp_path_factory):
+    """A small decoder with Taylor attention: 2 heads, 2 layers."""
+    return train_recall(tmp_path_factory.mktemp("recall"))
+
+
+@pytest.fixture(scope="session")
+def server(pairs_run):
+    with serving(RunBench(pairs_run)) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Debian's Chromium; required in CI, a skip that says why elsewhere."""
+    if CHROMIUM is None:
+        assert os.environ.get("CI") != "true", "CI needs Chromium: apt-get install chromium"
+        pytest.skip("no chromium here: apt-get install chromium")
+    with sync_playwright() as play:
+        found = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()

@@ -1,0 +1,87 @@
+"""Screen 3 in a real browser, its numbers against the library's own calls."""
+
+import csv
+import io
+
+import pytest
+import torch
+
+import qkv
+from qkv import tasks
+from qkv.explain import observe
+from tests.web.client import ask, refused
+from tests.web.pages import download, go, number, opened, settle, walk
+
+TEXT = "fabcde"
+
+
+@pytest.fixture(scope="module")
+def look(pairs_run):
+    """The second encoder layer, on the same text."""
+    _, job, model = tasks.restore(pairs_run)
+    return observe(model, job.strings.sources.encode(TEXT), [])[1]
+
+
+@pytest.mark.parametrize("kind", ["taylor", "elu", "linear"])
+def test_the_numbers_are_the_librarys(browser, server, look, kind):
+    q, k = look.call.q.double(), look.call.k.double()
+    with opened(browser, server.address) as page:
+        go(page, screen="beside", text=TEXT, place=1, head=2, row=3, column=4, kind=kind)
+        expected = float(qkv.weights(q, k, kind=kind)[0, 2, 3, 4])
+        exact = float(qkv.weights(q, k)[0, 2, 3, 4])
+        assert number(page, "#implied") == pytest.approx(expected, abs=6e-5)
+        assert number(page, "#exact") == pytest.approx(exact, abs=6e-5)
+        assert number(page, "#difference") == pytest.approx(expected - exact, abs=1.2e-4)
+        assert page.locator("#strip .failed").count() == 0
+        assert page.locator("#strip .check").first.inner_text().startswith("✓ recurrence = implied matrix · v within")
+
+
+def test_the_copying_problem_and_its_slider(browser, server):
+    """The literals are the problem's, from independent arithmetic."""
+    with opened(browser, server.address) as page:
+        go(page, screen="beside", text=TEXT)
+        assert number(page, "#copy-weight") == pytest.approx(0.665241, abs=1e-6)
+        assert number(page, "#copy-error") == pytest.approx(0.3067, abs=1e-4)
+        page.get_by_role("slider").focus()
+        for _ in range(4):
+            page.keyboard.press("ArrowRight")
+            settle(page)
+        assert "quarters=8" in page.url
+        assert number(page, "#copy-weight") == pytest.approx(0.981690, abs=1e-6)
+        assert number(page, "#copy-error") == pytest.approx(0.01815, abs=1e-5)
+
+
+def test_all_its_pictures_have_tables_and_can_be_taken_away(browser, server, look):
+    with opened(browser, server.address) as page:
+        go(page, screen="beside", text=TEXT, place=1, head=0, kind="elu", table=1)
+        assert page.locator("table").count() == page.locator("figure").count() == 4
+        for picture in page.locator("section:has(figure)").all():
+            with page.expect_download() as waiting:
+                picture.get_by_role("button", name="Save as PNG").click()
+            assert waiting.value.path().read_bytes()[:4] == b"\x89PNG"
+        _, data = download(page, "Save as CSV")
+        rows = list(csv.reader(io.StringIO(data.decode())))[1:]
+        implied = torch.tensor([float(row[4]) for row in rows]).reshape(6, 6)
+        expected = qkv.weights(look.call.q, look.call.k, kind="elu")[0, 0]
+        torch.testing.assert_close(implied, expected, rtol=0, atol=1e-5)
+
+
+def test_by_keyboard_alone(browser, server):
+    with opened(browser, server.address) as page:
+        page.keyboard.press("3")
+        page.wait_for_selector("h2:has-text('softmax beside taylor')")
+        reached = walk(page)
+        for wanted in ("linear", "difference. 6 rows", "Save as SVG", "norm of a, b, c and d"):
+            assert any(wanted in name for name in reached), (wanted, reached)
+        page.evaluate("document.querySelector('[data-focus=difference]').focus()")
+        page.keyboard.press("ArrowDown")
+        settle(page)
+        assert "row=1" in page.url
+        assert page.evaluate("document.activeElement.dataset.focus") == "difference"
+
+
+def test_bad_input(server):
+    assert "unknown kind 'softmix'" in refused(server, "beside", text=TEXT, kind="softmix")[1]
+    assert "unknown kind" in refused(server, "beside", text=TEXT, kind="taylor(order=9999)")[1]
+    assert refused(server, "beside", text=TEXT, head=-1)[1] == "head must be a whole number from 0 to 2, got -1"
+    assert ask(server, "kinds")[0]["kinds"][:2] == ["taylor", "taylor(order=4)"]

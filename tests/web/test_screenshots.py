@@ -1,0 +1,90 @@
+"""Every screen at three widths, light and dark: nothing is cut off, nothing is blank.
+
+The README's pictures: QKV_SCREENSHOTS=docs/images QKV_SCREENSHOT_RUN=runs/mine pytest tests/web/test_screenshots.py
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from qkv.web.bench import RunBench
+from tests.web.pages import go, opened
+from tests.web.runs import serving
+
+pytestmark = pytest.mark.slow
+
+SCREENS = {
+    "atlas": {"row": 2},
+    "stepwise": {"row": 2, "step": 5},
+    "beside": {"place": 2, "head": 1, "row": 4, "column": 2},
+    "decoding": {},
+}
+
+
+@pytest.fixture(scope="module")
+def shown(pairs_run):
+    """The run of the pictures: that of the tests, or one to show."""
+    with serving(RunBench(Path(os.environ.get("QKV_SCREENSHOT_RUN", pairs_run)))) as server:
+        yield server
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 768, 390])
+def test_every_screen_fits(browser, shown, tmp_path, width, scheme):
+    folder = Path(os.environ.get("QKV_SCREENSHOTS", tmp_path))
+    folder.mkdir(exist_ok=True)
+    size = {"width": width, "height": 840}
+    with opened(browser, shown.address, viewport=size, color_scheme=scheme, reduced_motion="reduce") as page:
+        for screen, state in SCREENS.items():
+            go(page, screen=screen, **state)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            cut = page.evaluate(
+                "[...document.querySelectorAll('.card button, .card select, .card h2, header button')]"
+                ".filter((e) => !e.closest('.picture, .scroll, .atlas, #tabs'))"
+                ".filter((e) => e.getBoundingClientRect().right > innerWidth).map((e) => e.textContent)"
+            )
+            assert cut == []
+            small = page.evaluate(
+                "[...document.querySelectorAll('main button, aside button')].filter((e) => !e.closest('.atlas'))"
+                ".filter((e) => e.offsetHeight < 24).map((e) => e.textContent)"
+            )
+            assert small == []
+            path = folder / f"workbench-{screen}-{width}-{scheme}.png"
+            page.screenshot(path=path)
+            assert path.stat().st_size > 10_000
+
+
+def test_the_theme_can_be_chosen(browser, shown):
+    with opened(browser, shown.address, color_scheme="light") as page:
+        background = "getComputedStyle(document.body).backgroundColor"
+        light = page.evaluate(background)
+        page.get_by_role("button", name="Light or dark").click()
+        page.wait_for_selector("#main[aria-busy=false]")
+        assert page.evaluate(background) != light
+        assert "theme=dark" in page.url
+
+
+def contrast(page, selector):
+    """WCAG's contrast of the text of an element with its nearest background."""
+    return page.eval_on_selector(
+        selector,
+        """e => {
+          const parse = (c) => c.match(/[\\d.]+/g).map(Number);
+          const light = (c) => parse(c).slice(0, 3).map((v) => v / 255)
+            .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+            .reduce((sum, v, n) => sum + v * [0.2126, 0.7152, 0.0722][n], 0);
+          let box = e;
+          while (box && (parse(getComputedStyle(box).backgroundColor)[3] === 0)) box = box.parentElement;
+          const back = getComputedStyle(box ?? document.body).backgroundColor;
+          const [a, b] = [light(getComputedStyle(e).color), light(back)];
+          return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        }""",
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read(browser, shown, scheme):
+    with opened(browser, shown.address, color_scheme=scheme) as page:
+        for selector in (".note", ".quiet", ".readout .number", ".check", "button.main", "#tabs button", "h3", "dd"):
+            assert contrast(page, selector) >= 4.5, selector

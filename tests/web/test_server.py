@@ -1,0 +1,174 @@
+import json
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from qkv.storage import QkvError
+from qkv.web.bench import Bench, RunBench, newest_run
+from qkv.web.server import listen
+from tests.web.client import ask, refused, request
+from tests.web.hostile import hostile, raw
+from tests.web.runs import serving
+
+
+def test_the_page_and_its_files(server):
+    status, _, body = request(server, "GET", "/")
+    assert status == 200
+    assert b'<script type="module" src="/static/main.js">' in body
+    assert request(server, "GET", "/static/main.js")[1]["content-type"].startswith("text/javascript")
+    assert request(server, "GET", "/static/none.js")[0] == 404
+
+
+def test_nothing_may_be_loaded_from_elsewhere(server):
+    for path in ("/", "/static/app.css", "/nowhere"):
+        policy = request(server, "GET", path)[1]["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self';")
+        assert "http" not in policy
+        assert "unsafe" not in policy
+
+
+def test_the_token_becomes_a_cookie(server):
+    status, headers, _ = request(server, "GET", f"/?token={server.token}", headers={"cookie": None})
+    assert (status, headers["location"]) == (303, "/")
+    assert headers["set-cookie"] == f"qkv-{server.port}={server.token}; HttpOnly; Path=/; SameSite=strict"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/", {"cookie": None}, 403),
+        ("/?token=wrong", {}, 403),
+        ("/?token=%ff%00", {}, 403),
+        ("/", {"cookie": "qkv-1=x"}, 403),
+        ("/static/main.js", {"cookie": None}, 403),
+        ("/", {"host": "evil.example"}, 421),
+        ("/", {"host": "127.0.0.1"}, 421),
+        ("/", {"origin": "http://evil.example"}, 403),
+        ("/", {"origin": "null"}, 403),
+        ("/", {"sec-fetch-site": "cross-site"}, 403),
+    ],
+)
+def test_who_may_not_ask(server, path, headers, status):
+    found, _, body = request(server, "GET", path, headers=headers)
+    assert found == status
+    assert body.startswith(b"qkv: ")
+
+
+def test_localhost_is_this_machine_too(server):
+    assert request(server, "GET", "/", headers={"host": f"localhost:{server.port}"})[0] == 200
+
+
+def test_questions_that_cannot_be_answered(server):
+    assert refused(server, "overview", text="") == (400, "the text is empty; write something for the model to read")
+    assert refused(server, "overview", text="a" * 25) == (400, "the text has 25 tokens; this model takes at most 24")
+    assert refused(server, "overview", text="ab", answer="A " * 24)[1].startswith("the answer has 24 tokens")
+    assert "unknown question 'overvew'; did you mean 'overview'?" in refused(server, "overvew")[1]
+    assert refused(server, "head", text="abc", place=99)[1] == "place must be a whole number from 0 to 5, got 99"
+    assert refused(server, "head", text="abc", head="x")[1] == "head must be a whole number from -1 to 2, got x"
+    assert refused(server, "overview", text=["a"])[1] == "text must be a text, got a list"
+    assert ask(server, "overview", text="abc")[0]["tokens"]["source"] == ["a", "b", "c"]
+
+
+def test_unseen_letters_are_noted_and_other_case_is_taken(server):
+    assert ask(server, "overview", text="aBz")[0]["notes"] == ["never seen in training, read as unknown: z"]
+
+
+@pytest.mark.slow
+def test_hostile_requests_do_no_harm(pairs_run):
+    with serving(RunBench(pairs_run), body_seconds=0.5) as server:
+        requests = hostile(server)
+        assert len(requests) >= 500
+        statuses = [raw(server, data)[9:12] for data in requests]
+        assert [status for status in statuses if status.startswith(b"5")] == []
+        assert len([status for status in statuses if status.startswith(b"4")]) >= 400
+        assert ask(server, "overview", text="abc")[0]["tokens"]["source"] == ["a", "b", "c"]
+
+
+def test_a_slow_client_is_told_so_and_holds_up_nobody(pairs_run):
+    with serving(RunBench(pairs_run), body_seconds=0.3) as server:
+        head = (
+            f"POST /api/overview HTTP/1.1\r\nhost: 127.0.0.1:{server.port}\r\n"
+            f"cookie: qkv-{server.port}={server.token}\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n"
+        ).encode()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as slow:
+            slow.sendall(head + b"{")
+            assert ask(server, "overview", text="abc")[0]["tokens"]["source"] == ["a", "b", "c"]
+            assert slow.recv(4096).startswith(b"HTTP/1.1 408")
+
+
+class Waiting(Bench):
+    """Answers when it is told to."""
+
+    screens = ()
+
+    def __init__(self):
+        self.may_answer = threading.Event()
+
+    def about(self):
+        self.may_answer.wait(20)
+        return {}
+
+    def scene(self, asked):
+        raise AssertionError
+
+
+def test_too_many_questions_are_told_to_come_again():
+    bench = Waiting()
+    with serving(bench, most_waiting=3) as server:
+        answers = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(request(server, "POST", "/api/about", b"{}")))
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        while server.workbench.waiting < 3:
+            time.sleep(0.01)
+        status, headers, body = request(server, "POST", "/api/about", b"{}")
+        assert (status, headers["retry-after"]) == (429, "1")
+        assert "too many questions" in json.loads(body)["error"]
+        bench.may_answer.set()
+        for thread in threads:
+            thread.join()
+        assert [status for status, _, _ in answers] == [200] * 3
+        assert request(server, "POST", "/api/about", b"{}")[0] == 200
+
+
+def test_a_client_that_went_away_frees_its_place():
+    bench = Waiting()
+    with serving(bench, most_waiting=1) as server:
+        head = (
+            f"POST /api/about HTTP/1.1\r\nhost: 127.0.0.1:{server.port}\r\ncookie: qkv-{server.port}={server.token}\r\n"
+            "content-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+        ).encode()
+        with socket.create_connection(("127.0.0.1", server.port)) as gone:
+            gone.sendall(head)
+            while server.workbench.waiting < 1:
+                time.sleep(0.01)
+        bench.may_answer.set()
+        while server.workbench.waiting:
+            time.sleep(0.01)
+        assert request(server, "POST", "/api/about", b"{}")[0] == 200
+
+
+def test_a_port_in_use():
+    with listen(0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(QkvError, match=f"cannot listen on port {port} .*choose another with --port"):
+            listen(port)
+    with pytest.raises(ValueError, match="port must be from 0 to 65535, got 70000"):
+        listen(70000)
+
+
+def test_the_newest_run(tmp_path):
+    with pytest.raises(QkvError, match="there is no trained run to show"):
+        newest_run(tmp_path)
+    for age, name in ((100, "old"), (0, "new"), (50, "middle")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"")
+        moment = time.time() - age
+        os.utime(tmp_path / name / "model.safetensors", (moment, moment))
+    assert newest_run(tmp_path).name == "new"
