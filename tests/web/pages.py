@@ -51,6 +51,15 @@ def download(page, label):
     return waiting.value.suggested_filename, waiting.value.path().read_bytes()
 
 
+def reach(page, selector, presses=150):
+    """Tab, and nothing but that, until the focus is on what is asked for."""
+    for _ in range(presses):
+        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"{selector} is not reached by {presses} tabs")
+
+
 def walk(page, presses=50):
     """The names of all that Tab reaches, each with a ring to be seen."""
     reached = set()

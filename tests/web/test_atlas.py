@@ -14,7 +14,7 @@ from qkv.explain import observe
 from qkv.web.bench import RunBench
 from qkv.web.tensors import TensorBench
 from tests.web.client import ask
-from tests.web.pages import download, go, number, opened, settle, walk
+from tests.web.pages import download, go, number, opened, reach, settle, walk
 from tests.web.runs import serving
 
 TEXT = "fabcde"
@@ -142,7 +142,7 @@ def test_by_keyboard_alone(browser, server):
             "Keys and help",
         ):
             assert any(wanted in name for name in reached), (wanted, reached)
-        page.evaluate("document.querySelector('.atlas [tabindex=\"0\"]').focus()")
+        reach(page, '.atlas [tabindex="0"]')
         page.keyboard.press("ArrowRight")
         page.keyboard.press("Enter")
         page.wait_for_selector("h2:text-is('cross 1, head 2')")
@@ -156,7 +156,7 @@ def test_by_keyboard_alone(browser, server):
         for before in ("decoder 1", "encoder 2"):
             page.keyboard.press("[")
             page.wait_for_selector(f"h2:text-is('{before}, head 2')")
-        page.evaluate("document.querySelector('[data-focus=map]').focus()")
+        reach(page, "[data-focus=map]")
         for key in ("ArrowDown", "p", "ArrowDown", "ArrowRight", "p"):
             page.keyboard.press(key)
             settle(page)

@@ -10,7 +10,7 @@ import qkv
 from qkv import tasks
 from qkv.explain import observe
 from tests.web.client import ask, refused
-from tests.web.pages import download, go, number, opened, settle, walk
+from tests.web.pages import download, go, number, opened, reach, settle, walk
 
 TEXT = "fabcde"
 
@@ -73,7 +73,7 @@ def test_by_keyboard_alone(browser, server):
         reached = walk(page)
         for wanted in ("linear", "difference. 6 rows", "Save as SVG", "norm of a, b, c and d"):
             assert any(wanted in name for name in reached), (wanted, reached)
-        page.evaluate("document.querySelector('[data-focus=difference]').focus()")
+        reach(page, "[data-focus=difference]")
         page.keyboard.press("ArrowDown")
         settle(page)
         assert "row=1" in page.url

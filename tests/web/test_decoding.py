@@ -11,7 +11,7 @@ from qkv.decode import beam, greedy
 from qkv.tasks.strings import limits_of
 from qkv.web.bench import RunBench
 from tests.web.client import ask, refused
-from tests.web.pages import go, number, opened, settle, walk
+from tests.web.pages import go, number, opened, reach, settle, walk
 
 TEXT = "fabcde"
 
@@ -76,7 +76,7 @@ def test_by_keyboard_alone(browser, server):
         reached = walk(page)
         for wanted in ("Search tree", "Beams:", "all that were dropped", "Save as SVG"):
             assert any(wanted in name for name in reached), (wanted, reached)
-        page.evaluate("document.querySelector('[data-focus=tree]').focus()")
+        reach(page, "[data-focus=tree]")
         page.keyboard.press("ArrowLeft")
         page.keyboard.press("ArrowLeft")
         settle(page)
@@ -86,7 +86,7 @@ def test_by_keyboard_alone(browser, server):
         page.keyboard.press("b")
         settle(page)
         assert "prefix=" in page.url
-        page.get_by_role("slider", name="Beams:").focus()
+        reach(page, "[data-focus='Beams:']")
         page.keyboard.press("ArrowRight")
         settle(page)
         assert "beams=5" in page.url

@@ -10,7 +10,7 @@ from qkv import tasks
 from qkv.explain import observe
 from qkv.web.bench import RunBench
 from tests.web.client import refused
-from tests.web.pages import download, go, number, opened, settle, walk
+from tests.web.pages import download, go, number, opened, reach, settle, walk
 from tests.web.runs import serving
 
 TEXT = "fabcde"
@@ -84,7 +84,7 @@ def test_by_keyboard_alone(browser, server):
         reached = walk(page)
         for wanted in ("next", "play", "Products of query and key", "Save as SVG", "5 exp"):
             assert any(wanted in name for name in reached), (wanted, reached)
-        page.evaluate("document.querySelector('[data-focus=map]').focus()")
+        reach(page, "[data-focus=map]")
         page.keyboard.press("Home")
         page.keyboard.press("ArrowDown")
         settle(page)
