@@ -21,7 +21,8 @@ serve: $(READY)  ## the workbench, with the newest run
 test: lint browser  ## everything that needs no GPU
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not gpu and not slow"
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(SHAPES)
-	$(BIN)/python -m pytest -q -m "slow and not gpu"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "slow and not alone and not gpu"
+	$(BIN)/python -m pytest -q -m "alone and not gpu"
 
 check: lint browser  ## the quick part, for the inner loop
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not gpu and not slow"

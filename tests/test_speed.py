@@ -6,7 +6,7 @@ import pytest
 
 from qkv.cli.bench import run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 NOISE = 0.8
 
 

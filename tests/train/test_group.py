@@ -65,6 +65,7 @@ def ids(folder, rank):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_losses_of_two_processes_and_of_one_differ_by_less_than_1e_10(one, two):
     """130 steps in float64."""
     alone, together = losses(one), losses(two)
@@ -73,6 +74,7 @@ def test_losses_of_two_processes_and_of_one_differ_by_less_than_1e_10(one, two):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_0_of_10000_ids_differ_between_one_process_and_two(one, two):
     batches = ids(one, 0)
     assert sum(map(len, batches)) > 10_000
@@ -84,6 +86,7 @@ def test_0_of_10000_ids_differ_between_one_process_and_two(one, two):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_one_of_two_killed_ends_the_job_and_the_next_ends_the_same(tmp_path, two):
     """Stopped by SIGTERM, resumed, one process killed with -9, resumed: 4 starts, the same bits."""
     folder, slow = tmp_path / "run", Trouble(double=True, slow_steps=0.05)

@@ -33,6 +33,7 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_20_of_20_runs_survive_kill_9_to_the_last_bit(tmp_path, undisturbed):
     """Killed one to three times each, every second run inside saving."""
     expected, seconds = undisturbed
@@ -60,6 +61,7 @@ def test_20_of_20_runs_survive_kill_9_to_the_last_bit(tmp_path, undisturbed):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_10_of_10_runs_asked_to_stop_save_this_step_and_leave_within_2_seconds(tmp_path, undisturbed):
     """SIGTERM and SIGINT by turns; four of them during a validation."""
     expected, _ = undisturbed
@@ -93,6 +95,7 @@ def test_10_of_10_runs_asked_to_stop_save_this_step_and_leave_within_2_seconds(t
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_whole_group_with_workers(tmp_path, undisturbed, number):
     """As from a terminal: the processes that prepare batches get it too, and must not take the loop down."""
@@ -116,6 +119,7 @@ def test_a_signal_to_the_whole_group_with_workers(tmp_path, undisturbed, number)
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_second_signal_ends_at_once(tmp_path, undisturbed):
     """While the first is still being obeyed: the run is killed inside saving, and goes on from before."""
     expected, _ = undisturbed
@@ -134,6 +138,7 @@ def test_a_second_signal_ends_at_once(tmp_path, undisturbed):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_every_return_is_in_the_log(tmp_path):
     with job(tmp_path, STEPS, Trouble(slow_steps=0.01)) as process:
         wait_for(lambda: len(losses(tmp_path)) >= 25, process)
