@@ -27,6 +27,7 @@ def main() -> None:
     given = parser.parse_args()
     shutil.rmtree(given.out, ignore_errors=True)
     given.out.mkdir(parents=True)
+    shutil.copytree(DOCS / "images", given.out / "images")
     records = json.loads(given.problems.read_text() if given.problems else _solve(given.ids))
     pages: dict[str, str] = {path.name: path.read_text() for path in sorted(DOCS.glob("*.md"))}
     pages |= fill_attention(DOCS / "attention")
