@@ -224,7 +224,7 @@ class Plan:
             "TILES": self.tiles,
             "SEGMENT": self.segment,
             "TYPE": tl.bfloat16 if self.type == torch.bfloat16 else tl.float32,
-            "PRECISION": "tf32" if self.dtype == torch.float16 else "ieee",
+            "PRECISION": "tf32x3" if self.dtype == torch.float32 else "tf32",
         }
 
     def tables(self, scale: float, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
