@@ -12,11 +12,21 @@ NOISE = 0.8
 
 @pytest.fixture(scope="module")
 def forward():
-    return run([4096, 8192, 32768], ["taylor", "linear", "elu"], backward=False, device="cpu")
+    """The least time of three runs, softmax's too: whoever shares the machine can only add to it."""
+    kinds = ["taylor", "linear", "elu"]
+    runs = [run([4096, 8192, 32768], kinds, backward=False, device="cpu")]
+    runs += [run(lengths, kinds, backward=False, device="cpu") for lengths in ([4096, 8192], [4096, 8192, 32768])]
+    return [least(runs, row) for row in runs[0]]
+
+
+def least(runs, row):
+    same = [other for rows in runs for other in rows if (other.kind, other.tokens) == (row.kind, row.tokens)]
+    return min(same, key=lambda other: other.milliseconds)
 
 
 def ratio(rows, kind, tokens):
-    return next(row.ratio_to_softmax for row in rows if (row.kind, row.tokens) == (kind, tokens))
+    times = {row.kind: row.milliseconds for row in rows if row.tokens == tokens}
+    return times["softmax"] / times[kind]
 
 
 def test_taylor_and_linear_against_softmax(forward):
