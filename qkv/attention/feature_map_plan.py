@@ -37,7 +37,7 @@ class Kind:
 _linear, _taylor = linear_triton, taylor_triton
 KINDS = {
     "taylor": Kind(
-        _taylor.lift, _taylor.lower, _taylor.weight, _taylor.slope, _taylor.features, _taylor.pull, True, True, 64, 512
+        _linear.lift, _linear.lower, _taylor.weight, _taylor.slope, _taylor.features, _taylor.pull, True, True, 64, 512
     ),
     "linear": Kind(
         _linear.lift,

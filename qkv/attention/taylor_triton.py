@@ -18,18 +18,6 @@ from torch import Tensor
 
 
 @triton.jit
-def lift(x, valid, scale, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr):
-    """Scores are of the plain numbers."""
-    return x
-
-
-@triton.jit
-def lower(x, gradient, scale):
-    """Nothing to undo."""
-    return gradient
-
-
-@triton.jit
 def weight(score):
     """1 + s + s^2 / 2."""
     return 1.0 + score * (1.0 + 0.5 * score)

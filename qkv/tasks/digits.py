@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from qkv.data import Labelled, mnist, read_npz, read_pictures
-from qkv.registry import unknown
 from qkv.storage import QkvError
 from qkv.tasks.base import Preset, register
 from qkv.tasks.classes import ClassJob, Scale
+from qkv.tasks.options import read_options
 
 HELD_OUT = 0.1
 """Share of each class that is kept apart where a file has no part for it."""
@@ -76,11 +76,7 @@ class Digits(ClassJob):
     @classmethod
     def load(cls, options: dict[str, Any]) -> "Digits":
         """MNIST, unless a training file is given."""
-        names = list(PictureOptions.__dataclass_fields__)
-        for name in options:
-            if name not in names:
-                raise unknown("data setting", name, names)
-        given = PictureOptions(**options)
+        given = read_options(PictureOptions, options)
         parts = mnist(given.part) if given.train_file is None else _own(given)
         if given.test_file is not None:
             parts["test"] = _test(given.test_file, given.test_labels)

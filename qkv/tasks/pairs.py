@@ -11,6 +11,7 @@ from qkv.data import Pair, Vocabulary, in_standard_test, part_of, read_pairs
 from qkv.registry import unknown
 from qkv.storage import QkvError
 from qkv.tasks.base import Job, Preset, register
+from qkv.tasks.options import read_options
 from qkv.tasks.strings import Search, Strings, evaluate, hold_out, make_task
 from qkv.train import Settings, Task
 
@@ -88,7 +89,7 @@ class StringJob(Job):
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "StringJob":
         """Vocabularies without data; `with_test` can add some to evaluate on."""
         sources, targets = (Vocabulary.from_record(vocabulary[side]) for side in ("sources", "targets"))
-        return cls(Strings({}, sources, targets), parse_options(options))
+        return cls(Strings({}, sources, targets), read_options(StringOptions, options))
 
     def with_test(self, pairs: Sequence[Pair]) -> "StringJob":
         """The same job with these pairs as its test part."""
@@ -126,20 +127,11 @@ class Pairs(StringJob):
     @classmethod
     def load(cls, options: dict[str, Any]) -> "Pairs":
         """Read the files."""
-        given = parse_options(options)
+        given = read_options(StringOptions, options)
         if given.train_file is None:
             raise QkvError("the task pairs needs a file to train on: --train-file FILE.tsv")
         strings, bad_lines = read_parts(given)
         return cls(strings, given, bad_lines)
-
-
-def parse_options(options: dict[str, Any]) -> StringOptions:
-    """The record of these options; an unknown name is an error that says the nearest."""
-    names = list(StringOptions.__dataclass_fields__)
-    for name in options:
-        if name not in names:
-            raise unknown("data setting", name, names)
-    return StringOptions(**options)
 
 
 def read_parts(given: StringOptions) -> tuple[Strings, tuple[str, ...]]:

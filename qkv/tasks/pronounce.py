@@ -4,7 +4,8 @@ from typing import Any
 
 from qkv.data import cmudict
 from qkv.tasks.base import register
-from qkv.tasks.pairs import StringJob, leave_out, parse_options, read_parts
+from qkv.tasks.options import read_options
+from qkv.tasks.pairs import StringJob, StringOptions, leave_out, read_parts
 from qkv.tasks.strings import Strings
 
 
@@ -19,7 +20,7 @@ class Pronounce(StringJob):
         `exclude="standard"` keeps the words of the standard test list out of training as well: what is shipped must
         be measurable on them.
         """
-        given = parse_options(options)
+        given = read_options(StringOptions, options)
         if given.train_file is None:
             parts = cmudict()
             kept = {name: leave_out(parts[name], given.exclude) for name in ("train", "valid")}

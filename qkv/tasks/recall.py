@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.data import Recall
-from qkv.registry import unknown
 from qkv.tasks.base import Job, Preset, register
+from qkv.tasks.options import read_options
 from qkv.train import Settings, Task
 from qkv.train.task import Tensors
 
@@ -76,11 +76,7 @@ class RecallJob(Job):
     @classmethod
     def load(cls, options: dict[str, Any]) -> "RecallJob":
         """Nothing is read."""
-        names = list(RecallOptions.__dataclass_fields__)
-        for name in options:
-            if name not in names:
-                raise unknown("data setting", name, names)
-        return cls(RecallOptions(**options))
+        return cls(read_options(RecallOptions, options))
 
     @classmethod
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "RecallJob":

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 from qkv.data import Labelled, read_points
 from qkv.data import xor as xor_points
-from qkv.registry import unknown
 from qkv.storage import QkvError
 from qkv.tasks.base import Preset, register
 from qkv.tasks.classes import ClassJob, Scale
+from qkv.tasks.options import read_options
 
 LEAST = 10
 """Points of each class from which on some can be held out."""
@@ -73,11 +73,7 @@ class Xor(ClassJob):
     @classmethod
     def load(cls, options: dict[str, Any]) -> "Xor":
         """The four corners, unless a training file is given."""
-        names = list(PointOptions.__dataclass_fields__)
-        for name in options:
-            if name not in names:
-                raise unknown("data setting", name, names)
-        given = PointOptions(**options)
+        given = read_options(PointOptions, options)
         if given.train_file is None:
             if given.test_file is not None:
                 raise QkvError("a test file needs a training file beside it: --train-file FILE.csv")

@@ -99,6 +99,7 @@ def test_playing_goes_on_by_itself(browser, server):
         page.wait_for_selector("h2:has-text('Scores')")
         page.get_by_role("button", name="stop").click()
         settle(page)
+        assert "step=" in page.url
 
 
 def test_a_taylor_model(browser, recall_run):
