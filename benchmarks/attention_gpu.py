@@ -1,0 +1,307 @@
+"""Attention on a GPU: our kernels, flash-linear-attention and torch's SDPA, in one process on the same inputs.
+
+    python -m benchmarks.attention_gpu --peers FOLDER --result benchmarks/results/attention_gpu.json
+
+FOLDER holds flash-linear-attention, unpacked (pip download; it is pure Python). Nothing is timed before every kind is
+shown to be right: outputs and gradients against float64, beside the peer's own errors, and the same bits 20 times.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import elu, scaled_dot_product_attention
+from triton.testing import do_bench
+
+from benchmarks.machine import about
+from qkv.attention import Attention, Elu, Linear, Taylor
+from qkv.cost import measure
+
+Call = Callable[[Tensor, Tensor, Tensor], Tensor]
+SHAPES = {
+    "X": (8, 16, 8192),
+    "Y": (1, 16, 131072),
+    "Z": (1, 4, 131072),
+    "16k": (1, 16, 16384),
+    "32k": (1, 16, 32768),
+    "64k": (1, 16, 65536),
+}
+"""batch, heads, tokens; values are 64 wide."""
+VALUE_DIM = 64
+WORST = {torch.bfloat16: 4.3e-3, torch.float16: 6e-4, torch.float32: 2e-6}
+"""Relative RMS beyond which nothing is timed."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A function on (batch, heads, time, dim), and where it is tried."""
+
+    name: str
+    call: Call
+    key_dim: int
+    law: type[Attention] | None
+    """Whose definition it computes; None: it is not tried."""
+    shapes: tuple[str, ...]
+    backward: tuple[str, ...]
+    """Of those, the shapes on which it is also timed with its backward: a quadratic one takes too long."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant on one shape."""
+
+    name: str
+    shape: str
+    forward: float
+    """Milliseconds, median."""
+    both: float | None
+    """The same with the backward."""
+    peak_mib: float | None
+    """Most memory held beyond inputs and incoming gradient, forward and backward, results included."""
+
+
+def main() -> None:
+    """Prove, time, write, print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--peers", type=Path, help="a folder with flash-linear-attention")
+    parser.add_argument("--result", type=Path, required=True)
+    parser.add_argument("--shapes", default=",".join(SHAPES), help="which, separated by commas")
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("attention_gpu: there is no CUDA device here")
+    peers = _peers(given.peers)
+    errors = list(_errors(peers))
+    changed = _changes()
+    wrong = [e for e in errors if e["name"].startswith("qkv") and not e["worst"] <= WORST[getattr(torch, e["dtype"])]]
+    wrong += [{"name": name, "bits": "differ between runs"} for name in changed]
+    if wrong:
+        sys.exit("not timed, because it is wrong:\n" + "\n".join(map(str, wrong)))
+    chosen = given.shapes.split(",")
+    rows = [row for shape in chosen for row in _times(shape, [*_ours(), *_softmax(), *peers])]
+    result = {**about(), "command": "python -m benchmarks.attention_gpu", "setting": SETTING, "peer": _version()}
+    result |= {"errors": errors, "rows": [asdict(row) for row in rows], "decode": _decode()}
+    given.result.write_text(json.dumps(result, indent=1) + "\n")
+    print(table(result))
+
+
+SETTING = (
+    "causal, bfloat16, value_dim 64, inputs in the layout (batch, time, heads, dim); milliseconds, median of 5 rounds "
+    "that visit every contestant; errors are relative RMS against float64, the worst of output and three gradients"
+)
+
+
+def _ours() -> list[Contestant]:
+    everywhere = tuple(SHAPES)
+    return [
+        Contestant("qkv taylor, key_dim 16", _attend(Taylor(backend="triton")), 16, Taylor, everywhere, everywhere),
+        Contestant("qkv taylor, key_dim 64", _attend(Taylor(backend="triton")), 64, Taylor, everywhere, everywhere),
+        Contestant("qkv linear, key_dim 64", _attend(Linear(backend="triton")), 64, Linear, everywhere, everywhere),
+        Contestant("qkv elu, key_dim 64", _attend(Elu(backend="triton")), 64, Elu, everywhere, everywhere),
+    ]
+
+
+def _attend(mechanism: Attention) -> Call:
+    return lambda q, k, v: mechanism(q, k, v, causal=True)
+
+
+def _softmax() -> list[Contestant]:
+    short = ("X", "16k", "32k")
+    return [
+        Contestant("SDPA cuDNN", _sdpa(SDPBackend.CUDNN_ATTENTION), 64, None, ("X", "Y", "16k", "32k", "64k"), short),
+        Contestant("SDPA flash", _sdpa(SDPBackend.FLASH_ATTENTION), 64, None, (*short, "Z"), ("X",)),
+        Contestant("SDPA, key_dim 16", _sdpa(None), 16, None, ("X",), ("X",)),
+    ]
+
+
+def _sdpa(backend: SDPBackend | None) -> Call:
+    """By this implementation, or by the one that torch chooses."""
+
+    def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with nullcontext() if backend is None else sdpa_kernel(backend):
+            return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    return call
+
+
+def _peers(folder: Path | None) -> list[Contestant]:
+    """Those of flash-linear-attention, whose layout is (batch, time, heads, dim)."""
+    if folder is None:
+        return []
+    sys.path.insert(0, str(folder))
+    based, linear = import_module("fla.ops.based"), import_module("fla.ops.linear_attn")
+
+    def turned(function: Callable[..., Any], **options: Any) -> Call:
+        def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            found = function(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), **options)
+            out: Tensor = found[0] if isinstance(found, tuple) else found
+            return out.transpose(1, 2)
+
+        return call
+
+    def mapped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return normalised(elu(q) + 1, elu(k) + 1, v)
+
+    plain = turned(linear.chunk_linear_attn, normalize=False)
+    normalised = turned(linear.chunk_linear_attn, normalize=True, scale=1.0)
+    return [
+        Contestant("fla fused_chunk_based", turned(based.fused_chunk_based), 16, Taylor, ("X", "Y", "Z"), ("X", "Y")),
+        Contestant("fla parallel_based", turned(based.parallel_based), 16, Taylor, ("X",), ("X",)),
+        Contestant("fla chunk_linear_attn", plain, 64, Linear, ("X", "Y", "Z"), ("X", "Y")),
+        Contestant("fla the same, normalised", normalised, 64, None, ("X", "Y"), ("X", "Y")),
+        Contestant("fla the same, normalised, with elu", mapped, 64, Elu, ("X",), ("X",)),
+    ]
+
+
+def _version() -> str | None:
+    try:
+        return metadata.version("flash-linear-attention")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _inputs(batch: int, heads: int, tokens: int, key_dim: int, dtype: torch.dtype) -> list[Tensor]:
+    random = torch.Generator("cuda").manual_seed(tokens + key_dim)
+    sizes = (key_dim, key_dim, VALUE_DIM, VALUE_DIM)
+    drawn = [torch.randn(batch, tokens, heads, d, generator=random, device="cuda", dtype=dtype) for d in sizes]
+    return [x.transpose(1, 2) for x in drawn]
+
+
+def _errors(peers: list[Contestant]) -> Iterator[dict[str, Any]]:
+    """Relative RMS of the output and of each gradient, 1,000 tokens, against the definition in float64.
+
+    The peer's normalised form of plain q.k is not tried: its normaliser can be of any sign, or zero.
+    """
+    for contestant in [*_ours(), *peers]:
+        if contestant.law is None:
+            continue
+        law = contestant.law(backend="reference")
+        for dtype in WORST:
+            try:
+                found = _error_of(contestant, law, dtype)
+            except Exception as error:  # noqa: BLE001 - a peer that fails is a result
+                yield {"name": contestant.name, "dtype": str(dtype)[6:], "worst": float("nan"), "failed": str(error)}
+                continue
+            yield {"name": contestant.name, "dtype": str(dtype)[6:], "worst": max(found), "all": found}
+
+
+def _error_of(contestant: Contestant, law: Attention, dtype: torch.dtype) -> list[float]:
+    *inputs, arriving = _inputs(2, 3, 1000, contestant.key_dim, dtype)
+    results = []
+    for call, dtype_of in ((contestant.call, dtype), (_attend(law), torch.float64)):
+        numbers = [x.detach().to(dtype_of).requires_grad_() for x in inputs]
+        out = call(*numbers)
+        results.append([out, *torch.autograd.grad(out, numbers, arriving.to(out.dtype))])
+    return [float((a.double() - b).norm() / b.norm()) for a, b in zip(*results, strict=True)]
+
+
+def _changes() -> list[str]:
+    """Those of ours whose output or gradients differ between 20 runs on the same input."""
+    changed = []
+    for contestant in _ours():
+        *numbers, arriving = _inputs(2, 4, 4099, contestant.key_dim, torch.bfloat16)
+        numbers = [x.detach().requires_grad_() for x in numbers]
+        first: list[Tensor] | None = None
+        for _ in range(20):
+            out = contestant.call(*numbers)
+            found = [out, *torch.autograd.grad(out, numbers, arriving)]
+            first = first or found
+            if not all(torch.equal(a, b) for a, b in zip(first, found, strict=True)):
+                changed.append(contestant.name)
+                break
+    return changed
+
+
+def _times(shape: str, contestants: list[Contestant]) -> list[Row]:
+    """Rounds over all contestants, so that none has the cool card for itself."""
+    entered = [c for c in contestants if shape in c.shapes]
+    wanted = [(c, back) for c in entered for back in (False, True) if not back or shape in c.backward]
+    calls = {(c.name, back): _call(c, shape, backward=back) for c, back in wanted}
+    taken: dict[tuple[str, bool], list[float]] = {key: [] for key in calls}
+    for _ in range(5):
+        for key, call in calls.items():
+            taken[key].append(_milliseconds(call))
+    rows = []
+    for c in entered:
+        back = taken.get((c.name, True))
+        peak = measure(calls[c.name, True], "cuda", 1).peak_bytes / 2**20 if back else None
+        rows.append(Row(c.name, shape, _middle(taken[c.name, False]), _middle(back) if back else None, peak))
+    torch.cuda.empty_cache()
+    return rows
+
+
+def _middle(times: list[float]) -> float:
+    return round(statistics.median(times), 4)
+
+
+def _call(contestant: Contestant, shape: str, *, backward: bool) -> Callable[[], object]:
+    *numbers, arriving = _inputs(*SHAPES[shape], contestant.key_dim, torch.bfloat16)
+    if not backward:
+        return lambda: contestant.call(*numbers)
+    numbers = [x.detach().requires_grad_() for x in numbers]
+    return lambda: torch.autograd.grad(contestant.call(*numbers), numbers, arriving)
+
+
+def _milliseconds(call: Callable[[], object]) -> float:
+    return float(do_bench(call, warmup=10, rep=40, return_mode="median"))
+
+
+def _decode() -> dict[str, dict[str, float]]:
+    """Milliseconds of one new token for 8 sequences of 16 heads after 1,024 and after a million tokens."""
+    found: dict[str, dict[str, float]] = {}
+    for contestant in _ours():
+        assert contestant.law is not None
+        mechanism = contestant.law(backend="triton")
+        times = {str(past): _step_time(mechanism, contestant.key_dim, past) for past in (1024, 1048576)}
+        found[contestant.name] = times
+    return found
+
+
+@torch.inference_mode()
+def _step_time(mechanism: Attention, key_dim: int, past: int) -> float:
+    state = mechanism.start(8, 16, key_dim, VALUE_DIM, dtype=torch.bfloat16, device="cuda")
+    for start in range(0, past, 65536):
+        q, k, v, _ = _inputs(8, 16, min(65536, past - start), key_dim, torch.bfloat16)
+        _, state = mechanism.step(q, k, v, state)
+    q, k, v, _ = _inputs(8, 16, 1, key_dim, torch.bfloat16)
+
+    def step() -> None:
+        nonlocal state
+        _, state = mechanism.step(q, k, v, state)
+
+    return round(statistics.median(_milliseconds(step) for _ in range(5)), 5)
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: milliseconds of every contestant on every shape, forward and with its backward."""
+    shapes = list(dict.fromkeys(row["shape"] for row in result["rows"]))
+    cells = {(row["name"], row["shape"]): row for row in result["rows"]}
+    lines = [f"| | {' | '.join(_title(shape) for shape in shapes)} |", "|---" * (len(shapes) + 1) + "|"]
+    for name in dict.fromkeys(row["name"] for row in result["rows"]):
+        found = [cells.get((name, shape)) for shape in shapes]
+        lines.append(f"| {name} | {' | '.join(_cell(row) for row in found)} |")
+    return "\n".join(lines)
+
+
+def _title(shape: str) -> str:
+    batch, heads, tokens = SHAPES[shape]
+    return f"{batch} x {heads} heads x {tokens:,} tokens"
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    return f"{row['forward']:.2f}" + (f" / {row['both']:.2f}" if row["both"] else "")
+
+
+if __name__ == "__main__":
+    main()
