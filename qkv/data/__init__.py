@@ -11,6 +11,7 @@ from .labelled import Labelled as Labelled
 from .labelled import Shuffled as Shuffled
 from .mnist import mnist as mnist
 from .noisy_sine import NoisySine as NoisySine
+from .padding import Ragged as Ragged
 from .padding import pad as pad
 from .pairs import BadLine as BadLine
 from .pairs import Pair as Pair

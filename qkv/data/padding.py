@@ -1,17 +1,34 @@
 """Sequences of different lengths as one tensor."""
 
+from collections.abc import Sequence
 from itertools import chain
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+Padded = tuple[Int64[Tensor, "batch time"], Bool[Tensor, "batch time"]]
 
-def pad(sequences: list[list[int]], value: int = 0) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "batch time"]]:
-    """The sequences as the first tokens of equally long rows, filled up with `value`; the mask is True at tokens."""
-    lengths = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
-    longest = max(map(len, sequences), default=0)
-    mask = torch.arange(longest) < lengths[:, None]
-    rows = torch.full(mask.shape, value, dtype=torch.int64)
-    rows[mask] = torch.tensor(list(chain.from_iterable(sequences)), dtype=torch.int64)
-    return rows, mask
+
+class Ragged:
+    """Many sequences end to end in one tensor: any of them are padded rows in a moment, however many there are."""
+
+    def __init__(self, sequences: Sequence[Sequence[int]]):
+        self.lengths = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
+        self.starts = self.lengths.cumsum(0) - self.lengths
+        # one more, for an empty sequence at the end to point to
+        self.values = torch.tensor([*chain.from_iterable(sequences), 0], dtype=torch.int64)
+
+    def rows(self, numbers: Sequence[int], value: int = 0) -> Padded:
+        """These sequences at the start of equally long rows, filled up with `value`; the mask is True at tokens."""
+        chosen = torch.tensor(numbers, dtype=torch.int64)
+        lengths = self.lengths[chosen]
+        places = torch.arange(int(lengths.max()) if len(lengths) else 0)
+        mask = places < lengths[:, None]
+        found = self.values[(self.starts[chosen][:, None] + places).clamp(max=len(self.values) - 1)]
+        return found.masked_fill_(~mask, value), mask
+
+
+def pad(sequences: Sequence[Sequence[int]], value: int = 0) -> Padded:
+    """All of these sequences as padded rows."""
+    return Ragged(sequences).rows(range(len(sequences)), value)

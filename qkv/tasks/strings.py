@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qkv.data import Buckets, Pair, Vocabulary, pad
+from qkv.data import Buckets, Pair, Ragged, Vocabulary, pad
 from qkv.decode import Hypothesis, Limits, beam, greedy
 from qkv.metrics import cosine, damerau_levenshtein, error_rates, jaccard
 from qkv.train import Settings, Task
@@ -42,8 +42,9 @@ def hold_out(pairs: list[Pair], count: int) -> tuple[list[Pair], list[Pair]]:
 
 def make_task(model: nn.Module, strings: Strings, settings: Settings) -> Task:
     """The job of fitting the training part; every (source, target) is an example."""
-    examples = encode(strings, strings.parts["train"])
-    buckets = Buckets([(len(source), len(target)) for source, target in examples], settings.batch_size, settings.seed)
+    encoded = encode(strings, strings.parts["train"])
+    buckets = Buckets([(len(source), len(target)) for source, target in encoded], settings.batch_size, settings.seed)
+    examples = Examples(encoded)
     valid = encode(strings, strings.parts["valid"])
     order = sorted(range(len(valid)), key=lambda number: (len(valid[number][0]), len(valid[number][1])))
     chunks = [order[start : start + 256] for start in range(0, len(order), 256)]
@@ -60,7 +61,7 @@ def make_task(model: nn.Module, strings: Strings, settings: Settings) -> Task:
     return Task(
         model=model,
         order=lambda step: buckets.batch(*buckets.at(step)),
-        collate=lambda ids: collate([examples[number] for number in ids]),
+        collate=examples.batch,
         count=count,
         loss=lambda model, tensors: loss(model, tensors, settings.smoothing),
         validate=validate,
@@ -75,12 +76,22 @@ def encode(strings: Strings, pairs: Sequence[Pair]) -> list[Example]:
     return [(strings.sources.encode(p.source), strings.targets.encode(t)) for p in pairs for t in p.targets]
 
 
+class Examples:
+    """Sources and targets, from which batches are cut: put together one by one they would keep a GPU waiting."""
+
+    def __init__(self, examples: list[Example]):
+        self._sources = Ragged([source for source, _ in examples])
+        self._given = Ragged([[Vocabulary.START, *target] for _, target in examples])
+        self._wanted = Ragged([[*target, Vocabulary.END] for _, target in examples])
+
+    def batch(self, numbers: Sequence[int]) -> Tensors:
+        """(source, its mask, START + target, target + END), padded."""
+        return *self._sources.rows(numbers), self._given.rows(numbers)[0], self._wanted.rows(numbers)[0]
+
+
 def collate(examples: list[Example]) -> Tensors:
-    """(source, its mask, START + target, target + END), padded."""
-    source, mask = pad([source for source, _ in examples])
-    given, _ = pad([[Vocabulary.START, *target] for _, target in examples])
-    wanted, _ = pad([[*target, Vocabulary.END] for _, target in examples])
-    return source, mask, given, wanted
+    """All of these examples as one batch."""
+    return Examples(examples).batch(range(len(examples)))
 
 
 def count(tensors: Tensors) -> int:

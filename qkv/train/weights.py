@@ -24,9 +24,8 @@ def moved(weights: Weights, device: torch.device) -> Weights:
 @torch.no_grad()
 def average_in(average: Weights, model: nn.Module, keep: float) -> None:
     """average = keep * average + (1 - keep) * model, for parameters; buffers are counts and tables, and are copied."""
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    for name, value in model.state_dict().items():
-        if name in parameters:
-            average[name].lerp_(value, 1 - keep)
-        else:
-            average[name].copy_(value)
+    current = model.state_dict()
+    parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    for name in current.keys() - set(parameters):
+        average[name].copy_(current[name])
+    torch._foreach_lerp_([average[name] for name in parameters], [current[name] for name in parameters], 1 - keep)
