@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import pronounce
+from qkv.cli.eval import With
 from qkv.cli.output import Json, print_json
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def decode(
     top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest that make up this share.")] = None,
     seed: Annotated[int, typer.Option(help="Of sampling.")] = 0,
+    with_: With = None,
     dictionary: pronounce.Dictionary = None,
     model: pronounce.Model = None,
     model_only: pronounce.ModelOnly = False,
@@ -52,29 +54,31 @@ def decode(
         raise unknown("search", search, ("greedy", "beam", "sample"))
     wishes = pronounce.Wishes(dictionary, model, model_only, alphabet, stress, format_)
     if str(run) == pronounce.NAME:
+        if with_:
+            raise ValueError("--with is for run folders, and pronounce is the model that comes with qkv")
         if search == "sample":
             raise ValueError("search must be greedy or beam for the pronouncer, got 'sample'")
         pronounce.say(inputs, wishes, best=best, beams=1 if search == "greedy" else beams, as_json=json)
         return
     wishes.refuse(run)
     options = {"beams": max(beams, best), "best": best, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    records = _answer_all(run, inputs, search, {**options, "seed": seed}, quiet=json)
+    records = _answer_all([run, *(with_ or [])], inputs, search, {**options, "seed": seed}, quiet=json)
     if json:
         print_json(records)
 
 
 def _answer_all(
-    run: Path, inputs: list[str] | None, search: str, options: dict[str, Any], *, quiet: bool
+    runs: list[Path], inputs: list[str] | None, search: str, options: dict[str, Any], *, quiet: bool
 ) -> list[dict[str, Any]]:
-    """The answers of a run, printed as they come, or `quiet` and returned."""
+    """The answers of a run, or of several as one, printed as they come, or `quiet` and returned."""
     from qkv import tasks
 
-    _, job, model = tasks.restore(run)
+    _, job, model = tasks.restore(*runs)
     if isinstance(job, tasks.ClassJob):
         texts = inputs or (line.rstrip("\n") for line in sys.stdin)
         return _classify(job, model, texts, options["best"], quiet=quiet)
     if not isinstance(job, tasks.StringJob):
-        raise ValueError(f"{run} is a run of task {job.kind!r}, which has no texts to answer")
+        raise ValueError(f"{runs[0]} is a run of task {job.kind!r}, which has no texts to answer")
     records: list[dict[str, Any]] = []
     for chunk in _chunks(inputs or (line.rstrip("\n") for line in sys.stdin)):
         for text, found in zip(chunk, _answer(job, model, chunk, search, options), strict=True):

@@ -9,6 +9,11 @@ from qkv.cli import pronounce, pronounce_figures
 from qkv.cli.figures import print_confusion, print_figures
 from qkv.cli.output import Json, print_json
 
+With = Annotated[
+    list[Path] | None,
+    typer.Option("--with", metavar="RUN", help="Another run, whose probabilities are averaged in. Repeatable."),
+]
+
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder, or pronounce: the model that comes with qkv.")],
@@ -18,6 +23,7 @@ def evaluate(
     length_power: Annotated[float, typer.Option(help="Scores are divided by length to this power.")] = 0.0,
     test_file: Annotated[str | None, typer.Option(help="Another file to evaluate on.")] = None,
     stress: pronounce.Stress = True,
+    with_: With = None,
     best: Annotated[int, typer.Option(help="pronounce: also how often the right one is among so many.")] = 1,
     json: Json = False,
 ) -> None:
@@ -33,11 +39,13 @@ def evaluate(
         raise unknown("search", search, ("greedy", "beam"))
     if pronounce_figures.is_pronouncer(run):
         wide = {"beams": 1 if search == "greedy" else beams, "length_power": length_power}
-        pronounce_figures.print_measured(run, split, test_file, {**wide, "stress": stress, "best": best}, json)
+        pronounce_figures.print_measured(
+            [run, *(with_ or [])], split, test_file, {**wide, "stress": stress, "best": best}, json
+        )
         return
     if not stress or best > 1:
         raise ValueError(f"--no-stress and --best are for runs of task pronounce, and {run} is none")
-    config, job, model = tasks.restore(run)
+    config, job, model = tasks.restore(run, *(with_ or []))
     options = {}
     if isinstance(job, tasks.StringJob):
         options = {"beams": 1 if search == "greedy" else beams, "length_power": length_power}

@@ -22,21 +22,23 @@ def is_pronouncer(run: Path) -> bool:
     return str(run) == NAME or tasks.read_config(Run(run)).task == NAME
 
 
-def print_measured(run: Path, split: str, test_file: str | None, options: dict[str, Any], as_json: bool) -> None:
-    """Measure on a part of the run's own data or on a file, and print."""
+def print_measured(
+    runs: Sequence[Path], split: str, test_file: str | None, options: dict[str, Any], as_json: bool
+) -> None:
+    """Measure a run, or several as one, on a part of the first one's own data or on a file, and print."""
     from qkv import tasks
     from qkv.pronunciation import Network, measure
     from qkv.pronunciation.bundled import model_folder
     from qkv.pronunciation.measure import width
     from qkv.train import Run
 
-    folder = model_folder() if str(run) == NAME else run
-    config, network = tasks.read_config(Run(folder)), Network.open(folder)
+    folders = [model_folder() if str(run) == NAME else run for run in runs]
+    config, network = tasks.read_config(Run(folders[0])), Network.open(*folders)
     pairs = _read(test_file) if test_file is not None else _part(tasks.jobs[config.task].load(config.data), split)
     _warn_of_stress(network, pairs, options["stress"])
     options = {**options, "beams": width(options["beams"], options["best"], stress=options["stress"])}
     figures = measure(network, pairs, **options)
-    of = {"run": str(run), "split": test_file or split, "seed": config.train.seed}
+    of = {"run": ",".join(map(str, runs)), "split": test_file or split, "seed": config.train.seed}
     if as_json:
         print_json({**asdict(figures), **options, **of})
     else:

@@ -8,6 +8,9 @@ from .decoder import DecoderState as DecoderState
 from .encoder_decoder import EncoderDecoder as EncoderDecoder
 from .encoder_decoder import EncoderDecoderConfig as EncoderDecoderConfig
 from .encoder_decoder import EncoderDecoderState as EncoderDecoderState
+from .ensemble import Ensemble as Ensemble
+from .ensemble import EnsembleConfig as EnsembleConfig
+from .ensemble import EnsembleState as EnsembleState
 from .network import Network as Network
 from .network import NetworkConfig as NetworkConfig
 from .network import logistic_regression as logistic_regression

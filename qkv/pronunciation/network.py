@@ -27,11 +27,11 @@ class Network:
         self._letters = set(job.strings.sources.tokens)
 
     @classmethod
-    def open(cls, folder: Path | str) -> "Network":
-        """The model of a run of task `pronounce`, or of any task from letters to phones."""
+    def open(cls, folder: Path | str, *others: Path | str) -> "Network":
+        """The model of a run of task `pronounce`, or of any task from letters to phones; or the mean of several."""
         from qkv import tasks
 
-        _, job, model = tasks.restore(Path(folder))
+        _, job, model = tasks.restore(Path(folder), *map(Path, others))
         if (
             not isinstance(job, tasks.StringJob)
             or job.settings.source != "characters"

@@ -1,7 +1,7 @@
 """The task `pairs`: anybody's file of strings and what they map to."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,8 +9,9 @@ from torch import nn
 
 from qkv.data import Pair, Vocabulary, in_standard_test, part_of, read_pairs
 from qkv.registry import unknown
-from qkv.storage import QkvError
+from qkv.storage import QkvError, open_file
 from qkv.tasks.base import Job, Preset, register
+from qkv.tasks.distil import label, taught, teachers_of
 from qkv.tasks.options import read_options
 from qkv.tasks.strings import Search, Strings, evaluate, hold_out, make_task
 from qkv.train import Settings, Task
@@ -55,7 +56,7 @@ def large() -> Preset:
 
 @dataclass(frozen=True)
 class StringOptions:
-    """Where the pairs come from."""
+    """Where the pairs come from, and who else teaches."""
 
     train_file: str | None = None
     """TSV: source, then one or more targets."""
@@ -72,6 +73,12 @@ class StringOptions:
     exclude: str = ""
     """Words kept out of training and choosing, in any case: `standard` (the 12,000 words of the standard CMUdict test
     list), `held_out` (the test part of our own division), or both with a comma."""
+    teachers: str = ""
+    """Run folders, separated by commas, whose beliefs are learnt as well as the targets."""
+    trust: float = 0.7
+    """The share of the loss that the teachers' beliefs have."""
+    unlabelled: str | None = None
+    """A file of sources, one a line, whose targets are what the teachers say."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +117,26 @@ class StringJob(Job):
         return len(self.strings.sources), len(self.strings.targets)
 
     def task(self, model: nn.Module, settings: Settings) -> Task:
-        """Fit the training part."""
-        return make_task(model, self.strings, settings)
+        """Fit the training part, and what teachers believe of it if there are any."""
+        own = self.settings
+        if not own.teachers:
+            return make_task(model, self.strings, settings)
+        teachers = teachers_of(own.teachers, self)
+        train = [*self.strings.parts["train"], *label(teachers, self.strings, self._unlabelled())]
+        strings = replace(self.strings, parts={**self.strings.parts, "train": train})
+        return taught(strings, teachers, own.trust)(model, settings)
+
+    def _unlabelled(self) -> list[tuple[str, ...]]:
+        """Sources that have no targets: new ones, that may be trained on."""
+        if self.settings.unlabelled is None:
+            return []
+        with open_file(Path(self.settings.unlabelled)) as file:
+            lines = file.read().decode("utf-8", "replace").splitlines()
+        split = tuple if self.settings.source == "characters" else str.split
+        given = dict.fromkeys(tuple(split(line.strip())) for line in lines if line.strip())
+        known = {pair.source for part in self.strings.parts.values() for pair in part}
+        new = [Pair(source, ()) for source in given if source not in known]
+        return [pair.source for pair in leave_out(new, self.settings.exclude)]
 
     def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:
         """Error rates and similarities."""

@@ -10,7 +10,7 @@ from safetensors.torch import load
 from torch import nn
 
 from qkv.derive import derive
-from qkv.models import family
+from qkv.models import Ensemble, family
 from qkv.registry import unknown
 from qkv.storage import QkvError, read_json, write_json
 from qkv.tasks.base import Job, Preset, jobs
@@ -89,8 +89,21 @@ def read_config(run: Run) -> Config:
     return Config.from_record(read_json(path), path)
 
 
-def restore(folder: Path) -> tuple[Config, Job, nn.Module]:
-    """The trained model of a run folder, with what it needs to answer."""
+def restore(folder: Path, *others: Path) -> tuple[Config, Job, nn.Module]:
+    """The trained model of a run folder, with what it needs to answer; with `others`, the mean of all their models."""
+    config, job, model = _restore(folder)
+    if others and not hasattr(model, "step"):
+        raise QkvError(f"a model of task {config.task!r} does not write tokens, so it cannot be averaged", folder)
+    members = [model]
+    for other in others:
+        _, theirs, model = _restore(other)
+        if theirs.vocabulary() != job.vocabulary():
+            raise QkvError(f"its tokens are not those of {folder}: the two cannot answer as one", other)
+        members.append(model)
+    return config, job, model if not others else Ensemble(members).eval()
+
+
+def _restore(folder: Path) -> tuple[Config, Job, nn.Module]:
     run = Run(folder)
     config = read_config(run)
     job = jobs[config.task].restore(config.data, read_json(folder / "vocabulary.json"))

@@ -102,7 +102,11 @@ def count(tensors: Tensors) -> int:
 def loss(model: nn.Module, tensors: Tensors, smoothing: float) -> Tensor:
     """Cross entropy, summed over the target tokens."""
     source, mask, given, wanted = tensors
-    logits = model(source, given, mask)
+    return cross_entropy(model(source, given, mask), wanted, smoothing)
+
+
+def cross_entropy(logits: Tensor, wanted: Tensor, smoothing: float) -> Tensor:
+    """The same of logits (batch, time, tokens)."""
     return functional.cross_entropy(
         logits.flatten(0, 1),
         wanted.flatten(),

@@ -89,6 +89,21 @@ def test_eval_on_another_file(run, file):
     assert figures["sequence_error_rate"] < 0.5
 
 
+def test_a_run_with_itself_answers_as_alone(run, file):
+    """The mean of two equal probabilities."""
+    folder, _ = run
+    alone, twice = (
+        json.loads(qkv("decode", str(folder), "123", "207", "--best", "3", *more, "--json"))
+        for more in ((), ("--with", str(folder)))
+    )
+    assert [[a["text"] for a in r["answers"]] for r in twice] == [[a["text"] for a in r["answers"]] for r in alone]
+    assert twice[0]["answers"][0]["probability"] == pytest.approx(alone[0]["answers"][0]["probability"], rel=1e-5)
+    figures = json.loads(qkv("eval", str(folder), "--with", str(folder), "--test-file", str(file), "--json"))
+    assert figures["sequence_error_rate"] < 0.5
+    said = qkv("decode", str(folder), "123", "--with", str(folder.parent / "none"), code=2)
+    assert "there is no such run folder" in said
+
+
 def test_an_unknown_letter_is_named_and_answered(run):
     done = subprocess.run(
         [sys.executable, "-c", "from qkv.cli import main; main()", "decode", str(run[0]), "1x3"],
