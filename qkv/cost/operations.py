@@ -131,7 +131,7 @@ POINTWISE: dict[str, Rates] = _table(
     {
         "add sub rsub neg positive bitwise_and bitwise_or bitwise_xor bitwise_not logical_and logical_or logical_xor "
         "logical_not __and__ __or__ __xor__ bitwise_left_shift bitwise_right_shift __lshift__ __rshift__": {_ADD: 1},
-        "mul square threshold_backward deg2rad rad2deg leaky_relu leaky_relu_backward masked_scale ldexp": {_MUL: 1},
+        "mul square threshold_backward deg2rad rad2deg leaky_relu leaky_relu_backward _masked_scale ldexp": {_MUL: 1},
         "addcmul lerp native_dropout_backward": {_MUL: 1, _ADD: 1},
         "addcdiv": {_DIV: 1, _ADD: 1},
         "div true_divide reciprocal floor_divide remainder fmod": {_DIV: 1},
@@ -162,7 +162,7 @@ REDUCING: dict[str, Rates] = _table(
     {
         "sum mean nansum nanmean cumsum trace avg_pool2d avg_pool3d _adaptive_avg_pool2d adaptive_avg_pool2d "
         "_adaptive_avg_pool3d avg_pool2d_backward _adaptive_avg_pool2d_backward embedding_dense_backward "
-        "index_add scatter_add index_put_accumulate _embedding_bag": {_ADD: 1},
+        "index_add scatter_add _embedding_bag": {_ADD: 1},
         "prod cumprod": {_MUL: 1},
         "var var_mean std std_mean": {_ADD: 2, _MUL: 1},
         "linalg_vector_norm norm": {_ADD: 1, _MUL: 1},
@@ -176,9 +176,9 @@ REDUCING: dict[str, Rates] = _table(
         "_fused_rms_norm rms_norm": _NORM,
         "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward "
         "cudnn_batch_norm_backward _fused_rms_norm_backward batch_norm_backward": {_ADD: 5, _MUL: 6},
-        "max min amax amin aminmax argmax argmin any all cummax cummin topk sort argsort unique _unique2 "
+        "max min amax amin aminmax argmax argmin any all cummax cummin topk sort argsort _unique _unique2 "
         "unique_dim unique_consecutive "
-        "max_pool2d_with_indices max_pool3d_with_indices mkldnn_max_pool2d _adaptive_max_pool2d adaptive_max_pool2d "
+        "max_pool2d_with_indices max_pool3d_with_indices mkldnn_max_pool2d adaptive_max_pool2d "
         "max_pool2d_with_indices_backward count_nonzero isin median kthvalue": {_CMP: 1},
         "nll_loss_forward nll_loss2d_forward nll_loss_backward nll_loss2d_backward": {_ADD: 1},
         "mse_loss mse_loss_backward": {_ADD: 2, _MUL: 1},

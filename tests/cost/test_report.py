@@ -155,6 +155,34 @@ def test_removing_any_formula_makes_a_strict_run_fail(name, monkeypatch):
         USES[name](x)
 
 
+class Ran:
+    """An operation that is told to have run, so that those of a GPU can be tried without one."""
+
+    def __init__(self, name):
+        library, _, own = name.rpartition(".")
+        packet = getattr(getattr(torch.ops, library or "aten"), own)
+        self.operation = getattr(packet, packet.overloads()[0])
+
+    def __call__(self):
+        return torch.empty(3, device="meta")
+
+    def __getattr__(self, name):
+        return getattr(self.operation, name)
+
+    def __str__(self):
+        return str(self.operation)
+
+
+@pytest.mark.parametrize("table", [FORMULAS, POINTWISE, REDUCING], ids=["formulas", "pointwise", "reducing"])
+def test_without_its_entry_no_operation_passes(table, monkeypatch):
+    """Every name is one that torch has, and none is free as well."""
+    for name in list(table):
+        with monkeypatch.context() as one:
+            one.delitem(table, name)
+            with pytest.raises(UncountedError, match=name):
+                count_multiplications().__torch_dispatch__(Ran(name), ())
+
+
 def test_no_operation_stands_in_two_tables():
     tables = [set(FORMULAS), set(POINTWISE), set(REDUCING), FREE]
     assert sum(map(len, tables)) == len(set.union(*tables))
