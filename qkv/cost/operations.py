@@ -129,7 +129,7 @@ def _table(lines: dict[str, Rates]) -> dict[str, Rates]:
 
 POINTWISE: dict[str, Rates] = _table(
     {
-        "add sub rsub neg positive bitwise_and bitwise_or bitwise_xor bitwise_not logical_and logical_or logical_xor "
+        "add sub rsub neg bitwise_and bitwise_or bitwise_xor bitwise_not logical_and logical_or logical_xor "
         "logical_not __and__ __or__ __xor__ bitwise_left_shift bitwise_right_shift __lshift__ __rshift__": {_ADD: 1},
         "mul square threshold_backward deg2rad rad2deg leaky_relu leaky_relu_backward _masked_scale ldexp": {_MUL: 1},
         "addcmul lerp native_dropout_backward": {_MUL: 1, _ADD: 1},
