@@ -26,7 +26,7 @@ class as_on_cpu(TorchFunctionMode):  # noqa: N801 - it reads as a phrase: with a
 
 
 class rehearsing:  # noqa: N801 - it reads as a verb: with rehearsing(play, sizes) as (weights, tensors)
-    """Weights and inputs of a module on meta, under the CPU's kernels, its fused fast paths off."""
+    """Weights and inputs of a module, on meta if it can be, under the CPU's kernels, its fused fast paths off."""
 
     def __init__(self, play: Play, sizes: Mapping[str, int]):
         self.play, self.sizes = play, sizes
@@ -36,7 +36,7 @@ class rehearsing:  # noqa: N801 - it reads as a verb: with rehearsing(play, size
     def __enter__(self) -> tuple[dict[str, Tensor], list[Tensor]]:
         torch.backends.mha.set_fastpath_enabled(False)
         self.kernels.__enter__()
-        return self.play.weights("meta"), [given.make(self.sizes, "meta") for given in self.play.inputs]
+        return self.play.stage(self.sizes)
 
     def __exit__(self, *error: Any) -> None:
         self.kernels.__exit__(*error)

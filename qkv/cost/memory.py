@@ -1,8 +1,9 @@
 """Memory, counted without taking any: what weights, training, inference and decoding hold.
 
 The module is run on the meta device, through the kernels that the CPU would use (fused attention
-keeps no matrix of weights), which allocates nothing. Bytes are those of the tensors themselves;
-what a kernel needs inside for a moment is not seen.
+keeps no matrix of weights), which allocates nothing; one that looks at numbers runs for real, on
+copies of its weights. Bytes are those of the tensors themselves; what a kernel needs inside for a
+moment is not seen.
 """
 
 import weakref
@@ -75,7 +76,7 @@ def peak_bytes(play: Play, sizes: Mapping[str, int]) -> int:
 def cache_bytes(play: Play, sizes: Mapping[str, int]) -> int | None:
     """Bytes of `past_key_values` in what the module gives, as Hugging Face's models do; None without."""
     with torch.no_grad():
-        out = play.call(play.weights("meta"), [given.make(sizes, "meta") for given in play.inputs])
+        out = play.call(*play.stage(sizes))
     cache = getattr(out, "past_key_values", None)
     if cache is None:
         return None

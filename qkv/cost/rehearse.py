@@ -24,14 +24,21 @@ class Play:
     inputs: tuple[Input, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of `forward`."""
+    real: bool = False
+    """On the CPU with copies of its weights, for a module that looks at numbers."""
+
+    def stage(self, sizes: Mapping[str, int]) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """Weights and inputs for one call."""
+        device = "cpu" if self.real else "meta"
+        return self.weights(device), [given.make(sizes, device) for given in self.inputs]
 
     def weights(self, device: str) -> dict[str, Tensor]:
-        """Empty ones in place of the module's, on this device; tied ones stay tied."""
+        """Empty ones in place of the module's, or copies where they are real; tied ones stay tied."""
         twins: dict[int, Tensor] = {}
         found = {}
         for name, weight in (*self._all(self.module.named_parameters), *self._all(self.module.named_buffers)):
             if id(weight) not in twins:
-                empty = torch.empty_like(weight, device=device)
+                empty = weight.detach().clone() if self.real else torch.empty_like(weight, device=device)
                 if isinstance(weight, nn.Parameter):
                     empty = nn.Parameter(empty, requires_grad=weight.requires_grad)
                 twins[id(weight)] = empty
@@ -63,22 +70,15 @@ class NotOnMeta(Exception):  # noqa: N818 - it is an answer more than a fault
     """The module looks at numbers, and there are none; it has to run for real."""
 
 
-def count(play: Play, sizes: Mapping[str, int], *, trace: bool = False, real: bool = False) -> count_multiplications:
-    """What one forward pass runs: on meta, or for real on the CPU."""
+def count(play: Play, sizes: Mapping[str, int], *, trace: bool = False) -> count_multiplications:
+    """What one forward pass runs."""
     counting = count_multiplications(strict=False, trace=trace)
-    device = "cpu" if real else "meta"
-    tensors = [given.make(sizes, device) for given in play.inputs]
+    weights, tensors = play.stage(sizes)
     try:
-        with torch.no_grad(), counting.following(play.module):
-            if real:
-                with counting:
-                    play.module(*tensors, **play.options)
-            else:
-                weights = play.weights(device)
-                with counting:
-                    play.call(weights, tensors)
+        with torch.no_grad(), counting.following(play.module), counting:
+            play.call(weights, tensors)
     except Exception as error:
-        if not real and needs_numbers(error):
+        if not play.real and needs_numbers(error):
             raise NotOnMeta(str(error).split("\n")[0]) from error
         raise ForwardError(play, sizes, error) from error
     return counting
@@ -86,11 +86,11 @@ def count(play: Play, sizes: Mapping[str, int], *, trace: bool = False, real: bo
 
 def count_backward(play: Play, sizes: Mapping[str, int], *, inputs_learn: bool) -> int:
     """Multiplications of the backward pass alone; `inputs_learn`: gradients of the inputs are wanted too."""
-    tensors = [given.make(sizes, "meta") for given in play.inputs]
+    weights, tensors = play.stage(sizes)
     if inputs_learn:
         tensors = [x.requires_grad_() if x.is_floating_point() else x for x in tensors]
     with torch.enable_grad():
-        out = sum(x.sum() for x in tensors_in(play.call(play.weights("meta"), tensors)) if x.requires_grad)
+        out = sum(x.sum() for x in tensors_in(play.call(weights, tensors)) if x.requires_grad)
         with count_multiplications() as counting:
             if isinstance(out, Tensor):
                 out.backward()

@@ -7,7 +7,7 @@ counted    the module run on torch's meta device at several lengths, and what wa
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -107,9 +107,8 @@ class _Inquiry:
     def __init__(self, play: Play, asked: Sizes, optimiser: str):
         self.play, self.asked, self.optimiser = play, asked, optimiser
         self.degrees = dict.fromkeys(asked, _DEGREE)
-        self.real = False
         self.why_real = ""
-        self._counted = cache(lambda at: count(play, dict(at), real=self.real))
+        self._counted = cache(lambda at: count(self.play, dict(at)))
 
     def report(self) -> Report:
         counting = self._count(self.asked)
@@ -142,7 +141,7 @@ class _Inquiry:
         except NotOnMeta as error:
             if any(p.is_meta for p in self.play.module.parameters()):
                 raise ForwardError(self.play, sizes, error) from error
-            self.real, self.why_real = True, str(error)
+            self.play, self.why_real = replace(self.play, real=True), str(error)
             return self._counted(tuple(sizes.items()))
 
     def _needed_by_module(self, sizes: Sizes) -> dict[str, int]:
@@ -222,7 +221,7 @@ class _Inquiry:
         roads["derived"] = Quantity(None, holds=why)
         if derived is not None and derived.executed is not None:
             roads["derived"] = Quantity(int(evaluate(derived.executed, self.asked)), derived.executed)
-        holds = f"run for real: {self.why_real}" if self.real else executed.holds
+        holds = f"run for real: {self.why_real}" if self.play.real else executed.holds
         roads["counted"] = Quantity(executed.value, executed.formula, holds=holds)
         return roads
 
@@ -242,16 +241,15 @@ class _Inquiry:
                 value = once(tuple(self.asked.items()))
                 if value is None:
                     return Quantity(None, holds="the module hands out no cache")
-                return self._quantity(lambda sizes: once(tuple(sizes.items())) or 0, value, checks=0)
+                checks = 2 if self.play.real else 0  # a kernel that really runs may round up what it keeps
+                return self._quantity(lambda sizes: once(tuple(sizes.items())) or 0, value, checks=checks)
             except Exception as error:  # noqa: BLE001 - what fake tensors cannot follow has no figure, and says so
                 return Quantity(None, holds=str(error).strip().split("\n")[0][:120])
 
         memory = {"saved": held(saved_bytes), "peak": held(peak_bytes)}
         if declared is not None and declared(self.asked).state:
             return memory | {"cache": self._sum(_in(declared, "state"), near=True)}
-        return memory | {
-            "cache": Quantity(None, holds="the module hands out no cache") if self.real else held(cache_bytes)
-        }
+        return memory | {"cache": held(cache_bytes)}
 
 
 def _in(declared: Callable[[Sizes], Cost], ledger: str) -> Callable[[Sizes], dict[str, int]]:

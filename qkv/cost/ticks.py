@@ -36,7 +36,7 @@ class Tick:
 def verify(report: Report) -> list[Tick]:
     """A tick for the whole and for each module that multiplies."""
     with mode(report.play.module, training=False):
-        counting = count(report.play, report.sizes, real=bool(_reason(report)))
+        counting = count(report.play, report.sizes)
     unseen = sum(n for name, n in counting.by_operation.items() if name in UNSEEN_BY_TORCH)
     theirs = _torchs_own(report)
     roads = report.roads
@@ -73,7 +73,7 @@ def _torchs_own(report: Report) -> Counter[str] | None:
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.no_grad(), mode(play.module, training=False), FlopCounterMode(display=False) as flops:
-            play.call(play.weights("meta"), [given.make(report.sizes, "meta") for given in play.inputs])
+            play.call(*play.stage(report.sizes))
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     found: Counter[str] = Counter()

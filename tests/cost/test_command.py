@@ -105,6 +105,13 @@ def test_models_of_hugging_face_from_their_configs(name, n, parameters, token_by
 
 
 @pytest.mark.slow
+def test_where_nothing_is_asked_for_it_is_what_the_model_takes():
+    """Its longest sequence is 64; the target is as long as the source."""
+    assert record("cost", "pronounce:recurrent")["symbols"] == {"n": 64, "m": 64}
+    assert record("cost", "pronounce:recurrent", "--n", "11")["symbols"] == {"n": 11, "m": 11}
+
+
+@pytest.mark.slow
 def test_a_preset():
     found = record("cost", "recall", "--n", "32")
     assert found["agree"]

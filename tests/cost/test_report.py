@@ -155,6 +155,16 @@ def test_removing_any_formula_makes_a_strict_run_fail(name, monkeypatch):
         USES[name](x)
 
 
+def test_a_module_that_looks_at_numbers_is_run_for_real():
+    """Every weight of an LSTM meets a token once forward, and twice backward; copies learn, not the module's own."""
+    model = Recurrent(RecurrentConfig(dim=6, attention="none", max_length=32), 11, 13)
+    report = of(model, ["int[1,n]", "int[1,m]"], {"n": 7, "m": 5})
+    assert report.roads["counted"].holds.startswith("run for real")
+    assert set(report.backward.values()) == {2 * report.executed.value}
+    assert report.memory["saved"].value > report.memory["peak"].value > 0
+    assert all(weight.grad is None for weight in model.parameters())
+
+
 class Ran:
     """An operation that is told to have run, so that those of a GPU can be tried without one."""
 
