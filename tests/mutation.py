@@ -202,10 +202,10 @@ def run_module(copy: Path, *arguments: str) -> subprocess.CompletedProcess[bytes
     )
 
 
-def run_tests(tests: tuple[str, ...], mutant: Mutant | None = None) -> bool:
+def run_tests(tests: tuple[str, ...], mutant: Mutant | None = None, processes: int = 0) -> bool:
     """Whether these tests pass on a copy, whole or broken in this way."""
     with broken_copy(mutant) as copy:
-        options = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu")
+        options = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu", "-n", str(processes))
         done = run_module(copy, "pytest", *options, *tests)
         if done.returncode not in (0, 1):
             raise RuntimeError(f"pytest did not run on {mutant}: {done.stdout.decode()[-2000:]}")
@@ -214,7 +214,7 @@ def run_tests(tests: tuple[str, ...], mutant: Mutant | None = None) -> bool:
 
 def survivors(mutants: tuple[Mutant, ...] = MUTANTS) -> list[Mutant]:
     """The mutants that no test notices."""
-    if not run_tests(tuple(sorted({test for mutant in mutants for test in mutant.tests}))):
+    if not run_tests(tuple(sorted({test for mutant in mutants for test in mutant.tests})), processes=2):
         raise RuntimeError("the tests fail on the unbroken copy; mend that first")
     with ThreadPoolExecutor(2) as pool:
         passed = list(pool.map(lambda mutant: run_tests(mutant.tests, mutant), mutants))
