@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import compare_pronounce, compare_recall
+from benchmarks import compare_pronounce, compare_recall, pronounce_recipe
 from benchmarks.comparison import write_result
 from qkv import tasks
 from qkv.tasks.compare import Comparison, Rules
@@ -57,3 +57,17 @@ def test_a_result_file_says_how_it_was_made(tmp_path):
     spread = kept["records"][0]["figures"]["accuracy"]
     assert f"| `linear` | {100 * spread['mean']:.1f} % |" in table
     assert table.endswith("| chance | 50.0 % | | |")
+
+
+def test_the_pupil_waits_for_its_teachers(tmp_path, monkeypatch):
+    """Each with a seed of its own; the command that is kept names no folder."""
+    words = ["--train-file", str(tmp_path / "a.tsv"), "--test-file", str(tmp_path / "b.tsv"), "--teachers", "3"]
+    places = ["--out", str(tmp_path / "out"), "--result", str(tmp_path / "r.json")]
+    monkeypatch.setattr("sys.argv", ["pronounce_recipe", "standard", *words, *places])
+    given = pronounce_recipe._parse()
+    *teachers, pupil = pronounce_recipe.trainings(given)
+    assert [one.arguments[one.arguments.index("--seed") + 1] for one in teachers] == ["0", "1", "2"]
+    assert pupil.needs == tuple(one.name for one in teachers)
+    assert any(part.count(str(tmp_path / "out" / "teacher-")) == 3 for part in pupil.arguments)
+    assert str(tmp_path) not in pronounce_recipe._command(given)
+    assert "--train-file a.tsv" in pronounce_recipe._command(given)
