@@ -24,6 +24,7 @@ _PACKAGES = (
     "decode",
     "draw",
     "explain",
+    "interop",
     "layers",
     "metrics",
     "models",
