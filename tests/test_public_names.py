@@ -31,9 +31,10 @@ PUBLIC = {
     "score_whole search_tree sites summarise token_steps watch",
     "qkv.draw": "Answer Axis Bar Branch Example Panel Picture Report Series alignment_panels bars curves heatmaps "
     "rectangles report smooth thin tree",
-    "qkv.models": "Convolutional ConvolutionalConfig Decoder DecoderConfig DecoderState EncoderDecoder "
-    "EncoderDecoderConfig EncoderDecoderState Family Network NetworkConfig Perceptron PerceptronConfig "
-    "Polynomial Recurrent RecurrentConfig RecurrentState families family logistic_regression softmax_regression",
+    "qkv.models": "Convolutional ConvolutionalConfig Decoder DecoderConfig DecoderState Encoder EncoderConfig "
+    "EncoderDecoder EncoderDecoderConfig EncoderDecoderState Family Network NetworkConfig Perceptron PerceptronConfig "
+    "Polynomial Recurrent RecurrentConfig RecurrentState families family logistic_regression "
+    "mean_of_tokens softmax_regression",
     "qkv.problems": "AtLeast AtMost Markov Near Problem Solution draw fit meets problem problems",
     "qkv.pronunciation": "Answer BadLine Dictionary Figures Network Pronouncer Pronunciation Source cmu_dictionary "
     "from_ipa measure pack pronounce read_dictionary strip_stress to_ipa write_lexicon",
