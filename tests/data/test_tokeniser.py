@@ -34,7 +34,7 @@ def test_characters_by_hand():
 
 
 def test_bpe_by_hand():
-    """The commonest pair is merged first: ab seven times, then a space and ab six times; the bytes are 256 and four are special."""
+    """The commonest pair is merged first: ab seven times, then a space and ab six times; 256 bytes, four special."""
     tokeniser = Tokeniser.train(["abc abc abc abd abd abd abc"], "bytes", 262)
     assert len(tokeniser) == 262
     assert [tokeniser.token(260), tokeniser.token(261)] == ["ab", "Ġab"]
