@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from qkv.attention import Attention, parse
 from qkv.attention.masking import visible
+from qkv.interop.files import PREFIX
 
-PREFIX = "qkv_"
 UNKNOWN = ("softcap", "s_aux", "position_bias", "sliding_window", "cache")
 """What some models hand over, and no kind of ours takes in this way."""
 

@@ -6,19 +6,38 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load
+from safetensors.torch import load, save
 from torch import Tensor
 
-from qkv.storage import QkvError, open_file
+from qkv.storage import QkvError, open_file, write_atomic
 
+PREFIX = "qkv_"
+"""What the names of our kinds begin with in `attn_implementation`."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 WEIGHTS = "model.safetensors"
+ROUND = (1, 8, 16, 32, 64, 128, 256)
+"""Weights may have a few vectors more than there are tokens, to a multiple of one of these: it makes them faster."""
 INDEX = "model.safetensors.index.json"
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json of the folder."""
     return _read_object(folder / "config.json")
+
+
+def kind_in(config: dict[str, Any]) -> str:
+    """The attention kind that a config names: one of ours, or the softmax of every other implementation."""
+    name = str(config.get("attn_implementation") or "")
+    return name.removeprefix(PREFIX) if name.startswith(PREFIX) else "softmax"
+
+
+def with_kind(config: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The config that names this kind; softmax needs no name.
+
+    `transformers` reads the key but never writes it, and refuses a name that is not registered: so a model of another
+    kind is never taken for one of softmax.
+    """
+    return config if kind == "softmax" else config | {"attn_implementation": PREFIX + kind}
 
 
 def refuse_pickles(folder: Path) -> None:
@@ -54,6 +73,20 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return {name: x.to(torch.float32) if x.is_floating_point() else x for name, x in tensors.items()}
 
 
+def write_model(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """config.json and model.safetensors, each whole or not at all; a folder with a model in it is refused."""
+    for name in ("config.json", WEIGHTS):
+        if (folder / name).exists():
+            raise QkvError(f"there is a {name} already; choose another folder", folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise QkvError(f"the folder cannot be made ({error.strerror})", folder) from error
+    plain = {name: x.to("cpu", copy=True).contiguous() for name, x in tensors.items()}
+    write_atomic(folder / WEIGHTS, save(plain, {"format": "pt"}))
+    write_atomic(folder / "config.json", json.dumps({**config, "dtype": "float32"}, indent=2).encode())
+
+
 def require_names(found: dict[str, Tensor], needed: dict[str, tuple[int, ...]], where: Path) -> None:
     """Raise unless these are the tensors, in these shapes; the error lists what is missing and what is extra."""
     missing, extra = sorted(needed.keys() - found.keys()), sorted(found.keys() - needed.keys())
@@ -68,7 +101,7 @@ def require_names(found: dict[str, Tensor], needed: dict[str, tuple[int, ...]], 
 
 
 def require_tokeniser(folder: Path, tokens: int) -> None:
-    """Raise if the folder has a tokenizer.json that gives ids which the weights have no vector for, or far too few."""
+    """Raise if the folder has a tokenizer.json that was not made for weights of this many tokens."""
     path = folder / "tokenizer.json"
     if not path.exists():
         return
@@ -76,12 +109,10 @@ def require_tokeniser(folder: Path, tokens: int) -> None:
     ids = [entry["id"] for entry in record.get("added_tokens") or []]
     vocabulary = (record.get("model") or {}).get("vocab") or {}
     ids += vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
-    highest = max(ids, default=-1) + 1
-    # weights may have a few rows more: they are padded to round numbers for speed
-    if not tokens - max(256, tokens // 50) <= highest <= tokens:
+    size = max(ids, default=-1) + 1
+    if tokens not in {-(-size // multiple) * multiple for multiple in ROUND}:
         raise QkvError(
-            f"the tokenizer has {highest} tokens, but the weights have {tokens} vectors: they do not belong together",
-            path,
+            f"the tokenizer has {size} tokens, but the weights have {tokens} vectors: they do not belong together", path
         )
 
 

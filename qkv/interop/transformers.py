@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from qkv.attention import kinds, parse
-from qkv.interop.attention_function import PREFIX, attend_for
-from qkv.interop.files import read_config, refuse_pickles
+from qkv.interop.attention_function import attend_for
+from qkv.interop.files import PREFIX, read_config, refuse_pickles
 from qkv.interop.mask_function import mask_for
 from qkv.storage import FORMAT, QkvError, write_atomic
 
@@ -51,9 +51,8 @@ def save(model: Any, folder: str | Path) -> None:
     model.save_pretrained(folder)
     path = folder / "config.json"
     config = json.loads(path.read_bytes())
-    # transformers reads this key but does not write it: without qkv it then refuses instead of running softmax
-    config |= {"attn_implementation": PREFIX + kind, RECORD: record}
-    write_atomic(path, json.dumps(config, indent=2).encode())
+    named = {"attn_implementation": PREFIX + kind, RECORD: record}  # see `with_kind`; softmax of ours is named, too
+    write_atomic(path, json.dumps({**config, **named}, indent=2).encode())
 
 
 def load(folder: str | Path, **options: Any) -> Any:
