@@ -32,7 +32,7 @@ PUBLIC = {
     "score_whole search_tree sites summarise token_steps watch",
     "qkv.draw": "Answer Axis Bar Branch Example Panel Picture Report Series alignment_panels bars curves heatmaps "
     "rectangles report smooth thin tree",
-    "qkv.interop": "load_gpt2 save_gpt2 transformers",
+    "qkv.interop": "load_bert load_gpt2 minilm save_bert save_gpt2 transformers",
     "qkv.models": "Convolutional ConvolutionalConfig Decoder DecoderConfig DecoderState Encoder EncoderConfig "
     "EncoderDecoder EncoderDecoderConfig EncoderDecoderState Family Network NetworkConfig Perceptron PerceptronConfig "
     "Polynomial Recurrent RecurrentConfig RecurrentState families family logistic_regression "
