@@ -18,6 +18,13 @@ def test_at_most_twelve_settings_each_with_a_default(name):
     assert family(name).configure({}) == config()
 
 
+def test_a_family_of_another_kind_of_task():
+    chosen = family("encoder")
+    assert chosen.build(chosen.configure({"dim": 8}), 11, 3).segments.num_embeddings == 3
+    with pytest.raises(ValueError, match=r"Encoder is of another kind of task: .* \(tokens, segments\), got \(11\)"):
+        chosen.build(chosen.configure({}), 11)
+
+
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match="unknown model 'encoder_decode'; did you mean 'encoder_decoder'"):
         family("encoder_decode")
