@@ -98,6 +98,18 @@ def test_with_a_cache_and_padding(kind):
 
 
 @EACH
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_cache_with_room_for_more(kind, masked):
+    """The mask may be as long as the room, or not be there: the new tokens are not the last of the keys."""
+    model, batch, outs = llama(f"qkv_{kind}"), tokens(2, 11), []
+    cache = transformers.StaticCache(config=model.config, max_cache_len=23)
+    for start, end in ((0, 5), (5, 9), (9, 10), (10, 11)):
+        mask = (torch.arange(23) < end).long().expand(2, -1) if masked else None
+        outs.append(answer(model, batch[:, start:end], attention_mask=mask, past_key_values=cache, use_cache=True))
+    near(torch.cat(outs, 1), answer(llama(f"plain_{kind}"), batch))
+
+
+@EACH
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_generated_text(kind, cache):
     batch, mask = padded(3, "left")
