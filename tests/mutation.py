@@ -26,6 +26,7 @@ ATTENTION = (
     "tests/contract",
 )
 FORWARD = (KERNELS + "::test_outputs_and_gradients",)
+TRANSFORMERS = "tests/interop/test_transformers.py"
 WIDTHS = (KERNELS + "::test_widths_and_groups",)
 
 
@@ -53,6 +54,38 @@ MUTANTS = (
     Mutant("attention/taylor.py", "constant if m[-1] == key_dim", "constant if m[-1] == key_dim - 1"),
     Mutant("attention/elu.py", "x.clamp(min=0) + ", "2 * x.clamp(min=0) + "),
     Mutant("attention/additive.py", "torch.tanh(", "torch.sigmoid("),
+    # somebody else's models
+    Mutant(
+        "interop/mask_function.py",
+        "[:, -keys:][:, :seen]",
+        "[:, -keys:]",
+        (TRANSFORMERS + "::test_a_cache_with_room_for_more",),
+    ),
+    Mutant(
+        "interop/attention_function.py",
+        "own * scaling / usual",
+        "own * scaling",
+        (TRANSFORMERS + "::test_the_scale_of_the_model_is_kept",),
+    ),
+    Mutant(
+        "interop/attention_function.py",
+        "again & mask[:, 1:] & mask[:, :-1]",
+        "again",
+        (TRANSFORMERS + "::test_padding_changes_nothing",),
+    ),
+    Mutant(
+        "interop/transformers.py",
+        "<= 0.02 * size",
+        "<= 20 * size",
+        (TRANSFORMERS + "::test_another_kind_than_the_one_that_was_saved",),
+    ),
+    Mutant("interop/gpt2.py", 'theirs["ln_f.bias"] * last', 'theirs["ln_f.bias"]', ("tests/interop/test_gpt2.py",)),
+    Mutant(
+        "interop/bert.py",
+        '"attention.key": "attention.self.key"',
+        '"attention.key": "attention.self.query"',
+        ("tests/interop/test_bert.py",),
+    ),
     # masks
     Mutant("attention/masking.py", "seen = key <= position", "seen = key <= position + 1"),
     Mutant("attention/masking.py", "seen &= key > position - window", "seen &= key >= position - window"),

@@ -11,7 +11,7 @@ import pytest
 import qkv
 
 PUBLIC = {
-    "qkv": "attend look pronounce weights",
+    "qkv": "attend embed look pronounce weights",
     "qkv.attention": "Additive Attention Case Elu FeatureMap KeyValues Linear Memory Result Scored Softmax State "
     "Taylor attend build check kinds parse register taylor_features weights",
     "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal Sizes T5 refuse register schemes",
@@ -20,9 +20,9 @@ PUBLIC = {
     "qkv.cost": "CONVENTION Cost Input Measurement Operation Quantity Report Shape Span Tick UncountedError "
     "causal_pairs convolution count_multiplications crossing evaluate interpolate learned linear measure of recurrent "
     "verify write write_latex",
-    "qkv.data": "Archive BadLine Buckets Labelled NoisySine Pair Pairs Points Ragged Recall Shuffled Vocabulary "
-    "cmudict in_standard_test member_of mnist pad part_of read_idx read_npz read_pairs read_pictures read_points shard "
-    "xor",
+    "qkv.data": "Archive BadLine Buckets Documents Labelled NoisySine Pair Pairs Points Ragged Recall Shuffled "
+    "Tokeniser Vocabulary cmudict in_standard_test member_of mnist pad part_of read_idx read_npz read_pairs "
+    "read_pictures read_points read_text sentences shard xor",
     "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",
     "qkv.metrics": "BiasVariance Draw ErrorRates PrecisionRecall Separation accuracy average_precision bias_variance "
     "closest confusion_matrix cosine damerau_levenshtein edit_distance error_rates jaccard precision_recall "
@@ -32,15 +32,16 @@ PUBLIC = {
     "score_whole search_tree sites summarise token_steps watch",
     "qkv.draw": "Answer Axis Bar Branch Example Panel Picture Report Series alignment_panels bars curves heatmaps "
     "rectangles report smooth thin tree",
-    "qkv.models": "Convolutional ConvolutionalConfig Decoder DecoderConfig DecoderState EncoderDecoder "
-    "EncoderDecoderConfig EncoderDecoderState Ensemble EnsembleConfig EnsembleState Family Network NetworkConfig "
-    "Perceptron PerceptronConfig Polynomial Recurrent RecurrentConfig RecurrentState families family "
-    "logistic_regression softmax_regression",
+    "qkv.interop": "load_bert load_gpt2 minilm save_bert save_gpt2 transformers",
+    "qkv.models": "Convolutional ConvolutionalConfig Decoder DecoderConfig DecoderState Encoder EncoderConfig "
+    "EncoderDecoder EncoderDecoderConfig EncoderDecoderState Ensemble EnsembleConfig EnsembleState Family Network "
+    "NetworkConfig Perceptron PerceptronConfig Polynomial Recurrent RecurrentConfig RecurrentState families family "
+    "logistic_regression mean_of_tokens softmax_regression",
     "qkv.problems": "AtLeast AtMost Markov Near Problem Solution draw fit meets problem problems",
     "qkv.pronunciation": "Answer BadLine Dictionary Figures Network Pronouncer Pronunciation Source cmu_dictionary "
     "from_ipa measure pack pronounce read_dictionary strip_stress to_ipa write_lexicon",
-    "qkv.tasks": "ClassJob Config Digits Job Pairs Preset Pronounce RecallJob Search StringJob Strings Xor answer "
-    "build configure jobs preset read_config register restore write",
+    "qkv.tasks": "ClassJob Config Digits Filler Job MaskedJob Pairs Preset Pronounce Reader RecallJob Search "
+    "StringJob Strings Xor answer build configure embed jobs preset read_config register restore write",
     "qkv.web": "View look",
 }
 

@@ -11,6 +11,7 @@ import typer
 
 from qkv.cli import pronounce
 from qkv.cli.eval import With
+from qkv.cli.fill import fill
 from qkv.cli.output import Json, print_json
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def decode(
 ) -> None:
     """Answer each input: `qkv decode runs/mine kubernetes`, `qkv decode runs/xor 0,1`, or a line of stdin each.
 
+    `qkv decode runs/bert "the [MASK] sat" --best 5` fills in what is hidden.
     `qkv decode pronounce kubernetes` asks dictionaries first, then the model, and says which.
     """
     from qkv.registry import unknown
@@ -77,6 +79,10 @@ def _answer_all(
     if isinstance(job, tasks.ClassJob):
         texts = inputs or (line.rstrip("\n") for line in sys.stdin)
         return _classify(job, model, texts, options["best"], quiet=quiet)
+    if isinstance(job, tasks.MaskedJob):
+        reader = tasks.Reader(model, job.tokeniser)  # type: ignore[arg-type]
+        chunks = _chunks(inputs or (line.rstrip("\n") for line in sys.stdin))
+        return [record for chunk in chunks for record in fill(reader, chunk, options["best"], quiet=quiet)]
     if not isinstance(job, tasks.StringJob):
         raise ValueError(f"{runs[0]} is a run of task {job.kind!r}, which has no texts to answer")
     records: list[dict[str, Any]] = []

@@ -1,6 +1,7 @@
 """Activations by name: what a unit does with its sum."""
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import nn
 
@@ -12,6 +13,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
     "gelu": nn.GELU,
+    "gelu_tanh": partial(nn.GELU, approximate="tanh"),
 }
 
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from qkv.cost import Cost, Span, learned, linear
 from qkv.layers import HeadsState
+from qkv.layers.activation import make_activation
 from qkv.models.registry import register
 from qkv.models.sizes import require_at_least, require_length
 from qkv.models.transformer import Places, as_decoder_block, cost_of_blocks, decoder_block
@@ -37,12 +38,15 @@ class DecoderConfig:
     """Width of a short convolution before each attention; 0: there is none."""
     tied: bool = True
     """Whether tokens are predicted with the vectors that they are read with."""
+    activation: str = "gelu"
+    """Inside the feed-forward layers: gelu, gelu_tanh (GPT-2's), relu, ..."""
     max_length: int = 1024
     """The longest sequence."""
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "dim", "heads", "layers", "max_length")
         require_at_least(0, self, "hidden_dim", "convolution")
+        make_activation(self.activation)
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,10 @@ class Decoder(nn.Module):
         # same vectors, tied, start with logits of size 1
         nn.init.normal_(self.embed.weight, std=config.dim**-0.5)
         self.places = Places(config, bidirectional=False)
-        self.blocks = nn.ModuleList(decoder_block(config, self.places) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(
+            decoder_block(config, self.places, activation=make_activation(config.activation))
+            for _ in range(config.layers)
+        )
         self.norm = nn.LayerNorm(config.dim)
         self.dropout = nn.Dropout(config.dropout)
         self.predict = nn.Linear(config.dim, tokens, bias=False)

@@ -29,7 +29,7 @@ class NetworkConfig:
     layers: int = 1
     """Hidden layers; 0 is logistic or softmax regression."""
     activation: str = "relu"
-    """identity, sigmoid, tanh, relu or gelu."""
+    """identity, sigmoid, tanh, relu, gelu or gelu_tanh."""
     residual: bool = False
     """Whether a path leads around each layer whose width does not change."""
     normalisation: str | None = None

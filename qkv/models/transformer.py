@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from qkv.attention import Additive, Attention, parse
 from qkv.cost import Cost, Span
 from qkv.layers import DecoderBlock, EncoderBlock, FeedForward, Heads, MultiHead, NormBefore, ShortConvolution
+from qkv.layers.blocks import Residual
 from qkv.positions import Positions, Sizes, schemes
 from qkv.shapes import Hidden
 
@@ -56,18 +57,21 @@ def mechanism(name: str, key_dim: int) -> Attention:
     return Additive(key_dim) if name == "additive" else parse(name)
 
 
-def encoder_block(config: BlockSizes, places: Places) -> EncoderBlock:
-    """Bidirectional self-attention and feed-forward."""
-    return EncoderBlock(_heads(config, places.for_heads()), _feed_forward(config), _residual(config))
+def encoder_block(config: BlockSizes, places: Places, residual: Residual | None = None) -> EncoderBlock:
+    """Bidirectional self-attention and feed-forward; `residual` makes the paths around them, normed before without."""
+    return EncoderBlock(_heads(config, places.for_heads()), _feed_forward(config), residual or _residual(config))
 
 
-def decoder_block(config: BlockSizes, places: Places, cross: str | None = None) -> DecoderBlock:
+def decoder_block(
+    config: BlockSizes, places: Places, cross: str | None = None, activation: nn.Module | None = None
+) -> DecoderBlock:
     """Causal self-attention, attention to another sequence if `cross` names a kind, and feed-forward."""
     crossing = None
     if cross is not None:
         attention = mechanism(cross, config.dim // config.heads)
         crossing = MultiHead(config.dim, config.heads, attention, output_norm=_norm(config, attention))
-    return DecoderBlock(_heads(config, places.for_heads()), _feed_forward(config), _residual(config), crossing)
+    forward = _feed_forward(config, activation)
+    return DecoderBlock(_heads(config, places.for_heads()), forward, _residual(config), crossing)
 
 
 def as_decoder_block(module: nn.Module) -> DecoderBlock:
@@ -102,8 +106,10 @@ def _norm(config: BlockSizes, attention: Attention) -> nn.Module | None:
     return None if getattr(attention, "normalises", True) else nn.RMSNorm(config.dim // config.heads)
 
 
-def _feed_forward(config: BlockSizes) -> nn.Module:
-    return FeedForward(config.dim, config.hidden_dim, dropout=config.dropout) if config.hidden_dim else _Nothing()
+def _feed_forward(config: BlockSizes, activation: nn.Module | None = None) -> nn.Module:
+    if not config.hidden_dim:
+        return _Nothing()
+    return FeedForward(config.dim, config.hidden_dim, activation, config.dropout)
 
 
 def _residual(config: BlockSizes) -> partial[NormBefore]:

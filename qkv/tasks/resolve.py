@@ -14,6 +14,7 @@ from qkv.models import Ensemble, family
 from qkv.registry import unknown
 from qkv.storage import QkvError, read_json, write_json
 from qkv.tasks.base import Job, Preset, jobs
+from qkv.tasks.foreign import model_type, restore_foreign
 from qkv.train import Run, Settings
 
 
@@ -86,6 +87,10 @@ def read_config(run: Run) -> Config:
     path = run.folder / "config.json"
     if not run.folder.is_dir():
         raise QkvError("there is no such run folder", str(run.folder))
+    if model_type(run.folder) is not None:
+        raise QkvError(
+            "this is a Hugging Face model, which can answer but has no run to go on with or judge", run.folder
+        )
     return Config.from_record(read_json(path), path)
 
 
@@ -104,6 +109,12 @@ def restore(folder: Path, *others: Path) -> tuple[Config, Job, nn.Module]:
 
 
 def _restore(folder: Path) -> tuple[Config, Job, nn.Module]:
+    """The trained model of a run folder, or of a Hugging Face BERT."""
+    kind = model_type(folder)
+    if kind is not None:
+        (task, name, sizes), job, model = restore_foreign(folder, kind)
+        untrained = Settings(steps=1)  # it was trained elsewhere: there is no telling how
+        return Config(task, name, sizes, untrained, job.options), job, model
     run = Run(folder)
     config = read_config(run)
     job = jobs[config.task].restore(config.data, read_json(folder / "vocabulary.json"))

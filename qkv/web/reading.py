@@ -8,7 +8,7 @@ from torch import nn
 
 from qkv.data import Recall, Vocabulary, pad
 from qkv.decode import greedy
-from qkv.tasks import Job, RecallJob, StringJob
+from qkv.tasks import Job, MaskedJob, RecallJob, StringJob
 from qkv.tasks.strings import limits_of
 
 
@@ -28,6 +28,8 @@ def example(job: Job) -> str:
         options = job.settings
         source = Recall(options.vocabulary, options.length, options.pairs)
         return " ".join(map(str, source.examples(options.seed, "test", 0, 1)[0][0].tolist()))
+    if isinstance(job, MaskedJob):
+        return f"the value of the {job.tokeniser.token(job.tokeniser.mask or 0)} is returned"
     assert isinstance(job, StringJob)
     known = job.strings.sources.tokens
     if job.kind == "pronounce":
@@ -37,9 +39,12 @@ def example(job: Job) -> str:
 
 def read_source(job: Job, model: nn.Module, text: str) -> Sequence:
     """The text cut into tokens of this model; an empty or too long one is refused in words."""
-    read = _ids(text, job) if isinstance(job, RecallJob) else _characters_or_words(text, job)
-    if not read.ids:
+    if not text.strip():
         raise ValueError("the text is empty; write something for the model to read")
+    if isinstance(job, MaskedJob):
+        read = _pieces(text, job)
+    else:
+        read = _ids(text, job) if isinstance(job, RecallJob) else _characters_or_words(text, job)
     longest = model.config.max_length  # type: ignore[union-attr]
     if len(read.ids) > longest:  # type: ignore[operator]
         raise ValueError(f"the text has {len(read.ids):,} tokens; this model takes at most {longest:,}")
@@ -67,6 +72,14 @@ def answer_greedily(job: StringJob, model: Any, source: Sequence) -> Sequence:
 def names(vocabulary: Vocabulary, ids: tuple[int, ...] | list[int]) -> list[str]:
     """Each id as people see it, the special ones too."""
     return [vocabulary.SPECIAL[number] if number < 4 else vocabulary.tokens[number - 4] for number in ids]
+
+
+def _pieces(text: str, job: MaskedJob) -> Sequence:
+    """[CLS] text [SEP]; a [MASK] in the text is one."""
+    own = job.tokeniser
+    ids = [own.classify or 0, *own.encode(text, special=True), own.separator or 0]
+    notes = ["some of the text is unknown to the tokeniser"] if own.unknown in ids else []
+    return Sequence([own.token(number) for number in ids], ids, notes)
 
 
 def _ids(text: str, job: RecallJob) -> Sequence:

@@ -11,6 +11,7 @@ CLOSED = {
     "tanh": lambda a: (torch.exp(a) - torch.exp(-a)) / (torch.exp(a) + torch.exp(-a)),
     "relu": lambda a: a * (a > 0),
     "gelu": lambda a: a * 0.5 * (1 + torch.erf(a / 2**0.5)),
+    "gelu_tanh": lambda a: a * 0.5 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (a + 0.044715 * a**3))),
 }
 
 

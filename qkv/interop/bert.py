@@ -1,0 +1,165 @@
+"""BERT in the layout of Hugging Face, read into an `Encoder` and written back.
+
+Tensor by tensor the two are the same numbers under other names: `qkv.models.encoder` has the table. A file may be that
+of a BertModel, or of a BertForPreTraining with both heads; older files say gamma and beta for the weights of a norm.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from qkv.interop.files import (
+    kind_in,
+    read_config,
+    read_weights,
+    require_names,
+    require_tokeniser,
+    with_kind,
+    write_model,
+)
+from qkv.models import Encoder, EncoderConfig
+from qkv.storage import QkvError
+
+REFUSED = {
+    "hidden_act": ("gelu", "the feed-forward layers of an Encoder have no other activation"),
+    "position_embedding_type": ("absolute", "learned positions are added to the input"),
+    "is_decoder": (False, "an Encoder sees both ways"),
+    "add_cross_attention": (False, "an Encoder has one sequence"),
+}
+"""Settings -> the value that an Encoder has built in, and why there is no other."""
+TWICE = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias", "embeddings.position_ids")
+"""What some files hold once more, or what is a count from 0."""
+_ENTRY = {
+    "embed": "embeddings.word_embeddings",
+    "places.added.table": "embeddings.position_embeddings",
+    "segments": "embeddings.token_type_embeddings",
+    "norm": "embeddings.LayerNorm",
+    "pool": "pooler.dense",
+}
+_HEADS = {
+    "transform": "cls.predictions.transform.dense",
+    "transform_norm": "cls.predictions.transform.LayerNorm",
+    "follow": "cls.seq_relationship",
+}
+_BLOCK = {
+    "attention.query": "attention.self.query",
+    "attention.key": "attention.self.key",
+    "attention.value": "attention.self.value",
+    "attention.output": "attention.output.dense",
+    "around_attention.norm": "attention.output.LayerNorm",
+    "feed_forward.enter": "intermediate.dense",
+    "feed_forward.leave": "output.dense",
+    "around_feed_forward.norm": "output.LayerNorm",
+}
+_OURS = re.compile(r"(blocks)\.(\d+)\.(.+)")
+
+
+def load_bert(folder: str | Path, attention: str | None = None) -> Encoder:
+    """The model of a folder with config.json and model.safetensors, in evaluation mode.
+
+    It has the heads of pretraining if the file has. `attention` names another kind than the one it was trained with,
+    which costs quality until it is trained again: docs/huggingface.md says how much.
+    """
+    folder = Path(folder)
+    record = read_config(folder)
+    found = {_modern(name): x for name, x in read_weights(folder).items()}
+    found = {name: x for name, x in found.items() if name not in TWICE}
+    pretraining = any(name.startswith("cls.") for name in found)
+    config, sizes = _our_config(record, attention, pretraining, folder)
+    model = Encoder(config, *sizes)
+    ours = model.state_dict()
+    # a kind that sums has a norm on its heads, which BERT knows nothing of: it begins as it is
+    names = {name: _their_name(name) for name in ours if name != "predict.weight" and ".output_norm." not in name}
+    require_names(found, {theirs: tuple(ours[name].shape) for name, theirs in names.items()}, folder)
+    require_tokeniser(folder, sizes[0])
+    model.load_state_dict({name: found[theirs] for name, theirs in names.items()}, strict=False)
+    return model.eval()
+
+
+def save_bert(model: Encoder, folder: str | Path) -> None:
+    """Write a folder that `transformers` reads as BertModel, with both heads as BertForPreTraining.
+
+    A model of another kind than softmax needs `qkv.interop.transformers.register()` before `from_pretrained`.
+    """
+    config = model.config
+    record = _their_config(model)
+    ours = {name: x.detach() for name, x in model.state_dict().items() if name != "predict.weight"}
+    odd = sorted(name for name in ours if ".output_norm." in name)
+    if odd:
+        raise ValueError(f"BERT has no place for the norms of attention={config.attention!r}: {', '.join(odd)}")
+    theirs: dict[str, Tensor] = {}
+    for name, x in ours.items():
+        found = _their_name(name)
+        theirs[f"bert.{found}" if config.pretraining and not found.startswith("cls.") else found] = x
+    write_model(Path(folder), record, theirs)
+
+
+def _their_name(name: str) -> str:
+    """blocks.3.attention.query.bias -> encoder.layer.3.attention.self.query.bias"""
+    if name == "predict.bias":
+        return "cls.predictions.bias"
+    whole, part = name.rsplit(".", 1)
+    match = _OURS.fullmatch(whole)
+    if match is not None:
+        return f"encoder.layer.{match[2]}.{_BLOCK[match[3]]}.{part}"
+    return f"{(_ENTRY | _HEADS)[whole]}.{part}"
+
+
+def _modern(name: str) -> str:
+    """A name of any file that holds a BERT, as a BertModel of today has it."""
+    name = name.removeprefix("bert.")
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _our_config(
+    record: dict[str, Any], attention: str | None, pretraining: bool, folder: Path
+) -> tuple[EncoderConfig, tuple[int, int]]:
+    where = folder / "config.json"
+    if record.get("model_type") != "bert":
+        raise QkvError(f"model_type is {record.get('model_type')!r}, but bert is expected", where)
+    for name, (needed, why) in REFUSED.items():
+        if record.get(name, needed) != needed:
+            raise QkvError(f"{name} is {record[name]!r}, but only {needed!r} can be loaded: {why}", where)
+    try:
+        config = EncoderConfig(
+            dim=record["hidden_size"],
+            heads=record["num_attention_heads"],
+            hidden_dim=record["intermediate_size"],
+            layers=record["num_hidden_layers"],
+            dropout=record.get("hidden_dropout_prob", 0.1),
+            attention=attention or kind_in(record),
+            epsilon=record.get("layer_norm_eps", 1e-12),
+            pretraining=pretraining,
+            max_length=record["max_position_embeddings"],
+        )
+        return config, (int(record["vocab_size"]), int(record.get("type_vocab_size", 2)))
+    except (KeyError, TypeError, ValueError) as error:
+        raise QkvError(f"config.json does not describe a BERT: {error!r}", folder) from None
+
+
+def _their_config(model: Encoder) -> dict[str, Any]:
+    config = model.config
+    for name, value in {"positions": "learned", "norm": "after"}.items():
+        if getattr(config, name) != value:
+            raise ValueError(f"BERT has {name}={value!r}, but this Encoder has {getattr(config, name)!r}")
+    if not config.hidden_dim or config.key_dim not in (None, config.dim // config.heads):
+        raise ValueError(f"BERT has feed-forward layers and keys as wide as a head, but this Encoder has {config}")
+    record = {
+        "architectures": ["BertForPreTraining" if config.pretraining else "BertModel"],
+        "model_type": "bert",
+        "vocab_size": model.embed.num_embeddings,
+        "type_vocab_size": model.segments.num_embeddings,
+        "max_position_embeddings": config.max_length,
+        "hidden_size": config.dim,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.hidden_dim,
+        "hidden_act": "gelu",
+        "layer_norm_eps": config.epsilon,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": 0.0,
+        "pad_token_id": 0,
+    }
+    return with_kind(record, config.attention)

@@ -1,0 +1,128 @@
+"""The folder of a Hugging Face model: config.json beside safetensors, and nothing that runs code."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from qkv.storage import QkvError, open_file, write_atomic
+
+PREFIX = "qkv_"
+"""What the names of our kinds begin with in `attn_implementation`."""
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+WEIGHTS = "model.safetensors"
+ROUND = (1, 8, 16, 32, 64, 128, 256)
+"""Weights may have a few vectors more than there are tokens, to a multiple of one of these: it makes them faster."""
+INDEX = "model.safetensors.index.json"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of the folder."""
+    return _read_object(folder / "config.json")
+
+
+def kind_in(config: dict[str, Any]) -> str:
+    """The attention kind that a config names: one of ours, or the softmax of every other implementation."""
+    name = str(config.get("attn_implementation") or "")
+    return name.removeprefix(PREFIX) if name.startswith(PREFIX) else "softmax"
+
+
+def with_kind(config: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The config that names this kind; softmax needs no name.
+
+    `transformers` reads the key but never writes it, and refuses a name that is not registered: so a model of another
+    kind is never taken for one of softmax.
+    """
+    return config if kind == "softmax" else config | {"attn_implementation": PREFIX + kind}
+
+
+def refuse_pickles(folder: Path) -> None:
+    """Raise if the weights are there only as a pickle, which runs whatever code its writer put into it."""
+    if (folder / WEIGHTS).exists() or (folder / INDEX).exists():
+        return
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES) if folder.is_dir() else []
+    if pickles:
+        raise QkvError(
+            f"{pickles[0]} is a pickle, which can run code when it is read, so it is refused; "
+            f"save the model as {WEIGHTS}",
+            folder,
+        )
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """All tensors by name, from one file or from those that an index names, in float32."""
+    refuse_pickles(folder)
+    files = [WEIGHTS]
+    if not (folder / WEIGHTS).exists() and (folder / INDEX).exists():
+        listed = _read_object(folder / INDEX).get("weight_map")
+        files = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else [WEIGHTS]
+    tensors: dict[str, Tensor] = {}
+    for name in files:
+        if Path(name).name != name:
+            raise QkvError(f"{INDEX} names {name!r}, which is not a file of this folder", folder)
+        with open_file(folder / name) as file:
+            data = file.read()
+        try:
+            tensors |= load(data)
+        except SafetensorError as error:
+            raise QkvError(f"{name} is damaged or not safetensors ({error})", folder) from None
+    return {name: x.to(torch.float32) if x.is_floating_point() else x for name, x in tensors.items()}
+
+
+def write_model(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """config.json and model.safetensors, each whole or not at all; a folder with a model in it is refused."""
+    for name in ("config.json", WEIGHTS):
+        if (folder / name).exists():
+            raise QkvError(f"there is a {name} already; choose another folder", folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise QkvError(f"the folder cannot be made ({error.strerror})", folder) from error
+    plain = {name: x.to("cpu", copy=True).contiguous() for name, x in tensors.items()}
+    write_atomic(folder / WEIGHTS, save(plain, {"format": "pt"}))
+    write_atomic(folder / "config.json", json.dumps({**config, "dtype": "float32"}, indent=2).encode())
+
+
+def require_names(found: dict[str, Tensor], needed: dict[str, tuple[int, ...]], where: Path) -> None:
+    """Raise unless these are the tensors, in these shapes; the error lists what is missing and what is extra."""
+    missing, extra = sorted(needed.keys() - found.keys()), sorted(found.keys() - needed.keys())
+    said = [f"{what}: {', '.join(names)}" for what, names in (("missing", missing), ("extra", extra)) if names]
+    said += [
+        f"{name} has shape {tuple(found[name].shape)}, not {shape}"
+        for name, shape in sorted(needed.items())
+        if name in found and tuple(found[name].shape) != shape
+    ]
+    if said:
+        raise QkvError(f"the weights do not fit the configuration: {'; '.join(said)}", where)
+
+
+def require_tokeniser(folder: Path, tokens: int) -> None:
+    """Raise if the folder has a tokenizer.json that was not made for weights of this many tokens."""
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        return
+    record = _read_object(path)
+    ids = [entry["id"] for entry in record.get("added_tokens") or []]
+    vocabulary = (record.get("model") or {}).get("vocab") or {}
+    ids += vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+    size = max(ids, default=-1) + 1
+    if tokens not in {-(-size // multiple) * multiple for multiple in ROUND}:
+        raise QkvError(
+            f"the tokenizer has {size} tokens, but the weights have {tokens} vectors: they do not belong together", path
+        )
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    with open_file(path) as file:
+        data = file.read()
+    try:
+        record = json.loads(data)
+    except ValueError as error:
+        raise QkvError(f"{path.name} is not JSON or is truncated ({error})", path.parent) from None
+    if not isinstance(record, dict):
+        raise QkvError(f"{path.name} must hold a JSON object, but holds a {type(record).__name__}", path.parent)
+    return record

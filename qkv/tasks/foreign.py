@@ -1,0 +1,41 @@
+"""A folder of somebody else's model where a run folder is expected: Hugging Face's layout of BERT.
+
+`qkv embed FOLDER`, `qkv decode FOLDER` and the library read it as it stands; nothing is converted or written.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from qkv.data import Tokeniser
+from qkv.interop import load_bert
+from qkv.storage import QkvError
+from qkv.tasks.base import Job, jobs
+
+LOADERS = {"bert": ("masked", "encoder", load_bert)}
+"""model_type of config.json -> the task that it answers, the family that holds it, and how it is read."""
+
+
+def model_type(folder: Path) -> str | None:
+    """What kind of model of Hugging Face's a folder holds; None for a run folder, or for nothing of the kind."""
+    with suppress(OSError, ValueError):
+        record = json.loads((folder / "config.json").read_bytes())
+        if isinstance(record, dict) and "format" not in record and isinstance(record.get("model_type"), str):
+            return str(record["model_type"])
+    return None
+
+
+def restore_foreign(folder: Path, kind: str) -> tuple[tuple[str, str, dict[str, Any]], Job, nn.Module]:
+    """(task, family, configuration), the job with the model's own tokeniser, and the model."""
+    if kind not in LOADERS:
+        there = ", ".join(LOADERS)
+        raise QkvError(f"a Hugging Face model of type {kind!r} cannot be read here (there are: {there})", folder)
+    task, family, load = LOADERS[kind]
+    model = load(folder)
+    tokeniser = Tokeniser.load(folder / "tokenizer.json")
+    job = jobs[task].restore({}, tokeniser.to_record())
+    return (task, family, asdict(model.config)), job, model

@@ -1,0 +1,76 @@
+"""A Hugging Face BERT where a run folder is expected."""
+
+import json
+
+import pytest
+import torch
+
+from qkv.data import Tokeniser
+from qkv.interop import save_bert
+from qkv.models import Encoder, EncoderConfig, mean_of_tokens
+from qkv.storage import QkvError
+from qkv.tasks import Reader, restore
+from qkv.tasks.resolve import read_config
+from qkv.train import Run
+
+TEXTS = ["the cat sat on the mat", "a dog ran over the hill", "seven cats and one dog"]
+
+
+@pytest.fixture(scope="module")
+def tokeniser():
+    return Tokeniser.train(TEXTS, "wordpiece", 90)
+
+
+@pytest.fixture
+def folder(tokeniser, tmp_path):
+    torch.manual_seed(0)
+    config = EncoderConfig(dim=24, heads=3, hidden_dim=29, layers=2, max_length=19)
+    save_bert(Encoder(config, len(tokeniser)), tmp_path / "bert")
+    tokeniser.save(tmp_path / "bert" / "tokenizer.json")
+    return tmp_path / "bert"
+
+
+def test_it_is_restored_with_its_own_tokeniser(folder, tokeniser):
+    config, job, model = restore(folder)
+    assert (config.task, config.family, config.model["dim"]) == ("masked", "encoder", 24)
+    assert job.tokeniser == tokeniser
+    assert not model.training
+
+
+def test_it_embeds_and_fills_in(folder, tokeniser):
+    reader = Reader.load(folder)
+    ids = [tokeniser.classify, *tokeniser.encode(TEXTS[0]), tokeniser.separator]
+    with torch.no_grad():
+        expected = mean_of_tokens(reader.model.read(torch.tensor([ids])))[0]
+    assert torch.allclose(reader.embed(TEXTS, normalise=False)[0], expected, atol=1e-6)
+    assert len(reader.fill(["the [MASK] sat"], best=7)[0][0]) == 7
+
+
+def test_it_has_no_run_to_go_on_with(folder):
+    with pytest.raises(QkvError, match="this is a Hugging Face model, which can answer but has no run"):
+        read_config(Run(folder))
+
+
+def test_another_type(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
+    with pytest.raises(QkvError, match=r"of type 'llama' cannot be read here \(there are: bert\)"):
+        restore(folder)
+
+
+def test_without_its_tokeniser(folder):
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(QkvError, match="there is no file tokenizer.json"):
+        restore(folder)
+
+
+def test_with_another_tokeniser(folder):
+    Tokeniser.train([*TEXTS, "two quick brown foxes jump by"], "wordpiece", 200).save(folder / "tokenizer.json")
+    with pytest.raises(QkvError, match=r"the tokenizer has \d+ tokens, but the weights have \d+ vectors"):
+        restore(folder)
+
+
+def test_a_broken_config_is_a_broken_run(folder):
+    (folder / "config.json").write_text("{")
+    with pytest.raises(QkvError, match="config.json is not JSON or is truncated"):
+        restore(folder)
