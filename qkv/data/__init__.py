@@ -24,3 +24,8 @@ from .points import xor as xor
 from .recall import Recall as Recall
 from .standard_test import in_standard_test as in_standard_test
 from .vocabulary import Vocabulary as Vocabulary
+from .word_counts import WordCounts as WordCounts
+from .word_counts import sentences_of as sentences_of
+from .word_counts import split_words as split_words
+from .word_windows import Windows as Windows
+from .word_windows import WordWindows as WordWindows
