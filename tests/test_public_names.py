@@ -16,7 +16,7 @@ PUBLIC = {
     "Taylor attend build check kinds parse register taylor_features weights",
     "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal Sizes T5 refuse register schemes",
     "qkv.layers": "Context DecoderBlock Dense EncoderBlock FeedForward Heads HeadsState MultiHead NormAfter NormBefore "
-    "RecurrentCell ShortConvolution",
+    "Packing RecurrentCell ShortConvolution pack_documents",
     "qkv.cost": "CONVENTION Cost Input Measurement Operation Quantity Report Shape Span Tick UncountedError "
     "causal_pairs convolution count_multiplications crossing evaluate interpolate learned linear measure of recurrent "
     "verify write write_latex",
