@@ -16,12 +16,13 @@ PUBLIC = {
     "Taylor attend build check kinds parse register taylor_features weights",
     "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal Sizes T5 refuse register schemes",
     "qkv.layers": "Context DecoderBlock Dense EncoderBlock FeedForward Heads HeadsState MultiHead NormAfter NormBefore "
-    "RecurrentCell ShortConvolution",
+    "Packing RecurrentCell ShortConvolution pack_documents",
     "qkv.cost": "CONVENTION Cost Input Measurement Operation Quantity Report Shape Span Tick UncountedError "
     "causal_pairs convolution count_multiplications crossing evaluate interpolate learned linear measure of recurrent "
     "verify write write_latex",
-    "qkv.data": "Archive BadLine Buckets Labelled NoisySine Pair Pairs Points Recall Shuffled Vocabulary cmudict "
-    "in_standard_test member_of mnist pad part_of read_idx read_npz read_pairs read_pictures read_points shard xor",
+    "qkv.data": "Archive BadLine Buckets Documents Labelled NoisySine Pair Pairs Points Recall Shuffled Tokeniser "
+    "Vocabulary cmudict in_standard_test member_of mnist pad part_of read_idx read_npz read_pairs read_pictures "
+    "read_points read_text sentences shard xor",
     "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",
     "qkv.metrics": "BiasVariance Draw ErrorRates PrecisionRecall Separation accuracy average_precision bias_variance "
     "closest confusion_matrix cosine damerau_levenshtein edit_distance error_rates jaccard precision_recall "

@@ -23,6 +23,10 @@ from .points import read_points as read_points
 from .points import xor as xor
 from .recall import Recall as Recall
 from .standard_test import in_standard_test as in_standard_test
+from .text import Documents as Documents
+from .text import read_text as read_text
+from .text import sentences as sentences
+from .tokeniser import Tokeniser as Tokeniser
 from .vocabulary import Vocabulary as Vocabulary
 from .word_counts import WordCounts as WordCounts
 from .word_counts import sentences_of as sentences_of

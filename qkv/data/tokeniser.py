@@ -1,0 +1,254 @@
+"""Text to ids and back, by the `tokenizers` library.
+
+bytes        byte-level BPE: every text can be written, nothing is unknown, and `decode(encode(text)) == text`
+wordpiece    BERT's: words in lower case without accents, cut into a beginning and ##continuations
+characters   each character is a token; rare ones are unknown
+
+All that are trained here have the ids 0 to 3 for pad, start, end and unknown. WordPiece calls them [PAD] [CLS] [SEP]
+[UNK], so that `classify` is `start` and `separator` is `end`, and has [MASK] as 4. Loaded ones keep their own.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qkv.registry import unknown
+from qkv.storage import QkvError, open_file, write_atomic
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SPECIAL = ("<pad>", "<start>", "<end>", "<unknown>")
+BERT_SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
+_NAMES = {
+    "pad": ("<pad>", "[PAD]", "<|padding|>"),
+    "start": ("<start>", "[CLS]", "<s>", "<bos>", "<|begin_of_text|>", "<|endoftext|>"),
+    "end": ("<end>", "[SEP]", "</s>", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
+    "unknown": ("<unknown>", "[UNK]", "<unk>"),
+    "mask": ("[MASK]", "<mask>"),
+    "classify": ("[CLS]",),
+    "separator": ("[SEP]",),
+}
+"""What other people call their special tokens, the likeliest first."""
+
+
+class Tokeniser:
+    """A trained or loaded tokeniser: `encode` adds no special tokens, `decode` leaves out pad, start and end."""
+
+    def __init__(self, tokenizer: "Tokenizer"):
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self._tokenizer.encode_special_tokens = True  # what a text says is text: "<end>" in it ends nothing
+        found = {role: self._first(names) for role, names in _NAMES.items()}
+        start, end = found["start"], found["end"]
+        if start is None and end is None:
+            raise QkvError(
+                f"the tokeniser has no token for the start or the end of a text: none of {_listed('start', 'end')}"
+            )
+        self.start: int = end if start is None else start  # type: ignore[assignment]
+        self.end: int = start if end is None else end  # type: ignore[assignment]
+        self.pad: int = self.end if found["pad"] is None else found["pad"]
+        """What rows are filled up with; the end where there is none of its own, since no loss looks at it."""
+        self.unknown: int | None = found["unknown"]
+        self.mask: int | None = found["mask"]
+        self.classify: int | None = found["classify"]
+        self.separator: int | None = found["separator"]
+
+    @classmethod
+    def train(cls, texts: Iterable[str], kind: str = "bytes", size: int = 8000) -> "Tokeniser":
+        """A tokeniser of at most `size` tokens, special ones too, for texts like these; the same for the same texts."""
+        if kind not in _TRAIN:
+            raise unknown("kind of tokeniser", kind, _TRAIN)
+        least = {"bytes": 260, "wordpiece": 8, "characters": 5}[kind]
+        if size < least:
+            raise ValueError(f"size must be at least {least} for {kind}, got {size}")
+        if isinstance(texts, str):
+            raise TypeError("texts must be an iterable of texts, got one text")
+        return cls(_TRAIN[kind](texts, size))
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Tokeniser":
+        """From a tokenizer.json, ours or that of a Hugging Face model."""
+        path = Path(path)
+        with open_file(path) as file:
+            data = file.read()
+        try:
+            return cls(_library().from_buffer(data))
+        except QkvError as error:
+            raise QkvError(error.what, path) from None
+        except Exception as error:  # noqa: BLE001 - whatever the library makes of it; it has no class of its own
+            raise QkvError(f"{path.name} is no tokeniser ({_first_line(error)})", path.parent) from None
+
+    def save(self, path: Path | str) -> None:
+        """As a tokenizer.json, which other libraries read."""
+        write_atomic(Path(path), self._tokenizer.to_str(pretty=True).encode())
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """The ids of a text; with `special`, the names of special tokens in it, such as [MASK], mean those tokens."""
+        tokenizer = self._reading_special if special else self._tokenizer
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode_all(self, texts: list[str]) -> list[list[int]]:
+        """The ids of each text, on all cores."""
+        return [list(one.ids) for one in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of these ids without pad, start and end; unknown and mask are written with their names."""
+        written = []
+        for number in ids:
+            if not 0 <= number < len(self):
+                raise ValueError(f"ids must be 0 to {len(self) - 1}, got {number}")
+            if number not in self.silent:
+                written.append(int(number))
+        return str(self._tokenizer.decode(written, skip_special_tokens=False))
+
+    def token(self, number: int) -> str:
+        """How one token is written in the vocabulary: a piece of a word, not always a text by itself."""
+        found = self._tokenizer.id_to_token(number)
+        if found is None:
+            raise ValueError(f"ids must be 0 to {len(self) - 1}, got {number}")
+        return str(found)
+
+    @cached_property
+    def silent(self) -> frozenset[int]:
+        """Pad, start and end, which are no text."""
+        return frozenset((self.pad, self.start, self.end))
+
+    @property
+    def special(self) -> dict[str, int]:
+        """Name -> id of every special token."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {token.content: number for number, token in sorted(added.items()) if token.special}
+
+    def __len__(self) -> int:
+        return int(self._tokenizer.get_vocab_size())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tokeniser) and self._tokenizer.to_str() == other._tokenizer.to_str()
+
+    def __hash__(self) -> int:
+        return hash(self._tokenizer.to_str())
+
+    def to_record(self) -> dict[str, Any]:
+        """Plain data for a JSON file: what a tokenizer.json holds."""
+        record: dict[str, Any] = json.loads(self._tokenizer.to_str())
+        return {"tokenizer": record}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Tokeniser":
+        """The tokeniser that `to_record` described."""
+        held = record.get("tokenizer")
+        if not isinstance(held, dict):
+            raise ValueError(f"the record of a tokeniser must have a tokenizer, but has {held!r}")
+        try:
+            return cls(_library().from_str(json.dumps(held)))
+        except QkvError:
+            raise
+        except Exception as error:  # noqa: BLE001 - see `load`
+            raise ValueError(f"the record is no tokeniser ({_first_line(error)})") from None
+
+    @cached_property
+    def _reading_special(self) -> "Tokenizer":
+        """A second one, since whether names are read is a state of the library's object, and threads share ours."""
+        other = _library().from_str(self._tokenizer.to_str())
+        other.encode_special_tokens = False
+        return other
+
+    def _first(self, names: Iterable[str]) -> int | None:
+        ids = (self._tokenizer.token_to_id(name) for name in names)
+        return next((number for number in ids if number is not None), None)
+
+
+def _listed(*roles: str) -> str:
+    return ", ".join(dict.fromkeys(name for role in roles for name in _NAMES[role]))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _library() -> "type[Tokenizer]":
+    try:
+        from tokenizers import Tokenizer  # noqa: PLC0415 - an extra, and only needed here
+    except ModuleNotFoundError:
+        raise QkvError('tokenisers need the package tokenizers: pip install "qkv[text]"') from None
+    return Tokenizer
+
+
+def _train_bytes(texts: Iterable[str], size: int) -> "Tokenizer":
+    make = _library()
+    from tokenizers import decoders, models, pre_tokenizers, trainers  # noqa: PLC0415
+
+    tokenizer = make(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()  # all bytes, seen or not
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=list(SPECIAL), initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _train_wordpiece(texts: Iterable[str], size: int) -> "Tokenizer":
+    """The library numbers characters in the order of a hash table, and its choices depend on the numbers.
+
+    So they are all given to it beforehand, sorted, and the tokeniser is built from the vocabulary that comes out.
+    """
+    make = _library()
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers  # noqa: PLC0415
+
+    def build(vocabulary: dict[str, int]) -> "Tokenizer":
+        tokenizer = make(models.WordPiece(vocabulary, unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        return tokenizer
+
+    texts = list(texts) if isinstance(texts, Iterator) else texts  # they are read twice
+    tokenizer = build({})
+    first = [*BERT_SPECIAL, *_pieces(texts, tokenizer)]
+    if size < len(first):
+        raise ValueError(f"size must be at least {len(first)} for the characters of these texts, got {size}")
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    built = build(tokenizer.get_vocab())
+    built.add_special_tokens(list(BERT_SPECIAL))
+    return built
+
+
+def _pieces(texts: Iterable[str], tokenizer: "Tokenizer") -> list[str]:
+    """Every character, and those within words once more with ##, sorted."""
+    words: set[str] = set()
+    for text in texts:
+        words.update(tokenizer.normalizer.normalize_str(text).split())
+    cut = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(" ".join(words))]
+    return [*sorted({c for word in cut for c in word}), *sorted({f"##{c}" for word in cut for c in word[1:]})]
+
+
+def _train_characters(texts: Iterable[str], size: int) -> "Tokenizer":
+    """The commonest characters, of equally common ones those with the lower number, sorted."""
+    make = _library()
+    from tokenizers import Regex, decoders, models, pre_tokenizers  # noqa: PLC0415
+
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    kept = sorted(sorted(counts, key=lambda character: (-counts[character], character))[: size - len(SPECIAL)])
+    vocabulary = {token: number for number, token in enumerate((*SPECIAL, *kept))}
+    tokenizer = make(models.WordLevel(vocabulary, unk_token="<unknown>"))
+    tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
+
+
+_TRAIN: dict[str, Callable[[Iterable[str], int], "Tokenizer"]] = {
+    "bytes": _train_bytes,
+    "wordpiece": _train_wordpiece,
+    "characters": _train_characters,
+}

@@ -1,0 +1,143 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from tokenizers import Tokenizer as Library
+from tokenizers import models, pre_tokenizers
+
+from qkv.data import Tokeniser, read_text
+from qkv.storage import QkvError
+
+KINDS = ("bytes", "wordpiece", "characters")
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return {kind: Tokeniser.train(read_text()["train"], kind, 600) for kind in KINDS}
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "The cat", "a\n\n b\tc ", "Wörld 日本 \x00 \U0001f40d", "<end> [MASK] <pad>"]
+)
+def test_bytes_write_any_text(trained, text):
+    assert trained["bytes"].decode(trained["bytes"].encode(text)) == text
+
+
+def test_characters_by_hand():
+    tokeniser = Tokeniser.train(["abba", "ac\n"], "characters", 7)
+    assert [tokeniser.token(number) for number in range(len(tokeniser))] == [
+        "<pad>", "<start>", "<end>", "<unknown>", "\n", "a", "b",
+    ]  # fmt: skip
+    assert tokeniser.encode("ab\nca") == [5, 6, 4, 3, 5]
+    assert tokeniser.decode([1, 5, 6, 2, 0, 3]) == "ab<unknown>"
+
+
+def test_bpe_by_hand():
+    """The commonest pair is merged first: ab seven times, then a space and ab six times; 256 bytes, four special."""
+    tokeniser = Tokeniser.train(["abc abc abc abd abd abd abc"], "bytes", 262)
+    assert len(tokeniser) == 262
+    assert [tokeniser.token(260), tokeniser.token(261)] == ["ab", "Ġab"]
+    assert tokeniser.decode(tokeniser.encode("abc abd")) == "abc abd"
+    assert len(tokeniser.encode("abcabc abd")) == 6
+
+
+def test_wordpiece_cuts_words_into_the_longest_pieces_in_lower_case(trained):
+    """By the rule of WordPiece: the longest beginning that is there, then the longest ##continuation, and so on."""
+    tokeniser = trained["wordpiece"]
+    there = {tokeniser.token(number) for number in range(len(tokeniser))}
+
+    def longest(word):
+        pieces, start = [], 0
+        while start < len(word):
+            end = next(e for e in range(len(word), start, -1) if ("##" if start else "") + word[start:e] in there)
+            pieces.append(("##" if start else "") + word[start:end])
+            start = end
+        return pieces
+
+    words = ["statement", "expression", "tokenisers", "the"]
+    found = [tokeniser.token(number) for number in tokeniser.encode("Statement EXPRESSION Tokenisers thé")]
+    assert found == [piece for word in words for piece in longest(word)]
+
+
+def test_special_tokens(trained):
+    for kind in ("bytes", "characters"):
+        one = trained[kind]
+        assert (one.pad, one.start, one.end, one.unknown) == (0, 1, 2, 3)
+        assert (one.mask, one.classify, one.separator) == (None, None, None)
+        assert list(one.special) == ["<pad>", "<start>", "<end>", "<unknown>"]
+    one = trained["wordpiece"]
+    assert (one.pad, one.start, one.end, one.unknown, one.mask) == (0, 1, 2, 3, 4)
+    assert (one.classify, one.separator) == (1, 2)
+    assert one.special == {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "[MASK]": 4}
+
+
+def test_names_of_special_tokens_in_a_text_are_text_unless_asked_for(trained):
+    one = trained["wordpiece"]
+    assert not set(one.encode("a [MASK] b [SEP]")) & {1, 2, 4}
+    assert one.encode("a [MASK] b", special=True) == [*one.encode("a"), 4, *one.encode("b")]
+    assert one.decode([1, *one.encode("a"), 4, 2, 0]) == "a [MASK]"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_and_records(trained, kind, tmp_path):
+    one = trained[kind]
+    one.save(tmp_path / "tokenizer.json")
+    text = 'The "assert" statement, 3 times.'
+    again = Tokeniser.load(tmp_path / "tokenizer.json")
+    assert again == one == Tokeniser.from_record(json.loads(json.dumps(one.to_record())))
+    library = Library.from_file(str(tmp_path / "tokenizer.json"))
+    assert one.encode(text) == library.encode(text, add_special_tokens=False).ids
+    assert one.encode_all([text, "x"]) == [one.encode(text), one.encode("x")]
+    assert hash(again) == hash(one)
+
+
+def test_training_gives_the_same_in_every_process(trained):
+    """WordPiece of the library by itself does not: it numbers characters by a hash table's order."""
+    code = (
+        "import json; from qkv.data import Tokeniser, read_text; print(json.dumps("
+        f"[Tokeniser.train(iter(read_text()['train']), kind, 600).to_record() for kind in {KINDS}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert json.loads(done.stdout) == [trained[kind].to_record() for kind in KINDS]
+
+
+def test_a_loaded_one_keeps_its_ids_and_truncates_nothing(tmp_path):
+    library = Library(models.WordLevel({"<|endoftext|>": 0, "a": 1, "<unk>": 2}, unk_token="<unk>"))
+    library.add_special_tokens(["<|endoftext|>"])
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+    library.enable_truncation(2)
+    library.enable_padding(length=2)
+    library.save(str(tmp_path / "t.json"))
+    one = Tokeniser.load(tmp_path / "t.json")
+    assert (one.start, one.end, one.pad, one.unknown) == (0, 0, 0, 2)
+    assert one.encode("a a a b") == [1, 1, 1, 2]
+    assert one.encode("a") == [1]
+
+
+def test_bad_input(tmp_path, trained):
+    with pytest.raises(ValueError, match="unknown kind of tokeniser 'byte'; did you mean 'bytes'"):
+        Tokeniser.train(["x"], "byte")
+    with pytest.raises(ValueError, match="size must be at least 260 for bytes, got 100"):
+        Tokeniser.train(["x"], "bytes", 100)
+    with pytest.raises(ValueError, match="size must be at least 31 for the characters of these texts, got 30"):
+        Tokeniser.train([" ".join(chr(97 + i) for i in range(25)) + " ab"], "wordpiece", 30)
+    with pytest.raises(TypeError, match="texts must be an iterable of texts, got one text"):
+        Tokeniser.train("abc")
+    (tmp_path / "tok1.json").write_text("{}")
+    with pytest.raises(QkvError, match="there is no file tok.json, in .*; did you mean tok1.json"):
+        Tokeniser.load(tmp_path / "tok.json")
+    with pytest.raises(QkvError, match=r"tok1.json is no tokeniser \(.*\), in "):
+        Tokeniser.load(tmp_path / "tok1.json")
+    library = Library.from_str(
+        json.dumps(trained["characters"].to_record()["tokenizer"]).replace("<start>", "<a>").replace("<end>", "<b>")
+    )
+    library.save(str(tmp_path / "none.json"))
+    with pytest.raises(QkvError, match=r"no token for the start or the end of a text: none of <start>, .*none\.json"):
+        Tokeniser.load(tmp_path / "none.json")
+    with pytest.raises(ValueError, match=r"ids must be 0 to \d+, got 600"):
+        trained["bytes"].decode([600])
+    with pytest.raises(ValueError, match="the record of a tokeniser must have a tokenizer, but has None"):
+        Tokeniser.from_record({"tokens": []})
+    with pytest.raises(ValueError, match=r"the record is no tokeniser \("):
+        Tokeniser.from_record({"tokenizer": {}})
