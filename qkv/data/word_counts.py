@@ -17,6 +17,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
+_BLANK = re.compile(r"\n\s*\n")
 
 Probabilities = Float64[Tensor, " words"]
 
@@ -26,11 +27,11 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def sentences_of(documents: Iterable[str]) -> Iterator[list[str]]:
-    """The words of each line that has any; a window never reaches beyond a line."""
+def paragraphs_of(documents: Iterable[str]) -> Iterator[list[str]]:
+    """The words of each paragraph that has any; blank lines part them, and no window reaches beyond one."""
     for document in documents:
-        for line in document.splitlines():
-            words = split_words(line)
+        for paragraph in _BLANK.split(document):
+            words = split_words(paragraph)
             if words:
                 yield words
 
@@ -57,13 +58,13 @@ class WordCounts:
         object.__setattr__(self, "_ids", ids)
 
     @classmethod
-    def build(cls, sentences: Iterable[Sequence[str]], least: int = 5) -> "WordCounts":
+    def build(cls, paragraphs: Iterable[Sequence[str]], least: int = 5) -> "WordCounts":
         """The words that occur at least so often; equally common ones in the order of their letters."""
         if least < 1:
             raise ValueError(f"least must be at least 1, got {least}")
         counted: Counter[str] = Counter()
-        for sentence in sentences:
-            counted.update(sentence)
+        for paragraph in paragraphs:
+            counted.update(paragraph)
         common = sorted((-count, word) for word, count in counted.items() if count >= least)
         if not common:
             raise ValueError(f"no word of the text occurs {least} times; it has {len(counted)} different words")

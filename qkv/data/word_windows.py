@@ -14,13 +14,14 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
+from torch.nn.functional import pad
 
 from qkv.data.word_counts import WordCounts
 from qkv.derive import derive, uniforms
 
 BLOCK = 1000
 """Words of the text that are drawn from together: the unit of the order."""
-TOGETHER = 16
+TOGETHER = 32
 """Words of a group: fewer waste less of a product on words that are no neighbours, more read fewer rows a word."""
 SHARED = 16
 """Words of noise that a group shares."""
@@ -33,7 +34,7 @@ class Windows(NamedTuple):
     contexts: Int64[Tensor, "groups around"]
     """The words of the group and those within reach of it on both sides."""
     seen: Bool[Tensor, "groups together around"]
-    """Whether a context is a neighbour of a word: near enough, in the same line, and not the word itself."""
+    """Whether a context is a neighbour of a word: near enough, in the same paragraph, and not the word itself."""
     noise: Int64[Tensor, "groups shared"]
 
     def part(self, start: int, end: int) -> "Windows":
@@ -44,17 +45,17 @@ class Windows(NamedTuple):
 class WordWindows:
     """The windows of a text whose words stand in `counts`."""
 
-    def __init__(self, sentences: Iterable[Sequence[str]], counts: WordCounts, *, window: int, threshold: float):
+    def __init__(self, paragraphs: Iterable[Sequence[str]], counts: WordCounts, *, window: int, threshold: float):
         if window < 1:
             raise ValueError(f"window must be at least 1, got {window}")
-        words, lines = array("i"), array("i")
-        for number, sentence in enumerate(sentences):
-            ids = counts.encode(sentence)
+        words, places = array("i"), array("i")
+        for number, paragraph in enumerate(paragraphs):
+            ids = counts.encode(paragraph)
             words.extend(ids)
-            lines.extend([number] * len(ids))
+            places.extend([number] * len(ids))
         if not words:
             raise ValueError("the text has no word that is in counts")
-        self.words, self.lines = (torch.frombuffer(numbers, dtype=torch.int32) for numbers in (words, lines))
+        self.words, self.paragraphs = (torch.frombuffer(found, dtype=torch.int32) for found in (words, places))
         self.window = window
         self.blocks = -(-len(self.words) // BLOCK)
         """Blocks in the text; the last may be short."""
@@ -70,11 +71,13 @@ class WordWindows:
         numbers, rows, places = numbers[there], rows[there], places[there]
         words = self.words[places].long()
         keep = uniforms(derive(seed, "subsampling"), numbers) < self._kept[words]
+        if not bool(keep.any()):
+            keep[0] = True  # alone it has no neighbour, and nothing is learnt
         numbers, words = numbers[keep], words[keep]
-        # the same line in two epochs is not one line
-        lines = self.lines[places[keep]].long() + rows[keep] * (int(self.lines[-1]) + 1)
+        # the same paragraph in two blocks is not one paragraph: what is between may be missing
+        paragraphs = self.paragraphs[places[keep]].long() + rows[keep] * (int(self.paragraphs[-1]) + 1)
         reach = 1 + (uniforms(derive(seed, "windows"), numbers) * self.window).long()
-        return self._group(words, lines, reach, self._draw_noise(numbers, seed))
+        return self._group(words, paragraphs, reach, self._draw_noise(numbers, seed))
 
     def _draw_noise(self, numbers: Tensor, seed: int) -> Tensor:
         """SHARED words for each group, by the numbers of its first words."""
@@ -82,16 +85,15 @@ class WordWindows:
         drawn = uniforms(derive(seed, "noise"), first)
         return torch.searchsorted(self._noise, drawn, right=True).clamp_(max=len(self._noise) - 1)
 
-    def _group(self, words: Tensor, lines: Tensor, reach: Tensor, noise: Tensor) -> Windows:
-        missing = -len(words) % TOGETHER
-        words = torch.nn.functional.pad(words, (0, missing))
-        # those who only fill up stand in a line of their own: nobody sees them, and with a reach of 0 they see nobody
-        lines = torch.nn.functional.pad(lines, (0, missing), value=-1)
-        reach = torch.nn.functional.pad(reach, (0, missing)).view(-1, TOGETHER, 1)
-        around = TOGETHER + 2 * self.window
-        contexts = torch.nn.functional.pad(words, (self.window, self.window)).unfold(0, around, TOGETHER)
-        beside = torch.nn.functional.pad(lines, (self.window, self.window), value=-2).unfold(0, around, TOGETHER)
+    def _group(self, words: Tensor, paragraphs: Tensor, reach: Tensor, noise: Tensor) -> Windows:
+        missing, around = -len(words) % TOGETHER, TOGETHER + 2 * self.window
+        words = pad(words, (0, missing))
+        # those who only fill up have a reach of 0 and see nobody; nobody sees them, for they are in no paragraph
+        paragraphs = pad(paragraphs, (0, missing), value=-1)
+        reach = pad(reach, (0, missing)).view(-1, TOGETHER, 1)
+        contexts = pad(words, (self.window, self.window)).unfold(0, around, TOGETHER)
+        beside = pad(paragraphs, (self.window, self.window), value=-1).unfold(0, around, TOGETHER)
         distance = (torch.arange(around) - self.window - torch.arange(TOGETHER)[:, None]).abs()
         near = (distance > 0) & (distance <= reach)
-        seen = near & (lines.view(-1, TOGETHER, 1) == beside[:, None])
+        seen = near & (paragraphs.view(-1, TOGETHER, 1) == beside[:, None])
         return Windows(words.view(-1, TOGETHER), contexts.contiguous(), seen, noise)

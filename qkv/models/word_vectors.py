@@ -25,6 +25,8 @@ from qkv.registry import unknown
 OBJECTIVES = ("skip_gram", "cbow")
 GROUPS = 16
 """Groups that are computed from the same tables, which then change."""
+LARGEST = 2.0
+"""Learning rate times the scores of one word between two changes; what goes beyond is held back, or it would diverge."""
 
 Table = Float[Tensor, "words dim"]
 Words = Int64[Tensor, "batch many"]
@@ -95,20 +97,35 @@ class WordVectors(nn.Module):
         update = self._update_cbow if self.config.objective == "cbow" else self._update_skip_gram
         return float(update(windows, rate))
 
+    def _calm(self, windows: Windows, rate: float) -> Tensor:
+        """(2, words): what share of its change each row of centre and context takes, 1 but for very common words.
+
+        One after the other, changes of the same row would see each other; together they overshoot where they are many.
+        """
+        groups = len(windows.words)
+        words, noise = (ids.flatten().bincount(minlength=len(self.centre)) for ids in (windows.words, windows.noise))
+        words, noise = words / windows.words.numel(), self.config.negatives * noise / windows.noise.numel()
+        centre = (1 + self.config.negatives) * words * int(windows.seen.sum())
+        context = (words + noise) * self.count(windows)
+        scores = torch.stack((centre, context)) * (rate * min(GROUPS, groups) / groups)
+        return (LARGEST / scores).clamp_(max=1).to(self.centre.dtype)
+
     def _update_skip_gram(self, windows: Windows, rate: float) -> Tensor:
         shared, around = windows.noise.shape[1], windows.contexts.shape[1]
         right = functional.pad(windows.seen.to(self.centre.dtype), (0, shared))
         weight = right.clone()
         weight[..., around:] = right.sum(-1, keepdim=True) * (self.config.negatives / shared)
         targets = torch.cat((windows.contexts, windows.noise), 1)
+        calm = self._calm(windows, rate)
+        rates = calm[0][windows.words][..., None], calm[1][targets][:, None]
         loss = right.new_zeros(())
-        for words, target, positive, weights in _parts(windows.words, targets, right, weight):
+        for words, target, positive, weights, own, other in _parts(windows.words, targets, right, weight, *rates):
             given, wanted = _rows(self.centre, words), _rows(self.context, target)
             score = torch.bmm(given, wanted.transpose(1, 2))
             loss += _dot(weights, functional.softplus(score)) - _dot(positive, score)
             pull = torch.addcmul(positive, weights, score.sigmoid_(), value=-1)  # - d loss / d score
-            _add(self.centre, words, torch.bmm(pull, wanted), rate)
-            _add(self.context, target, torch.bmm(pull.transpose(1, 2), given), rate)
+            _add(self.context, target, torch.bmm((pull * other).transpose(1, 2), given), rate)
+            _add(self.centre, words, torch.bmm(pull.mul_(own), wanted), rate)
         return loss
 
     def _update_cbow(self, windows: Windows, rate: float) -> Tensor:
@@ -117,20 +134,23 @@ class WordVectors(nn.Module):
         there, share = pairs.clamp(max=1), pairs.clamp(min=1).reciprocal_()
         shared = windows.noise.shape[1]
         weight = there.expand(-1, -1, shared) * (self.config.negatives / shared)
+        calm = self._calm(windows, rate)
+        near_rate, own_rate, noise_rate = calm[0][windows.contexts], calm[1][windows.words], calm[1][windows.noise]
         loss = seen.new_zeros(())
         parts = _parts(windows.words, windows.contexts, windows.noise, seen, share, there, weight)
-        for words, around, noise, near, mean, real, weights in parts:
+        rates = _parts(near_rate[:, None], own_rate[..., None], noise_rate[:, None])
+        for (words, around, noise, near, mean, real, weights), (slow, own, other) in zip(parts, rates, strict=True):
             given = torch.bmm(near, _rows(self.centre, around)).mul_(mean)
-            wanted, other = _rows(self.context, words), _rows(self.context, noise)
-            right = torch.linalg.vecdot(given, wanted)[..., None]
-            wrong = torch.bmm(given, other.transpose(1, 2))
-            loss += _dot(real, functional.softplus(-right)) + _dot(weights, functional.softplus(wrong))
-            pull = right.neg_().sigmoid_().mul_(real)
-            push = wrong.sigmoid_().mul_(weights).neg_()
-            error = torch.baddbmm(wanted.mul_(pull), push, other)
-            _add(self.context, noise, torch.bmm(push.transpose(1, 2), given), rate)
-            _add(self.context, words, given.mul_(pull), rate)
-            _add(self.centre, around, torch.bmm(near.transpose(1, 2), error), rate)
+            wanted, wrong = _rows(self.context, words), _rows(self.context, noise)
+            hit = torch.linalg.vecdot(given, wanted)[..., None]
+            miss = torch.bmm(given, wrong.transpose(1, 2))
+            loss += _dot(real, functional.softplus(-hit)) + _dot(weights, functional.softplus(miss))
+            pull = hit.neg_().sigmoid_().mul_(real)  # - d loss / d score
+            push = miss.sigmoid_().mul_(weights).neg_()
+            error = torch.baddbmm(wanted.mul_(pull), push, wrong)
+            _add(self.context, noise, torch.bmm((push * other).transpose(1, 2), given), rate)
+            _add(self.context, words, given.mul_(pull * own), rate)
+            _add(self.centre, around, torch.bmm((near * slow).transpose(1, 2), error), rate)
         return loss
 
     def _given(self, seen: Tensor, centres: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,15 @@ from qkv.models import families, family
 
 
 def test_the_families():
-    assert sorted(families) == ["convolutional", "decoder", "encoder_decoder", "network", "perceptron", "recurrent"]
+    assert sorted(families) == [
+        "convolutional",
+        "decoder",
+        "encoder_decoder",
+        "network",
+        "perceptron",
+        "recurrent",
+        "word_vectors",
+    ]
     assert [family(name).model.__name__ for name in families] == [families[name].model.__name__ for name in families]
 
 
