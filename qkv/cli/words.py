@@ -1,5 +1,6 @@
 """`qkv words`: word vectors of a run, or of a file in the format of word2vec."""
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -110,7 +111,7 @@ def _print_neighbours(asked: dict[str, str], found: "list[Neighbour]", as_json: 
         print_json({**asked, "answers": [neighbour._asdict() for neighbour in found]})
         return
     for neighbour in found:
-        console().print(f"{neighbour.word}\t{neighbour.cosine:.4f}", markup=False, soft_wrap=True)
+        sys.stdout.write(f"{neighbour.word}\t{neighbour.cosine:.4f}\n")
 
 
 def _print_figures(records: dict[str, dict[str, Any]]) -> None:

@@ -26,7 +26,7 @@ OBJECTIVES = ("skip_gram", "cbow")
 GROUPS = 16
 """Groups that are computed from the same tables, which then change."""
 LARGEST = 2.0
-"""Learning rate times the scores of one word between two changes; what goes beyond is held back, or it would diverge."""
+"""Learning rate times scores of one word between two changes; what goes beyond is held back, or it would diverge."""
 
 Table = Float[Tensor, "words dim"]
 Words = Int64[Tensor, "batch many"]

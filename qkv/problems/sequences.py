@@ -184,7 +184,7 @@ def three_similarities() -> Answer:
 @answers(
     "E5",
     hand_written="the mean, or the concatenation",
-    slip="Right for the mean. In the concatenation the context vectors, which agree less, are the longer half and rule.",
+    slip="right for the mean; in the concatenation the context vectors, which agree less, are the longer half and rule",
     expected={
         "pairs judged": AtLeast(290),
         "mean": AtLeast(0.33),

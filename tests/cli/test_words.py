@@ -39,6 +39,7 @@ def test_nearest_and_the_file_agree(run, tmp_path):
     assert from_file == expected
 
 
+@pytest.mark.slow
 def test_representations(run, tmp_path):
     folder, _ = run
     wide = json.loads(qkv("words", "save", str(folder), str(tmp_path / "v"), "--vectors", "concatenation", "--json"))
@@ -51,6 +52,7 @@ def test_representations(run, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_analogy(run):
     answers = json.loads(qkv("words", "analogy", str(run[0]), "list", "tuple", "integer", "--best", "2", "--json"))
     assert (answers["first"], answers["second"], answers["third"]) == ("list", "tuple", "integer")
@@ -60,10 +62,8 @@ def test_analogy(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nearest", "RUN", "functoin"), "qkv: there is no vector for 'functoin' among"),
-        (("nearest", "RUN", "functoin"), "did you mean 'function'?"),
+        (("nearest", "RUN", "functoin"), "words; did you mean 'function'?"),
         (("nearest", "runs/none-such", "a"), "there is no such run folder, in runs/none-such"),
-        (("nearest", "README.md", "a"), "the first line must be two numbers, words and width"),
         (("save", "RUN", "nowhere/at/all.txt"), "nowhere/at"),
     ],
 )
@@ -72,6 +72,7 @@ def test_bad_input(run, arguments, message):
     assert message in qkv("words", *given, code=2)
 
 
+@pytest.mark.slow
 def test_a_run_of_another_task(tmp_path):
     folder = tmp_path / "xor"
     qkv("train", "xor", "--run", str(folder), "--steps", "2")
@@ -79,6 +80,7 @@ def test_a_run_of_another_task(tmp_path):
     assert "is a run of task 'xor', which has no word vectors: qkv train words" in told
 
 
+@pytest.mark.slow
 def test_cost_and_list():
     found = json.loads(qkv("cost", "words", "--n", "3", "--m", "5", "--json"))
     assert found["multiplications"]["value"] == 3 * 5 * 100
@@ -88,21 +90,15 @@ def test_cost_and_list():
 
 @pytest.mark.slow
 def test_evaluation(tmp_path):
-    """A file whose vectors put two pairs of WS-353 into the order of people, and complete one analogy."""
+    """A file whose vectors put four pairs of WS-353 into the order of people, and hold no analogy."""
     need_word_tests()
     file = tmp_path / "v.txt"
-    words = {
-        "tiger": (1, 0),
-        "cat": (0.9, 0.1),
-        "king": (0, 1),
-        "cabbage": (-1, 0),
-        "media": (0.5, 0.5),
-        "radio": (0.5, 0.6),
-    }
+    words = {"tiger": (1, 0), "cat": (0.9, 0.1), "king": (0, 1), "cabbage": (-1, 0)}
+    words |= {"media": (0.5, 0.5), "radio": (0.5, 0.55)}
     rows = "".join(f"{word} {x} {y}\n" for word, (x, y) in words.items())
     file.write_text(f"{len(words)} 2\n{rows}")
     record = json.loads(qkv("words", "eval", str(file), "--json"))["vectors"]["file"]
-    assert record["ws353"]["pairs"] == 3  # tiger cat 7.35, king cabbage 0.23, media radio 7.42
+    assert record["ws353"]["pairs"] == 4  # tiger tiger 10, media radio 7.42, tiger cat 7.35, king cabbage 0.23
     assert record["ws353"]["spearman"] == pytest.approx(1.0)
     assert record["analogies"] == {"right": 0, "asked": 0, "of": 19544, "accuracy": 0.0}
-    assert "3 of 353" in qkv("words", "eval", str(file))
+    assert "4 of 353" in qkv("words", "eval", str(file))
