@@ -162,6 +162,9 @@ MUTANTS = (
     Mutant("derive.py", "(numbers + 1)", "numbers", ("tests/test_derive.py",)),
     Mutant("data/recall.py", "** (self.power - 1)", "** self.power", ("tests/data/test_recall.py",)),
     Mutant("data/buckets.py", "POOL * self.batch_size", "POOL", ("tests/data/test_buckets.py",)),
+    Mutant("data/word_counts.py", "(ratio.sqrt() + ratio)", "ratio.sqrt()", ("tests/data/test_word_counts.py",)),
+    Mutant("data/word_windows.py", "(distance <= reach)", "(distance < reach)", ("tests/data/test_word_windows.py",)),
+    Mutant("data/vectors.py", "normalize(b - a + c", "normalize(b + c", ("tests/data/test_vectors.py",)),
     Mutant("storage.py", "if size != self.bytes:", "if False:", ("tests/test_storage.py",)),
     Mutant("storage.py", "hexdigest() != self.sha256:", "hexdigest() == None:", ("tests/test_storage.py",)),
     Mutant("storage.py", "if digest != sha256:", "if False:", ("tests/test_storage.py",)),
@@ -174,7 +177,23 @@ MUTANTS = (
         ("tests/decode/test_stepper.py", "tests/decode/test_greedy.py"),
     ),
     Mutant("decode/sample.py", "right=True", "right=False", ("tests/decode/test_sample.py",)),
+    # models
+    Mutant(
+        "models/word_vectors.py",
+        "sigmoid_(), value=-1)",
+        "sigmoid_(), value=-2)",
+        ("tests/models/test_word_vectors.py",),
+    ),
+    Mutant(
+        "models/word_vectors.py",
+        "pairs.clamp(min=1).reciprocal_()",
+        "pairs.clamp(min=1)",
+        ("tests/models/test_word_vectors.py",),
+    ),
     # metrics
+    Mutant(
+        "metrics/rank_correlation.py", "(start + 1 + end) / 2", "start + 1", ("tests/metrics/test_rank_correlation.py",)
+    ),
     Mutant("metrics/error_rate.py", "grows << 1 | 1", "grows << 1", ("tests/metrics/test_error_rate.py",)),
     # training
     Mutant("train/settings.py", "0.5 * (1 + math.cos(", "0.5 * (1 - math.cos(", ("tests/train/test_settings.py",)),
@@ -184,6 +203,7 @@ MUTANTS = (
         "if math.isfinite(loss):",
         ("tests/train/test_loop.py",),
     ),
+    Mutant("train/settings.py", "rate * (1 - _fallen(", "rate * (0 + _fallen(", ("tests/train/test_settings.py",)),
     Mutant("train/optimiser.py", "if p.dim() > 1]", "if p.dim() > 2]", ("tests/train/test_loop.py",)),
     Mutant("tasks/training.py", "score == min(scores)]", "score == max(scores)]", ("tests/tasks/test_training.py",)),
     # kernels

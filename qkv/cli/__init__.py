@@ -20,6 +20,7 @@ from qkv.cli.look import look
 from qkv.cli.problems import problems
 from qkv.cli.serve import serve
 from qkv.cli.train import train
+from qkv.cli.words import words
 from qkv.storage import QkvError
 
 app = typer.Typer(
@@ -40,6 +41,7 @@ app.command("compare")(compare)
 app.command("cost")(cost)
 app.command("look")(look)
 app.command("serve")(serve)
+app.add_typer(words, name="words")
 app.add_typer(bench, name="bench")
 
 

@@ -60,6 +60,8 @@ def evaluate(
         job = job.with_data()
     if isinstance(job, tasks.ClassJob):
         job = job.with_data() if test_file is None else job.with_test(job.read_test(test_file))
+    if isinstance(job, tasks.Words):
+        job = job.with_data()
     figures: dict[str, Any] = job.evaluate(model, split, **options)
     confusion = job.confusion(model, split) if isinstance(job, tasks.ClassJob) else None
     if json:

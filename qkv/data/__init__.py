@@ -28,4 +28,17 @@ from .text import Documents as Documents
 from .text import read_text as read_text
 from .text import sentences as sentences
 from .tokeniser import Tokeniser as Tokeniser
+from .vectors import Neighbour as Neighbour
+from .vectors import Vectors as Vectors
 from .vocabulary import Vocabulary as Vocabulary
+from .word2vec_file import read_vectors as read_vectors
+from .word2vec_file import write_vectors as write_vectors
+from .word_counts import WordCounts as WordCounts
+from .word_counts import paragraphs_of as paragraphs_of
+from .word_counts import split_words as split_words
+from .word_tests import Analogy as Analogy
+from .word_tests import WordPair as WordPair
+from .word_tests import analogies as analogies
+from .word_tests import ws353 as ws353
+from .word_windows import Windows as Windows
+from .word_windows import WordWindows as WordWindows

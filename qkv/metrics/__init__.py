@@ -9,6 +9,7 @@ from .error_rate import ErrorRates as ErrorRates
 from .error_rate import closest as closest
 from .error_rate import edit_distance as edit_distance
 from .error_rate import error_rates as error_rates
+from .rank_correlation import spearman as spearman
 from .ranking import PrecisionRecall as PrecisionRecall
 from .ranking import average_precision as average_precision
 from .ranking import precision_recall as precision_recall

@@ -27,3 +27,5 @@ from .recurrent import RecurrentState as RecurrentState
 from .registry import Family as Family
 from .registry import families as families
 from .registry import family as family
+from .word_vectors import WordVectors as WordVectors
+from .word_vectors import WordVectorsConfig as WordVectorsConfig

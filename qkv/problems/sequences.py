@@ -1,7 +1,7 @@
 """Group E: sequences, read and written."""
 
 from qkv.problems.expectation import Answer, AtLeast, AtMost, Near
-from qkv.problems.record import answers, leave_open
+from qkv.problems.record import answers
 
 
 @answers(
@@ -181,12 +181,45 @@ def three_similarities() -> Answer:
     return {**found, "two empty sequences": [score("", "") for score in scores]}
 
 
-leave_open(
+@answers(
     "E5",
-    "word2vec gives each word a centre and a context vector: which representation agrees best with people, centre, "
-    "context, their mean or their concatenation?",
     hand_written="the mean, or the concatenation",
+    slip="right for the mean; in the concatenation the context vectors, which agree less, are the longer half and rule",
+    expected={
+        "pairs judged": AtLeast(290),
+        "mean": AtLeast(0.33),
+        "centre": AtLeast(0.33),
+        "mean less context": AtLeast(0.05),
+        "mean less concatenation": AtLeast(0.03),
+        "context vectors are longer, times": AtLeast(1.1),
+    },
+    slow=True,
 )
+def four_representations_of_words() -> Answer:
+    """word2vec gives each word a centre and a context vector: which representation agrees best with people?
+
+    Centre, context, their mean or their concatenation, learnt from WikiText-2 and judged on WS-353.
+    """
+    from qkv.data import ws353
+    from qkv.problems import fit
+    from qkv.tasks import Words, agreement, build, configure, preset
+
+    config = configure("words", preset("words", "wikitext"), {})
+    job = Words.load(config.data)
+    model = build(config, job)
+    losses = fit(job.task(model, config.train), config.train)
+    names = ("centre", "context", "mean", "concatenation")
+    found = {name: agreement(job.vectors(model, name), ws353()) for name in names}
+    rho = {name: figures.spearman for name, figures in found.items()}
+    lengths = {name: float(job.vectors(model, name).table.norm(dim=1).mean()) for name in ("centre", "context")}
+    return {
+        **rho,
+        "pairs judged": found["centre"].pairs,
+        "mean less context": rho["mean"] - rho["context"],
+        "mean less concatenation": rho["mean"] - rho["concatenation"],
+        "context vectors are longer, times": lengths["context"] / lengths["centre"],
+        "loss of every update": {"skip-gram": losses},
+    }
 
 
 @answers(

@@ -24,4 +24,9 @@ from .resolve import write as write
 from .strings import Search as Search
 from .strings import Strings as Strings
 from .strings import answer as answer
+from .word_figures import Agreement as Agreement
+from .word_figures import Completed as Completed
+from .word_figures import agreement as agreement
+from .word_figures import completed as completed
+from .words import Words as Words
 from .xor import Xor as Xor

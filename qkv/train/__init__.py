@@ -9,4 +9,5 @@ from .run import Run as Run
 from .run import create as create
 from .settings import Settings as Settings
 from .settings import learning_rate as learning_rate
+from .settings import linear_rate as linear_rate
 from .task import Task as Task

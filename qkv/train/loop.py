@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from qkv.train.identity import changed_conditions, identify, require_same
 from qkv.train.interrupt import Interrupt, Interrupted
 from qkv.train.optimiser import make_optimiser, memory_of, remind
 from qkv.train.run import Checkpoint, Run
-from qkv.train.settings import MEASURED, Settings, learning_rate
+from qkv.train.settings import MEASURED, Settings
 from qkv.train.task import Task
 from qkv.train.tensorboard import Board, open_board
 from qkv.train.updates import Update, Updates
@@ -32,6 +32,8 @@ from qkv.train.weights import Weights, average_in, copy_of, moved
 
 PATIENCE = 20
 """Updates in a row that may be not finite before training gives up."""
+
+_OPTIMISING = ("weight_decay", "clip", "accumulate", "average", "smoothing")
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -78,6 +80,15 @@ class _Objective(nn.Module):
         return self.task_loss(self.model, tensors)
 
 
+def _require_plain(world: int, settings: Settings) -> None:
+    """Refuse what a task with an update of its own would ignore."""
+    if world > 1:
+        raise QkvError(f"this task updates its model itself, which {world} processes cannot do together; start one")
+    for field in fields(Settings):
+        if field.name in _OPTIMISING and getattr(settings, field.name) != field.default:
+            raise ValueError(f"train.{field.name} means nothing to a task that updates its model itself; leave it out")
+
+
 def _say_nothing(_: dict[str, Any]) -> None:
     pass
 
@@ -91,6 +102,8 @@ class Loop:
         self.task, self.settings, self.run, self.report, self.machine = task, settings, run, report, machine
         self.group = Group(torch.device(machine.device))
         self.device = self.group.device
+        if task.update is not None:
+            _require_plain(self.group.world, settings)
         self.model = task.model.to(self.device)
         objective: nn.Module = _Objective(task)
         self.objective = self.group.wrap(torch.compile(objective) if machine.compile else objective)  # type: ignore[arg-type]
@@ -198,13 +211,22 @@ class Loop:
 
     def _update(self, update: Update) -> None:
         step, started = self.progress.step, time.perf_counter()
-        rate = learning_rate(self.settings, step)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
+        rate = self.task.rate(self.settings, step)
         self._seed("dropout", step, self.group.rank)
         self.objective.train()
         mine = 0 if update.idle else sum(self.task.count(part) for part in update.parts)
         tokens = int(self.group.sum(mine))
+        learn = self._descend if self.task.update is None else self._update_itself
+        learnt = learn(update, rate, tokens)
+        self.progress.step += 1
+        seconds = time.perf_counter() - started
+        self._tell({"loss": learnt.pop("loss"), "rate": rate, **learnt, "tokens": tokens, "seconds": seconds})
+
+    def _descend(self, update: Update, rate: float, tokens: int) -> dict[str, float]:
+        """One step of the optimiser; with a loss that is not finite, none."""
+        step = self.progress.step
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
         loss = self.group.sum(self._backward(update, max(tokens, 1))) / max(tokens, 1)
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip))
         if math.isfinite(loss) and math.isfinite(norm):
@@ -215,9 +237,20 @@ class Loop:
         else:
             self._skip(step, loss, norm)
         self.optimiser.zero_grad(set_to_none=True)
-        self.progress.step += 1
-        seconds = time.perf_counter() - started
-        self._tell({"loss": loss, "rate": rate, "norm": norm, "tokens": tokens, "seconds": seconds})
+        return {"loss": loss, "norm": norm}
+
+    def _update_itself(self, update: Update, rate: float, tokens: int) -> dict[str, float]:
+        """The task's own update. It cannot be taken back: a loss that is not finite ends the training."""
+        assert self.task.update is not None
+        (part,) = update.parts
+        loss = self.task.update(self.model, tuple(tensor.to(self.device) for tensor in part), rate) / max(tokens, 1)
+        if not math.isfinite(loss):
+            raise QkvError(
+                f"the loss is {loss} at step {self.progress.step + 1}; the last checkpoint is good: take a learning "
+                f"rate below {self.settings.learning_rate:g} in a new run",
+                self.run.folder,
+            )
+        return {"loss": loss}
 
     def _seed(self, purpose: str, *ids: int) -> None:
         """Seed where it matters; torch.manual_seed sees to every kind of device, which takes as long as a small net."""

@@ -62,8 +62,19 @@ def learning_rate(settings: Settings, step: int) -> float:
     """
     if step < settings.warmup:
         return settings.learning_rate * (step + 1) / settings.warmup
+    return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * _fallen(settings, step)))
+
+
+def linear_rate(settings: Settings, step: int) -> float:
+    """The same with a line instead of half a cosine: what plain gradient descent on word vectors is used to."""
+    if step < settings.warmup:
+        return learning_rate(settings, step)
+    return settings.learning_rate * (1 - _fallen(settings, step))
+
+
+def _fallen(settings: Settings, step: int) -> float:
+    """The share of the fall that lies behind this step."""
     top = settings.warmup if settings.minutes is None else max(settings.warmup, MEASURED.stop)
     if settings.steps is None or step < top:
-        return settings.learning_rate
-    share = (step - top) / max(settings.steps - top, 1)
-    return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * min(share, 1)))
+        return 0.0
+    return min((step - top) / max(settings.steps - top, 1), 1.0)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from qkv.train.settings import Settings, learning_rate
+
 Tensors = tuple[Tensor, ...]
 
 
@@ -26,3 +28,7 @@ class Task:
     """The sum of the loss over those tokens."""
     validate: Callable[[nn.Module, Callable[[], None]], float]
     """How bad the model is on held-out examples; calls its second argument often, which may raise to stop."""
+    update: Callable[[nn.Module, Tensors, float], float] | None = None
+    """Instead of a gradient and the optimiser: change the model at this learning rate; gives the sum of the loss."""
+    rate: Callable[[Settings, int], float] = learning_rate
+    """The learning rate of a step."""

@@ -178,7 +178,26 @@ def test_models_of_examples(name, draws):
 
 
 def test_no_family_is_left_out():
-    assert {*families} == {*OF_EXAMPLES, *OF_TOKENS}
+    assert {*families} == {*OF_EXAMPLES, *OF_TOKENS, "word_vectors"}
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("objective", ["skip_gram", "cbow"])
+def test_word_vectors(objective, draws):
+    draw = random.Random(objective)
+    for _ in range(draws):
+        values, words = {"dim": odd(draw, 30), "objective": objective}, odd(draw, 40)
+        with torch.device("meta"):
+            model = family("word_vectors").build(family("word_vectors").configure(values), words)
+        span = Span(odd(draw, 5), odd(draw, 20), context=odd(draw, 20))
+        given = [torch.zeros(span.batch, n, dtype=torch.int64, device="meta") for n in (span.context, span.time)]
+        declared = model.cost(span)
+        assert count(model, *given) == sum(declared.executed.values()), values
+        assert (
+            sum(p.numel() for p in model.parameters())
+            == sum(declared.parameters.values())
+            == 2 * words * model.config.dim
+        )
 
 
 @pytest.mark.parametrize("draws", DRAWS)

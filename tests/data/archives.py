@@ -1,8 +1,8 @@
-"""Digits, if they can be had: a machine without a package index has to have them in its cache."""
+"""Digits and words, if they can be had: a machine without a package index has to have them in its cache."""
 
 import pytest
 
-from qkv.data import mnist
+from qkv.data import mnist, read_text, ws353
 from qkv.storage import QkvError
 
 
@@ -10,5 +10,14 @@ def need(part):
     """Skip what needs this part of MNIST where it cannot be had."""
     try:
         mnist(part)
+    except QkvError as error:
+        pytest.skip(str(error))
+
+
+def need_word_tests():
+    """The same for WikiText-2 and the word tests."""
+    try:
+        ws353()
+        next(iter(read_text("wikitext")["test"]))
     except QkvError as error:
         pytest.skip(str(error))

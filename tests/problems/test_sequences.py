@@ -1,5 +1,6 @@
 import pytest
 
+from tests.data.archives import need_word_tests
 from tests.problems.calls import run
 
 approx = pytest.approx
@@ -35,6 +36,18 @@ def test_e4_similarities():
     assert answer["kitten, sitting"] == approx([0.428571, 0.746203, 0.571429], abs=5e-7)
     assert answer["ab, ba"] == answer["ab, aabb"] == approx([1, 1, 0.5])
     assert answer["two empty sequences"] == [1, 1, 1]
+
+
+@pytest.mark.slow
+def test_e5_the_mean_agrees_best_but_for_the_centre():
+    """More is asked of the whole comparison in benchmarks/word_vectors.py; here nothing may be reversed."""
+    need_word_tests()
+    answer = run("E5")
+    assert answer["pairs judged"] == 305
+    assert min(answer["mean"], answer["centre"]) >= 0.33
+    assert answer["context"] < answer["concatenation"] < answer["centre"]
+    assert answer["mean"] - answer["concatenation"] >= 0.03
+    assert len(answer["loss of every update"]["skip-gram"]) == 838
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from qkv.train import Settings, learning_rate
+from qkv.train import Settings, learning_rate, linear_rate
 
 
 def rate(step, **values):
@@ -34,6 +34,14 @@ def test_learning_rate_without_warmup_and_beyond_the_end():
     assert rate(10**6) == 0
     assert rate(3, warmup=10, steps=5) == pytest.approx(0.8)
     assert rate(10, warmup=10, steps=10) == 2.0
+
+
+def test_linear_rate_by_hand():
+    """Up to 2 in 10 steps, then a line over 200; with minutes it is level until the steps are known."""
+    settings = Settings(steps=210, warmup=10, learning_rate=2.0)
+    assert [linear_rate(settings, step) for step in (0, 9, 10, 60, 110, 210, 999)] == [0.2, 2.0, 2.0, 1.5, 1.0, 0, 0]
+    known = replace(settings, minutes=1.0, steps=240)
+    assert [linear_rate(known, step) for step in (39, 40, 140)] == [2.0, 2.0, 1.0]
 
 
 def test_with_minutes_no_rate_depends_on_steps_before_they_are_known():

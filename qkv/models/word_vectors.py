@@ -1,0 +1,195 @@
+"""Word vectors: two tables, learnt by telling the neighbours of a word from noise (word2vec).
+
+    skip_gram   score(w, c) = centre_w . context_c                        for every neighbour c of w
+    cbow        score(w)    = mean of centre_c over neighbours c . context_w
+    loss        sum over scores:  log(1 + e^-score)  +  negatives * mean over noise n of log(1 + e^score(., n))
+
+A group of words shares its noise, so the mean is over more words than `negatives`, with the same expectation.
+Papers: https://arxiv.org/abs/1310.4546; shared noise as matrix products: https://arxiv.org/abs/1604.04661.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn import functional
+
+from qkv.cost import Cost, Span, learned
+from qkv.data import Windows
+from qkv.models.registry import register
+from qkv.models.sizes import require_at_least
+from qkv.registry import unknown
+
+OBJECTIVES = ("skip_gram", "cbow")
+GROUPS = 16
+"""Groups that are computed from the same tables, which then change."""
+LARGEST = 2.0
+"""Learning rate times scores of one word between two changes; what goes beyond is held back, or it would diverge."""
+
+Table = Float[Tensor, "words dim"]
+Words = Int64[Tensor, "batch many"]
+Scores = Float[Tensor, "batch sources targets"]
+
+
+@dataclass(frozen=True)
+class WordVectorsConfig:
+    """How wide a vector is, and what is predicted from what."""
+
+    dim: int = 100
+    """Width of a vector."""
+    objective: str = "skip_gram"
+    """skip_gram: neighbours from a word; cbow: a word from the mean of its neighbours."""
+    negatives: int = 5
+    """Words of noise that each neighbour is told from."""
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, "dim", "negatives")
+        if self.objective not in OBJECTIVES:
+            raise unknown("objective", self.objective, OBJECTIVES)
+
+
+@register("word_vectors", WordVectorsConfig)
+class WordVectors(nn.Module):
+    """A centre vector and a context vector for each word."""
+
+    def __init__(self, config: WordVectorsConfig, words: int):
+        super().__init__()
+        if words < 1:
+            raise ValueError(f"words must be at least 1, got {words}")
+        self.config = config
+        self.centre = nn.Parameter((torch.rand(words, config.dim) - 0.5) / config.dim)
+        self.context = nn.Parameter(torch.zeros(words, config.dim))
+
+    def forward(self, source: Words, target: Words) -> Scores:
+        """The score of each target beside each source; of cbow, beside all sources at once: then sources = 1."""
+        given = self.centre[source]
+        if self.config.objective == "cbow":
+            given = given.mean(1, keepdim=True)
+        return given @ self.context[target].transpose(1, 2)
+
+    def loss(self, windows: Windows) -> Tensor:
+        """The definition: summed over neighbours, of cbow over words that have any."""
+        given, pairs = self._given(windows.seen, self.centre[windows.words], self.centre[windows.contexts])
+        if self.config.objective == "cbow":
+            right = (given * self.context[windows.words]).sum(-1)
+            found = functional.softplus(-right) * pairs[..., 0]
+        else:
+            right = given @ self.context[windows.contexts].transpose(1, 2)
+            found = functional.softplus(-right) * windows.seen
+        noise = given @ self.context[windows.noise].transpose(1, 2)
+        share = self.config.negatives / windows.noise.shape[1]
+        return found.sum() + share * (functional.softplus(noise) * pairs).sum()
+
+    def count(self, windows: Windows) -> int:
+        """What the loss is summed over."""
+        seen = windows.seen
+        return int(seen.any(-1).sum() if self.config.objective == "cbow" else seen.sum())
+
+    @torch.no_grad()
+    def update(self, windows: Windows, rate: float) -> float:
+        """Gradient descent on `loss`, GROUPS groups at a time; the sum of the losses as they were met.
+
+        Only rows that occur are read and written: a gradient as large as the tables would take most of the time. As in
+        word2vec, cbow gives its whole error to each neighbour, though each has but a share in the mean.
+        """
+        update = self._update_cbow if self.config.objective == "cbow" else self._update_skip_gram
+        return float(update(windows, rate))
+
+    def _calm(self, windows: Windows, rate: float) -> Tensor:
+        """(2, words): what share of its change each row of centre and context takes, 1 but for very common words.
+
+        One after the other, changes of the same row would see each other; together they overshoot where they are many.
+        """
+        groups = len(windows.words)
+        words, noise = (ids.flatten().bincount(minlength=len(self.centre)) for ids in (windows.words, windows.noise))
+        words, noise = words / windows.words.numel(), self.config.negatives * noise / windows.noise.numel()
+        centre = (1 + self.config.negatives) * words * int(windows.seen.sum())
+        context = (words + noise) * self.count(windows)
+        scores = torch.stack((centre, context)) * (rate * min(GROUPS, groups) / groups)
+        return (LARGEST / scores).clamp_(max=1).to(self.centre.dtype)
+
+    def _update_skip_gram(self, windows: Windows, rate: float) -> Tensor:
+        shared, around = windows.noise.shape[1], windows.contexts.shape[1]
+        right = functional.pad(windows.seen.to(self.centre.dtype), (0, shared))
+        weight = right.clone()
+        weight[..., around:] = right.sum(-1, keepdim=True) * (self.config.negatives / shared)
+        targets = torch.cat((windows.contexts, windows.noise), 1)
+        calm = self._calm(windows, rate)
+        rates = calm[0][windows.words][..., None], calm[1][targets][:, None]
+        loss = right.new_zeros(())
+        for words, target, positive, weights, own, other in _parts(windows.words, targets, right, weight, *rates):
+            given, wanted = _rows(self.centre, words), _rows(self.context, target)
+            score = torch.bmm(given, wanted.transpose(1, 2))
+            loss += _dot(weights, functional.softplus(score)) - _dot(positive, score)
+            pull = torch.addcmul(positive, weights, score.sigmoid_(), value=-1)  # - d loss / d score
+            _add(self.context, target, torch.bmm((pull * other).transpose(1, 2), given), rate)
+            _add(self.centre, words, torch.bmm(pull.mul_(own), wanted), rate)
+        return loss
+
+    def _update_cbow(self, windows: Windows, rate: float) -> Tensor:
+        seen = windows.seen.to(self.centre.dtype)
+        pairs = seen.sum(-1, keepdim=True)
+        there, share = pairs.clamp(max=1), pairs.clamp(min=1).reciprocal_()
+        shared = windows.noise.shape[1]
+        weight = there.expand(-1, -1, shared) * (self.config.negatives / shared)
+        calm = self._calm(windows, rate)
+        near_rate, own_rate, noise_rate = calm[0][windows.contexts], calm[1][windows.words], calm[1][windows.noise]
+        loss = seen.new_zeros(())
+        parts = _parts(windows.words, windows.contexts, windows.noise, seen, share, there, weight)
+        rates = _parts(near_rate[:, None], own_rate[..., None], noise_rate[:, None])
+        for (words, around, noise, near, mean, real, weights), (slow, own, other) in zip(parts, rates, strict=True):
+            given = torch.bmm(near, _rows(self.centre, around)).mul_(mean)
+            wanted, wrong = _rows(self.context, words), _rows(self.context, noise)
+            hit = torch.linalg.vecdot(given, wanted)[..., None]
+            miss = torch.bmm(given, wrong.transpose(1, 2))
+            loss += _dot(real, functional.softplus(-hit)) + _dot(weights, functional.softplus(miss))
+            pull = hit.neg_().sigmoid_().mul_(real)  # - d loss / d score
+            push = miss.sigmoid_().mul_(weights).neg_()
+            error = torch.baddbmm(wanted.mul_(pull), push, wrong)
+            _add(self.context, noise, torch.bmm((push * other).transpose(1, 2), given), rate)
+            _add(self.context, words, given.mul_(pull * own), rate)
+            _add(self.centre, around, torch.bmm((near * slow).transpose(1, 2), error), rate)
+        return loss
+
+    def _given(self, seen: Tensor, centres: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
+        """What each word of a group is scored by, and how many neighbours noise stands beside."""
+        pairs = seen.sum(-1, keepdim=True).to(centres.dtype)
+        if self.config.objective == "skip_gram":
+            return centres, pairs
+        return seen.to(centres.dtype) / pairs.clamp(min=1) @ contexts, pairs.clamp(max=1)
+
+    def vectors(self, representation: str = "centre") -> Table:
+        """One row a word: "centre", "context", their "mean", or their "concatenation", which is twice as wide."""
+        made: dict[str, Callable[[], Tensor]] = {
+            "centre": lambda: self.centre,
+            "context": lambda: self.context,
+            "mean": lambda: (self.centre + self.context) / 2,
+            "concatenation": lambda: torch.cat((self.centre, self.context), 1),
+        }
+        if representation not in made:
+            raise unknown("representation", representation, made)
+        return made[representation]().detach()
+
+    def cost(self, span: Span) -> Cost:
+        """One product of two vectors for each source and target; `span.context` counts sources, `span.time` targets."""
+        sources = 1 if self.config.objective == "cbow" else span.context or 1
+        count = {"scores": span.tokens * sources * self.config.dim}
+        return Cost(needed=count, executed=count) + learned(self)
+
+
+def _parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(tensor.split(GROUPS) for tensor in tensors), strict=True)
+
+
+def _rows(table: Tensor, ids: Tensor) -> Tensor:
+    return table.index_select(0, ids.flatten()).view(*ids.shape, -1)
+
+
+def _dot(left: Tensor, right: Tensor) -> Tensor:
+    return torch.dot(left.flatten(), right.flatten())
+
+
+def _add(table: Tensor, ids: Tensor, change: Tensor, rate: float) -> None:
+    table.index_add_(0, ids.flatten(), change.flatten(0, 1), alpha=rate)

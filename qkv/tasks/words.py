@@ -1,0 +1,154 @@
+"""The task `words`: a vector for every word of a text, by telling its neighbours from noise."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from qkv.data import Shuffled, Vectors, Windows, WordCounts, WordWindows, paragraphs_of, read_text
+from qkv.models import WordVectors
+from qkv.storage import QkvError
+from qkv.tasks.base import Job, Preset, register
+from qkv.tasks.options import read_options
+from qkv.train import Settings, Task, linear_rate
+
+HELD_OUT = 100
+"""Blocks of a held-out part that are judged, at most."""
+JUDGED = 10
+"""Blocks that are judged together."""
+
+_TRAINING = {"learning_rate": 0.025, "batch_size": 10, "warmup": 0}
+
+
+def small() -> Preset:
+    """Python's documentation, which is already here: half a minute."""
+    return Preset("word_vectors", {}, {**_TRAINING, "steps": 300, "every": 100})
+
+
+def wikitext() -> Preset:
+    """WikiText-2, five times: about half a minute once it is here."""
+    return Preset("word_vectors", {}, {**_TRAINING, "steps": 838, "every": 419}, {"source": "wikitext"})
+
+
+def cbow() -> Preset:
+    """The same, each word from the mean of its neighbours."""
+    return Preset(
+        "word_vectors",
+        {"objective": "cbow"},
+        {**_TRAINING, "steps": 838, "every": 419},
+        {"source": "wikitext"},
+    )
+
+
+@dataclass(frozen=True)
+class WordOptions:
+    """The text and how it is read; the defaults are those of word2vec."""
+
+    source: str = "python"
+    """python, wikitext, a folder of .txt files, or one file."""
+    least: int = 5
+    """Rarer words are left out."""
+    window: int = 5
+    """Neighbours on each side; of each word so many or fewer, by chance."""
+    threshold: float = 1e-3
+    """Words whose share is above this are left out at times; 0: never."""
+
+
+@register("words")
+@dataclass(frozen=True)
+class Words(Job):
+    """Word vectors of a text: its words with their neighbours, and noise."""
+
+    settings: WordOptions
+    counts: WordCounts
+    parts: dict[str, WordWindows]
+
+    presets: ClassVar[dict[str, Callable[[], Preset]]] = {"small": small, "wikitext": wikitext, "cbow": cbow}
+
+    @classmethod
+    def load(cls, options: dict[str, Any]) -> "Words":
+        """Count the words of the training part, then number those of every part."""
+        given = read_options(WordOptions, options)
+        texts = read_text(given.source)
+        try:
+            counts = WordCounts.build(paragraphs_of(texts["train"]), given.least)
+            parts = {
+                name: WordWindows(paragraphs_of(text), counts, window=given.window, threshold=given.threshold)
+                for name, text in texts.items()
+            }
+        except ValueError as error:
+            raise QkvError(str(error), given.source) from error
+        return cls(given, counts, parts)
+
+    @classmethod
+    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Words":
+        """The words without the text."""
+        return cls(read_options(WordOptions, options), WordCounts.from_record(vocabulary), {})
+
+    def with_data(self) -> "Words":
+        """The same job with the text that its options name."""
+        loaded = Words.load(self.options)
+        if loaded.counts != self.counts:
+            raise QkvError(
+                f"the text has changed since the training: {len(self.counts):,} words were learnt, "
+                f"{len(loaded.counts):,} are there now",
+                self.settings.source,
+            )
+        return loaded
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options in full."""
+        return asdict(self.settings)
+
+    def vocabulary(self) -> dict[str, Any]:
+        """Words and their counts."""
+        return self.counts.to_record()
+
+    def sizes(self) -> tuple[int, ...]:
+        """How many words there are."""
+        return (len(self.counts),)
+
+    def task(self, model: nn.Module, settings: Settings) -> Task:
+        """Plain gradient descent whose rate falls in a line; an example is a block of the text."""
+        train = self.parts["train"]
+        batches = Shuffled(train.blocks, settings.batch_size, settings.seed)
+        return Task(
+            model=model,
+            order=batches.visits,
+            collate=lambda ids: train.draw(ids, settings.seed),
+            count=lambda tensors: _own(model).count(Windows(*tensors)),
+            loss=lambda model, tensors: _own(model).loss(Windows(*tensors)),
+            validate=lambda model, may_stop: self._judge(model, "valid", may_stop),
+            update=lambda model, tensors, rate: _own(model).update(Windows(*tensors), rate),
+            rate=linear_rate,
+        )
+
+    def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:
+        """The loss for a neighbour (of cbow, for a word) of a part of the text; there is nothing to search."""
+        if split not in self.parts:
+            raise QkvError(f"there is no part {split!r} (there are: {', '.join(self.parts)})")
+        return {"words": len(self.counts), "loss": self._judge(model, split, lambda: None)}
+
+    def vectors(self, model: nn.Module, representation: str = "centre") -> Vectors:
+        """The vectors by word."""
+        return Vectors(self.counts.words, _own(model).vectors(representation).cpu())
+
+    @torch.no_grad()
+    def _judge(self, model: nn.Module, split: str, may_stop: Callable[[], None]) -> float:
+        """The mean loss; always by the same noise."""
+        part, lost, count = self.parts[split], 0.0, 0
+        for start in range(0, min(part.blocks, HELD_OUT), JUDGED):
+            may_stop()
+            windows = part.draw(range(start, min(start + JUDGED, part.blocks)), seed=0)
+            lost += float(_own(model).loss(windows))
+            count += _own(model).count(windows)
+        return lost / max(count, 1)
+
+
+def _own(model: nn.Module) -> WordVectors:
+    if not isinstance(model, WordVectors):
+        raise TypeError(f"the task words needs a model of the family word_vectors, got a {type(model).__name__}")
+    return model

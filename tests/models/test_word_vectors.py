@@ -1,0 +1,190 @@
+import math
+import re
+
+import pytest
+import torch
+
+from qkv.data import Windows, WordCounts, WordWindows
+from qkv.models import WordVectors, WordVectorsConfig
+
+WORDS, DIM = 23, 7
+
+
+def model(objective="skip_gram", **sizes):
+    made = WordVectors(WordVectorsConfig(dim=DIM, objective=objective, **sizes), WORDS).double()
+    with torch.no_grad():
+        made.centre.normal_()
+        made.context.normal_()
+    return made
+
+
+def windows(groups=5, together=3, around=11, shared=2):
+    seen = torch.rand(groups, together, around) < 0.4
+    seen[0, 1] = False  # a word without neighbours
+    return Windows(
+        torch.randint(WORDS, (groups, together)),
+        torch.randint(WORDS, (groups, around)),
+        seen,
+        torch.randint(WORDS, (groups, shared)),
+    )
+
+
+def softplus(x):
+    return math.log1p(math.exp(x))
+
+
+def dot(a, b):
+    return sum(x * y for x, y in zip(a.detach().tolist(), b.detach().tolist(), strict=True))
+
+
+def loss_by_loops(made, given):
+    """From the formula, a number at a time."""
+    lost, count = 0.0, 0
+    for group in range(len(given.words)):
+        noise = [made.context[n] for n in given.noise[group]]
+        for place, word in enumerate(given.words[group]):
+            near = [c for c, seen in zip(given.contexts[group], given.seen[group, place], strict=True) if seen]
+            if not near:
+                continue
+            if made.config.objective == "cbow":
+                mean = sum(made.centre[c] for c in near) / len(near)
+                scored = [(mean, made.context[word])]
+            else:
+                scored = [(made.centre[word], made.context[c]) for c in near]
+            for left, right in scored:
+                wrong = sum(softplus(dot(left, n)) for n in noise) / len(noise)
+                lost += softplus(-dot(left, right)) + made.config.negatives * wrong
+                count += 1
+    return lost, count
+
+
+@pytest.mark.parametrize("objective", ["skip_gram", "cbow"])
+def test_the_loss_is_the_formula(objective):
+    made, given = model(objective, negatives=3), windows()
+    lost, count = loss_by_loops(made, given)
+    assert float(made.loss(given).detach()) == pytest.approx(lost, rel=1e-12)
+    assert made.count(given) == count
+
+
+def test_an_update_is_gradient_descent():
+    """The hand-written update against autograd; float64."""
+    made, given = model(negatives=4), windows()
+    loss = made.loss(given)
+    loss.backward()
+    expected = [table.detach() - 0.003 * table.grad for table in (made.centre, made.context)]
+    assert made.update(given, rate=0.003) == pytest.approx(float(loss.detach()), rel=1e-12)
+    for table, wanted in zip((made.centre, made.context), expected, strict=True):
+        torch.testing.assert_close(table.detach(), wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_an_update_of_cbow_gives_each_neighbour_the_whole_error():
+    """As word2vec: in the gradient by autograd the mean is a sum, while its value stays that of the mean."""
+    made, given = model("cbow"), windows()
+    seen = given.seen.double()
+    pairs = seen.sum(-1, keepdim=True)
+    total = seen @ made.centre[given.contexts]
+    mean = total + (total / pairs.clamp(min=1) - total).detach()
+    right = torch.nn.functional.softplus(-(mean * made.context[given.words]).sum(-1))
+    wrong = torch.nn.functional.softplus(mean @ made.context[given.noise].transpose(1, 2)).mean(-1)
+    loss = ((right + 5 * wrong) * (pairs[..., 0] > 0)).sum()
+    loss.backward()
+    expected = [table.detach() - 0.003 * table.grad for table in (made.centre, made.context)]
+    assert made.update(given, rate=0.003) == pytest.approx(float(loss.detach()), rel=1e-12)
+    for table, wanted in zip((made.centre, made.context), expected, strict=True):
+        torch.testing.assert_close(table.detach(), wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("objective", ["skip_gram", "cbow"])
+def test_many_groups_are_updates_one_after_the_other(objective):
+    made, other, given = model(objective), model(objective), windows(groups=37)
+    other.load_state_dict(made.state_dict())
+    lost = sum(other.update(Windows(*(t[start : start + 16] for t in given)), 0.003) for start in (0, 16, 32))
+    assert made.update(given, 0.003) == pytest.approx(lost, rel=1e-12)
+    assert torch.equal(made.centre, other.centre)
+    assert torch.equal(made.context, other.context)
+
+
+def test_rows_that_would_overshoot_are_held_back():
+    """All scores are of word 4: 2 / (rate * scores) of its change is made, that of the rest is none."""
+    given = Windows(
+        torch.full((2, 3), 4), torch.full((2, 11), 4), torch.ones(2, 3, 11, dtype=torch.bool), torch.full((2, 2), 4)
+    )
+    made, free = model(), model()
+    free.load_state_dict(made.state_dict())
+    before = free.centre.detach().clone()
+    free.loss(given).backward()
+    made.update(given, rate=0.5)
+    scores = 2 * 3 * 11 * (1 + 5)
+    expected = before - 2 / scores * free.centre.grad
+    torch.testing.assert_close(made.centre.detach(), expected, rtol=1e-6, atol=1e-9)
+    assert float((expected - before)[4].abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("objective", ["skip_gram", "cbow"])
+def test_a_text_of_one_word_does_not_diverge(objective):
+    paragraphs = [["a"] * 1000]
+    text = WordWindows(paragraphs, WordCounts.build(paragraphs), window=5, threshold=0)
+    made = WordVectors(WordVectorsConfig(dim=5, objective=objective), 1)
+    for epoch in range(50):
+        assert math.isfinite(made.update(text.draw([epoch], seed=0), 0.025))
+    assert float(made.centre.detach().abs().max()) < 10
+
+
+def test_scores():
+    source, target = torch.randint(WORDS, (2, 3)), torch.randint(WORDS, (2, 5))
+    made, bag = model(), model("cbow")
+    scores = made(source, target)
+    assert scores.shape == (2, 3, 5)
+    assert scores[1, 2, 4].item() == pytest.approx(dot(made.centre[source[1, 2]], made.context[target[1, 4]]))
+    mean = sum(bag.centre[n] for n in source[1]) / 3
+    assert bag(source, target).shape == (2, 1, 5)
+    assert bag(source, target)[1, 0, 4].item() == pytest.approx(dot(mean, bag.context[target[1, 4]]))
+
+
+def test_representations():
+    made = model()
+    assert torch.equal(made.vectors(), made.centre)
+    assert torch.equal(made.vectors("context"), made.context)
+    assert torch.equal(made.vectors("mean")[5], (made.centre[5] + made.context[5]) / 2)
+    assert torch.equal(made.vectors("concatenation")[5], torch.cat((made.centre[5], made.context[5])))
+    with pytest.raises(ValueError, match="unknown representation 'center'; did you mean 'centre'"):
+        made.vectors("center")
+
+
+@pytest.mark.parametrize("objective", ["skip_gram", "cbow"])
+def test_words_with_the_same_neighbours_come_together(objective):
+    """Each of two subjects has its own words around two names that may stand for each other."""
+    draw = torch.Generator().manual_seed(1)
+    subjects = [[f"{subject}{n}" for n in range(8)] for subject in "xy"]
+    paragraphs = []
+    for _ in range(600):
+        subject = int(torch.randint(2, (), generator=draw))
+        words = [subjects[subject][n] for n in torch.randint(8, (6,), generator=draw).tolist()]
+        words[3] = ("king", "queen")[int(torch.randint(2, (), generator=draw))] if subject else words[3]
+        paragraphs.append(words)
+    counts = WordCounts.build(paragraphs)
+    text = WordWindows(paragraphs, counts, window=5, threshold=0)
+    made = WordVectors(WordVectorsConfig(dim=8, objective=objective), len(counts))
+    for epoch in range(30):
+        made.update(text.draw(range(epoch * text.blocks, (epoch + 1) * text.blocks), seed=0), 0.05)
+    table = torch.nn.functional.normalize(made.vectors(), dim=1)
+    king, queen, other = (table[counts.encode([word])[0]] for word in ("king", "queen", "x3"))
+    assert float(king @ queen) > float(king @ other) + 0.5
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dim": 0}, "dim must be at least 1, got 0"),
+        ({"negatives": 0}, "negatives must be at least 1, got 0"),
+        ({"objective": "skipgram"}, "unknown objective 'skipgram'; did you mean 'skip_gram'?"),
+    ],
+)
+def test_bad_settings(values, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        WordVectorsConfig(**values)
+
+
+def test_no_words():
+    with pytest.raises(ValueError, match="words must be at least 1, got 0"):
+        WordVectors(WordVectorsConfig(), 0)
