@@ -9,6 +9,7 @@ So every token is predicted once, with at least length - stride tokens before it
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -64,6 +65,7 @@ def windows(ids: list[int], length: int, stride: int) -> Iterator[Window]:
         done = end
 
 
+@torch.no_grad()
 def _lost(model: nn.Module, held: list[Window], filler: int) -> float:
     if not held:
         return 0.0
