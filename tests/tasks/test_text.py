@@ -112,7 +112,7 @@ def test_validation_reads_no_more_than_it_needs(folder):
 def test_the_loss_is_that_of_each_document_alone(folder):
     """A packed batch against the same documents run one by one, cut where the rows cut them."""
     job = load(folder)
-    model = make(job)[1].double()
+    model = make(job)[1].double().eval()
     task = job.task(model, Settings(steps=1, batch_size=60))
     tensors = task.collate(task.order(1))
     assert len(tensors) > 2
@@ -191,7 +191,7 @@ def test_what_is_written_piece_by_piece_is_the_whole(folder, search):
     ids = [*prompt.ids, *job.tokeniser.encode(whole.text), *([2] * whole.finished)]
     values = model(torch.tensor([ids[:-1]]))[0].index_fill(-1, torch.tensor(prompt.limits.forbidden), -torch.inf)
     own = values.log_softmax(-1).gather(-1, torch.tensor(ids[1:])[:, None])[len(prompt.ids) - 1 :]
-    assert whole.log_probability == pytest.approx(float(own.sum()), rel=1e-4)
+    assert whole.log_probability == pytest.approx(own.sum().item(), rel=1e-4)
 
 
 def test_a_beam_of_one_writes_what_greedy_writes(folder):
