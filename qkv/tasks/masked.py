@@ -11,6 +11,7 @@ from torch.nn import functional
 from qkv.data import Documents, Tokeniser, read_text, sentences
 from qkv.data.hiding import Hiding
 from qkv.data.sentence_pairs import Frame, SentencePairs
+from qkv.data.text import read_documents
 from qkv.derive import derive
 from qkv.models import Encoder
 from qkv.registry import unknown
@@ -128,7 +129,11 @@ class MaskedJob(Job):
 
     def with_data(self) -> "MaskedJob":
         """The same job with the text that its options name."""
-        return replace(self, texts=read_text(self.settings.source))
+        return replace(self, texts=read_text(self.settings.source), _parts={})
+
+    def with_test(self, path: str) -> "MaskedJob":
+        """The same job with this text as its test part; what is counted is still the training part."""
+        return replace(self, texts={**read_text(self.settings.source), "test": read_documents(path)}, _parts={})
 
     @property
     def options(self) -> dict[str, Any]:

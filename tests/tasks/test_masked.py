@@ -107,6 +107,14 @@ def test_a_run_is_restored_without_its_text(job):
     assert other.with_data().evaluate(model(job), "test") == job.evaluate(model(job), "test")
 
 
+def test_another_text_to_test_on(job, tmp_path):
+    """Only "value" is ever hidden, or its neighbours: the best constant guess gets about a half."""
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("value value .\n\n" * 40)
+    found = job.with_test(str(tmp_path)).evaluate(model(job), "test")
+    assert found["unigram_accuracy"] == pytest.approx(2 / 3, abs=0.1)
+
+
 def test_whole_words(job):
     hidden = tasks.jobs["masked"].load({**job.options, "whole_words": True})
     tokens = next(hidden.examples("valid"))
