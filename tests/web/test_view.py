@@ -13,6 +13,7 @@ from qkv.web import View
 from qkv.web.static_files import static_files
 from tests.cli.run import qkv as run_qkv
 from tests.web.pages import go, number, opened
+from tests.web.runs import train
 
 TEXT = "fabcde"
 
@@ -173,6 +174,13 @@ def test_a_broken_run(pairs_run, tmp_path):
     (broken / "config.json").write_text('{"format": 99}')
     with pytest.raises(QkvError, match="has format 99"):
         qkv.look(broken, TEXT)
+
+
+def test_a_run_without_attention(tmp_path):
+    run = train(tmp_path / "xor", "xor", {"train": {"steps": 1, "every": 1}})
+    told = run_qkv("look", str(run), "0,1", "--out", str(tmp_path / "x.html"), code=2)
+    assert "a run of task 'xor' has no attention to look at" in told
+    assert "has no attention to look at" in run_qkv("serve", str(run), code=2)
 
 
 def test_bad_input():
