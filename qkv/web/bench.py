@@ -62,7 +62,8 @@ class Bench(ABC):
         if name not in handlers:
             raise unknown("question", name[:40], handlers)
         start = perf_counter()
-        found = handlers[name](asked)
+        with torch.no_grad():  # a kind with weights of its own computes them anew
+            found = handlers[name](asked)
         return replace(found, record={**found.record, "seconds": perf_counter() - start})
 
 
