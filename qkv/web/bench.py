@@ -19,7 +19,7 @@ from qkv.train import Run
 from qkv.web import atlas, beside, decoding, stepwise
 from qkv.web.asking import text_of
 from qkv.web.packing import Answer
-from qkv.web.reading import Sequence, answer_greedily, example, read_source, read_target
+from qkv.web.reading import READABLE, Sequence, answer_greedily, example, read_source, read_target
 from qkv.web.scene import ModelScene, Scene
 
 Handler = Callable[[Mapping[str, Any]], Answer]
@@ -62,7 +62,8 @@ class Bench(ABC):
         if name not in handlers:
             raise unknown("question", name[:40], handlers)
         start = perf_counter()
-        found = handlers[name](asked)
+        with torch.no_grad():  # a kind with weights of its own computes them anew
+            found = handlers[name](asked)
         return replace(found, record={**found.record, "seconds": perf_counter() - start})
 
 
@@ -72,6 +73,8 @@ class RunBench(Bench):
     def __init__(self, folder: Path):
         self.folder = folder
         self.config, self.job, self.model = tasks.restore(folder)
+        if not isinstance(self.job, READABLE):
+            raise QkvError(f"a run of task {self.config.task!r} has no attention to look at", folder)
         writes = isinstance(self.job, tasks.StringJob)
         self.screens = ("atlas", "stepwise", "beside", *(("decoding",) if writes else ()))
         self.weights_hash = sha256(Run(folder).weights.read_bytes()).hexdigest()
@@ -164,8 +167,16 @@ class RunBench(Bench):
 
 
 def newest_run(parent: Path) -> Path:
-    """The run folder that was finished last."""
-    finished = [path.parent for path in parent.glob("*/model.safetensors")]
+    """The run folder that was finished last, of those whose models attend."""
+    finished = [path.parent for path in parent.glob("*/model.safetensors") if _can_be_read(path.parent)]
     if not finished:
         raise QkvError("there is no trained run to show; train one with `qkv train pronounce`, or name one", parent)
     return max(finished, key=lambda folder: (folder / "model.safetensors").stat().st_mtime)
+
+
+def _can_be_read(folder: Path) -> bool:
+    """A run that is damaged is not passed over: opening it says what is wrong."""
+    try:
+        return issubclass(tasks.jobs[tasks.read_config(Run(folder)).task], READABLE)
+    except (QkvError, ValueError):
+        return True

@@ -36,8 +36,10 @@ def questions(job: Job, model: nn.Module, asked: Mapping[str, Any]) -> Iterator[
     if not isinstance(job, StringJob):
         return
     yield "search", dict(DEFAULT)
-    for one in search(job, model, {**asked, **DEFAULT}).record["nodes"]:
-        if (one["kept"] or one["greedy"]) and not one["end"]:
+    found = search(job, model, {**asked, **DEFAULT}).record
+    for one in found["nodes"]:
+        # nothing comes after END, nor after the longest that can be written
+        if (one["kept"] or one["greedy"]) and not one["end"] and one["step"] < found["limit"]:
             yield "node", {"prefix": one["prefix"]}
 
 

@@ -11,6 +11,9 @@ from qkv.decode import greedy
 from qkv.tasks import Job, MaskedJob, RecallJob, StringJob, TextJob
 from qkv.tasks.strings import limits_of
 
+READABLE = (RecallJob, StringJob)
+"""Tasks whose inputs are tokens."""
+
 
 @dataclass(frozen=True)
 class Sequence:

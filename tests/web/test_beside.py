@@ -36,6 +36,18 @@ def test_the_numbers_are_the_librarys(browser, server, look, kind):
         assert page.locator("#strip .check").first.inner_text().startswith("✓ recurrence = implied matrix · v within")
 
 
+def test_rows_stand_beside_each_other(browser, server):
+    """Labels of one letter leave the first picture no larger cells than the others."""
+    with opened(browser, server.address) as page:
+        go(page, screen="beside", text=TEXT, place=1, kind="elu")
+        boxes = [
+            page.locator(f"[data-focus={name}] rect.frame").first.bounding_box()
+            for name in ("softmax", "elu", "difference")
+        ]
+        for side in ("y", "width", "height"):
+            assert [box[side] for box in boxes] == pytest.approx([boxes[0][side]] * 3, abs=0.5)
+
+
 def test_the_copying_problem_and_its_slider(browser, server):
     """The literals are the problem's, from independent arithmetic."""
     with opened(browser, server.address) as page:

@@ -172,3 +172,7 @@ def test_the_newest_run(tmp_path):
         moment = time.time() - age
         os.utime(tmp_path / name / "model.safetensors", (moment, moment))
     assert newest_run(tmp_path).name == "new"
+    (tmp_path / "new" / "config.json").write_text(
+        '{"format": 1, "task": "xor", "family": "network", "model": {}, "train": {"steps": 1}, "data": {}}'
+    )
+    assert newest_run(tmp_path).name == "middle"

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import qkv
 from qkv import tasks
@@ -12,7 +13,9 @@ from qkv.storage import QkvError
 from qkv.web import View
 from qkv.web.static_files import static_files
 from tests.cli.run import qkv as run_qkv
+from tests.tasks.tiny import write_pairs
 from tests.web.pages import go, number, opened
+from tests.web.runs import train
 
 TEXT = "fabcde"
 
@@ -173,6 +176,28 @@ def test_a_broken_run(pairs_run, tmp_path):
     (broken / "config.json").write_text('{"format": 99}')
     with pytest.raises(QkvError, match="has format 99"):
         qkv.look(broken, TEXT)
+
+
+def test_answers_without_an_end(browser, tmp_path):
+    """A recurrent model that never ends writes on to its limit, after which nothing can be asked."""
+    model = {"family": "recurrent", "dim": 12, "max_length": 9}
+    run = train(tmp_path / "run", "pairs", {"model": model, "train": {"steps": 1}, "data": write_pairs(tmp_path)})
+    _, job, net = tasks.restore(run)
+    net.predict.bias.data[job.strings.targets.END] = -100.0
+    save_file(net.state_dict(), run / "model.safetensors")
+    ((found,),) = tasks.answer(net, job.strings, [list("abc")], tasks.Search(beams=4))
+    assert not found.finished
+    page_file = qkv.look(run, "abc").save(tmp_path / "page.html")
+    with opened(browser, page_file.as_uri(), offline=True) as page:
+        go(page, screen="decoding")
+        assert f"Nothing follows here: an answer has {len(found.tokens)} tokens at most." in page.inner_text("#main")
+
+
+def test_a_run_without_attention(tmp_path):
+    run = train(tmp_path / "xor", "xor", {"train": {"steps": 1, "every": 1}})
+    told = run_qkv("look", str(run), "0,1", "--out", str(tmp_path / "x.html"), code=2)
+    assert "a run of task 'xor' has no attention to look at" in told
+    assert "has no attention to look at" in run_qkv("serve", str(run), code=2)
 
 
 def test_bad_input():

@@ -4,7 +4,7 @@ import { chart, together } from "./chart.js";
 import { choice, digits, h, shown, slider, whole } from "./dom.js";
 import { figure, plainTable } from "./figure.js";
 import { LAWS, formula, over, power, row, sub, sum } from "./formula.js";
-import { heat, largestOf, viewOf } from "./heat.js";
+import { gutter, heat, largestOf, viewOf } from "./heat.js";
 import { ask, holds } from "./source.js";
 import { choose, now } from "./state.js";
 
@@ -72,10 +72,12 @@ function drawMain(scene, below) {
   const difference = tensors.implied.data.map((value, n) => value - tensors.exact.data[n]);
   const view = viewOf(rows, columns, now().zoom, scene.row, scene.column);
   const marks = [];
+  // cells of one size in all three, or rows would not stand beside each other
+  const room = beside ? (wide - 52 - gutter(labels, view, spot.rows)) / 3 : undefined;
   const picture = (data, heading, signed) => {
     const bare = beside && heading !== "softmax";
     const { svg, mark } = heat({ ...labels, data }, {
-      view, bare, width: beside ? (wide - 28) * (bare ? 0.3 : 0.4) : wide, causal: spot.causal, signed, title: heading, rowTitle: spot.rows, columnTitle: spot.columns,
+      view, bare, room, width: beside ? room + (bare ? 10 : 4 + gutter(labels, view, spot.rows)) : wide, causal: spot.causal, signed, title: heading, rowTitle: spot.rows, columnTitle: spot.columns,
       hover: (i, j) => (i === null ? point(scene.row, scene.column) : point(i, j)),
       pick: (i, j) => choose({ row: i, column: j }),
     });
@@ -214,8 +216,10 @@ function explain(scene) {
     formula: formula(
       [sub("s", "i", "j"), "=", digits(tensors.scores.data[at])],
       ["exp", row("(", x(), ")"), "=", digits(Math.exp(tensors.scores.data[at]))],
-      order ? [...law, "=", digits(polynomial(tensors.scores.data[at], order))] : [...law],
-      record.averages ? [sub("a", "i", "j"), "=", over(words("this"), row(sum("n"), words("the same")))] : [sub("a", "i", "j"), "=", words("this, not divided")],
+      ...(record.averages ? [
+        order ? [...law, "=", digits(polynomial(tensors.scores.data[at], order))] : law,
+        [sub("a", "i", "j"), "=", over(words("this"), row(sum("n"), words("the same")))],
+      ] : [[sub("a", "i", "j"), "=", ...law, words(", not divided")]]),
       ["softmax", "=", digits(tensors.exact.data[at]), ",", words(kind), "=", digits(tensors.implied.data[at])]),
     values: [["largest difference", digits(record.difference)], ["features", whole(record.features)], ["model runs", record.model_kind], ["recurrence off by", digits(record.recurrence, 6)]],
     text: [

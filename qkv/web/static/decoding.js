@@ -168,7 +168,10 @@ function nodeCard(scene) {
   const node = record.nodes[at];
   const before = node.end ? record.nodes[node.parent] : node;
   const path = pathOf(record, node.end ? node.parent : at);
-  if (!behind) return h("section", { class: "card" }, h("p", { class: "note" }, "This saved page does not hold what follows here; qkv serve can compute it."));
+  if (!behind) {
+    const longest = before.step >= record.limit;
+    return h("section", { class: "card" }, h("p", { class: "note" }, longest ? `Nothing follows here: an answer has ${record.limit} tokens at most.` : "This saved page does not hold what follows here; qkv serve can compute it."));
+  }
   const { tokens, ids, probabilities, source, places } = behind.record;
   const rest = Math.max(0, 1 - probabilities.reduce((a, b) => a + b, 0));
   const wide = Math.min(context.width(), 560);

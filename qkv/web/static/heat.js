@@ -61,7 +61,7 @@ export function viewOf(rows, columns, zoom = 0, row = 0, column = 0) {
 
 /**
  * The picture of a matrix {data, rows, columns, rowLabels, columnLabels}.
- * options: view, width (to fit in), title, rowTitle, columnTitle, signed, causal, largest, scale (words for the range), bare (no row labels), tall (the most a row may be), wholeRow (mark rows, not cells), pick(i, j, event), hover(i, j).
+ * options: view, width (to fit in), room (that cells may take of it), title, rowTitle, columnTitle, signed, causal, largest, scale (words for the range), bare (no row labels), tall (the most a row may be), wholeRow (mark rows, not cells), pick(i, j, event), hover(i, j).
  * Returns {svg, mark(i, j)}.
  */
 export function heat(matrix, options) {
@@ -96,15 +96,19 @@ export function heat(matrix, options) {
   return { svg, mark: follow(svg, box, view, options) };
 }
 
+function longest(names, from, count) {
+  let most = 1;
+  for (let n = from; n < from + count; n++) most = Math.max(most, [...shown(names[n])].length);
+  return most;
+}
+
+/** What the labels of the rows take. */
+export const gutter = (matrix, view, title) => (title ? 26 : 10) + 7.6 * longest(matrix.rowLabels, view.top, view.rows);
+
 function measure(matrix, view, options) {
-  const longest = (names, from, count) => {
-    let most = 1;
-    for (let n = from; n < from + count; n++) most = Math.max(most, [...shown(names[n])].length);
-    return most;
-  };
-  const left = options.bare ? 6 : (options.rowTitle ? 26 : 10) + 7.6 * longest(matrix.rowLabels, view.top, view.rows);
+  const left = options.bare ? 6 : gutter(matrix, view, options.rowTitle);
   const letters = longest(matrix.columnLabels, view.left, view.columns);
-  const room = Math.max(120, options.width - left - 4);
+  const room = options.room ?? Math.max(120, options.width - left - 4);
   const upright = 7.6 * letters < Math.min(LARGEST_CELL, room / view.columns) - 2;
   const top = 26 + (upright ? 12 : 7.6 * letters);
   let [cellWidth, cellHeight] = [Math.min(LARGEST_CELL, room / view.columns), Math.min(options.tall ?? LARGEST_CELL, 560 / view.rows)];

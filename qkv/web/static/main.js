@@ -169,6 +169,7 @@ async function start() {
   }
   screens = ALL.filter((screen) => about.screens.includes(screen.id));
   at("model").textContent = about.name;
+  if (!saved) document.title = `${about.name} · qkv`;
   at("theme").addEventListener("click", turnTheme);
   at("help").addEventListener("click", showHelp);
   document.addEventListener("keydown", onKey);
