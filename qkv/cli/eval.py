@@ -1,13 +1,16 @@
 """`qkv eval`: how good a trained run is."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli import pronounce, pronounce_figures
 from qkv.cli.figures import print_confusion, print_figures
 from qkv.cli.output import Json, print_json
+
+if TYPE_CHECKING:
+    from qkv.tasks import Config, Job
 
 With = Annotated[
     list[Path] | None,
@@ -34,34 +37,20 @@ def evaluate(
     A pronouncer's words wrong come with their 95 % interval, and are of the model alone, whatever dictionary there is.
     """
     from qkv import tasks
-    from qkv.data import read_pairs
     from qkv.registry import unknown
 
+    runs = [run, *(with_ or [])]
     if search not in ("greedy", "beam"):
         raise unknown("search", search, ("greedy", "beam"))
+    wide = {"beams": 1 if search == "greedy" else beams, "length_power": length_power}
     if pronounce_figures.is_pronouncer(run):
-        wide = {"beams": 1 if search == "greedy" else beams, "length_power": length_power}
-        pronounce_figures.print_measured(
-            [run, *(with_ or [])], split, test_file, {**wide, "stress": stress, "best": best}, json
-        )
+        pronounce_figures.print_measured(runs, split, test_file, {**wide, "stress": stress, "best": best}, json)
         return
     if not stress or best > 1:
         raise ValueError(f"--no-stress and --best are for runs of task pronounce, and {run} is none")
-    config, job, model = tasks.restore(run, *(with_ or []))
-    options = {}
-    if isinstance(job, tasks.StringJob):
-        options = {"beams": 1 if search == "greedy" else beams, "length_power": length_power}
-        if test_file is not None:
-            found = read_pairs(test_file, source=job.settings.source, target=job.settings.target)
-            job = job.with_test(found.pairs)
-        else:
-            job = tasks.jobs[config.task].load(config.data)
-    if isinstance(job, tasks.TextJob | tasks.MaskedJob):
-        job = job.with_data() if test_file is None else job.with_test(test_file)
-    if isinstance(job, tasks.ClassJob):
-        job = job.with_data() if test_file is None else job.with_test(job.read_test(test_file))
-    if isinstance(job, tasks.Words):
-        job = job.with_data()
+    config, job, model = tasks.restore(*runs)
+    job = _with_data(config, job, test_file)
+    options = wide if isinstance(job, tasks.StringJob) else {}
     figures: dict[str, Any] = job.evaluate(model, split, **options)
     confusion = job.confusion(model, split) if isinstance(job, tasks.ClassJob) else None
     if json:
@@ -71,3 +60,19 @@ def evaluate(
     print_figures({f"{split} {search}" if options else split: figures})
     if isinstance(job, tasks.ClassJob) and confusion is not None:
         print_confusion(confusion, job.classes)
+
+
+def _with_data(config: "Config", job: "Job", test_file: str | None) -> "Job":
+    """A restored job has no data: those of its config, or of a file."""
+    from qkv import tasks
+    from qkv.data import read_pairs
+
+    if isinstance(job, tasks.StringJob) and test_file is not None:
+        return job.with_test(read_pairs(test_file, source=job.settings.source, target=job.settings.target).pairs)
+    if isinstance(job, tasks.StringJob):
+        return tasks.jobs[config.task].load(config.data)
+    if isinstance(job, tasks.TextJob | tasks.MaskedJob):
+        return job.with_data() if test_file is None else job.with_test(test_file)
+    if isinstance(job, tasks.ClassJob):
+        return job.with_data() if test_file is None else job.with_test(job.read_test(test_file))
+    return job.with_data() if isinstance(job, tasks.Words) else job
