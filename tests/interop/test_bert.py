@@ -190,6 +190,8 @@ def test_minilm_is_that_of_transformers(tmp_path):
     found = equality(ours, theirs, given)
     assert found["largest_difference"] <= 1e-5
     assert found["smallest_cosine"] >= 0.999999
+    other = load_bert(minilm(), attention="taylor")
+    assert equality(other, theirs, batches(rows[:3]))["largest_difference"] > 0.01
     save_bert(ours, tmp_path)
     again, info = transformers.BertModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"] | info["unexpected_keys"]
