@@ -16,17 +16,19 @@ PUBLIC = {
     "Taylor attend build check kinds parse register taylor_features weights",
     "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal Sizes T5 refuse register schemes",
     "qkv.layers": "Context DecoderBlock Dense EncoderBlock FeedForward Heads HeadsState MultiHead NormAfter NormBefore "
-    "RecurrentCell ShortConvolution",
+    "Packing RecurrentCell ShortConvolution pack_documents",
     "qkv.cost": "CONVENTION Cost Input Measurement Operation Quantity Report Shape Span Tick UncountedError "
     "causal_pairs convolution count_multiplications crossing evaluate interpolate learned linear measure of recurrent "
     "verify write write_latex",
-    "qkv.data": "Archive BadLine Buckets Documents Labelled NoisySine Pair Pairs Points Recall Shuffled Tokeniser "
+    "qkv.data": "Archive BadLine Buckets Documents Labelled NoisySine Pair Pairs Points Recall Shuffled TokenFile "
+    "TokenRows Tokeniser "
     "Vocabulary cmudict in_standard_test member_of mnist pad part_of read_idx read_npz read_pairs read_pictures "
     "read_points read_text sentences shard xor",
-    "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",
-    "qkv.metrics": "BiasVariance Draw ErrorRates PrecisionRecall Separation accuracy average_precision bias_variance "
-    "closest confusion_matrix cosine damerau_levenshtein edit_distance error_rates jaccard precision_recall "
-    "ranked_hits separating_line",
+    "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees drawing greedy likeliest "
+    "sample stream",
+    "qkv.metrics": "BiasVariance Draw ErrorRates Perplexity PrecisionRecall Separation accuracy average_precision "
+    "bias_variance closest confusion_matrix cosine count_words damerau_levenshtein edit_distance error_rates jaccard "
+    "precision_recall ranked_hits separating_line",
     "qkv.explain": "Alignment BothSearches Branch Call Copying Implied LayerGradient Look OrderError Site Summary "
     "TokenSteps alignment compare_kinds copying gradient_by_depth gradient_norms jacobian_norms next_tokens observe "
     "score_whole search_tree sites summarise token_steps watch",
@@ -41,7 +43,7 @@ PUBLIC = {
     "qkv.pronunciation": "Answer BadLine Dictionary Figures Network Pronouncer Pronunciation Source cmu_dictionary "
     "from_ipa measure pack pronounce read_dictionary strip_stress to_ipa write_lexicon",
     "qkv.tasks": "ClassJob Config Digits Filler Job MaskedJob Pairs Preset Pronounce Reader RecallJob Search "
-    "StringJob Strings Xor answer build configure embed jobs preset read_config register restore write",
+    "StringJob Strings TextJob Xor answer build configure embed jobs preset read_config register restore write",
     "qkv.web": "View look",
 }
 

@@ -48,8 +48,8 @@ def evaluate(
             job = job.with_test(found.pairs)
         else:
             job = tasks.jobs[config.task].load(config.data)
-    if isinstance(job, tasks.MaskedJob):
-        job = job.with_data()
+    if isinstance(job, tasks.TextJob | tasks.MaskedJob):
+        job = job.with_data() if test_file is None else job.with_test(test_file)
     if isinstance(job, tasks.ClassJob):
         job = job.with_data() if test_file is None else job.with_test(job.read_test(test_file))
     figures: dict[str, Any] = job.evaluate(model, split, **options)

@@ -26,5 +26,7 @@ from .standard_test import in_standard_test as in_standard_test
 from .text import Documents as Documents
 from .text import read_text as read_text
 from .text import sentences as sentences
+from .token_file import TokenFile as TokenFile
+from .token_rows import TokenRows as TokenRows
 from .tokeniser import Tokeniser as Tokeniser
 from .vocabulary import Vocabulary as Vocabulary

@@ -9,6 +9,8 @@ from .multi_head import Context as Context
 from .multi_head import Heads as Heads
 from .multi_head import HeadsState as HeadsState
 from .multi_head import MultiHead as MultiHead
+from .packing import Packing as Packing
+from .packing import pack_documents as pack_documents
 from .recurrent import RecurrentCell as RecurrentCell
 from .residual import NormAfter as NormAfter
 from .residual import NormBefore as NormBefore

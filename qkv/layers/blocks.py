@@ -11,6 +11,7 @@ from torch import nn
 
 from qkv.cost import Cost, Span, learned
 from qkv.layers.multi_head import Context, HeadsState, MultiHead
+from qkv.layers.packing import Packing
 from qkv.shapes import Hidden, Mask
 
 Residual = Callable[[], nn.Module]
@@ -50,9 +51,15 @@ class DecoderBlock(nn.Module):
         self.around_cross = None if cross is None else residual()
         self.around_feed_forward = residual()
 
-    def forward(self, x: Hidden, mask: Mask | None = None, context: Context | None = None) -> Hidden:
-        """All tokens at once; `context` comes from `remember`."""
-        x = self.around_attention(x, lambda h: self.attention(h, causal=True, mask=mask))
+    def forward(
+        self,
+        x: Hidden,
+        mask: Mask | None = None,
+        context: Context | None = None,
+        packing: Packing | None = None,
+    ) -> Hidden:
+        """All tokens at once; `context` comes from `remember`, `packing` keeps the documents of a row apart."""
+        x = self.around_attention(x, lambda h: self.attention(h, causal=True, mask=mask, packing=packing))
         return self._finish(x, context)
 
     def remember(self, context: Hidden, mask: Mask | None = None) -> Context:

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from qkv.attention import Attention, State
 from qkv.cost import Cost, Shape, Span, learned, linear
 from qkv.layers.convolution import ShortConvolution
+from qkv.layers.packing import Packing
 from qkv.positions import Positions, refuse
-from qkv.shapes import Hidden, Keys, Mask, Queries, Rows, Values
+from qkv.shapes import Hidden, Keys, Mask, Outputs, Queries, Rows, Values
 
 
 @dataclass(frozen=True)
@@ -106,14 +107,17 @@ class MultiHead(nn.Module):
         self.value = nn.Linear(dim, self.key_heads * self.value_dim, bias=bias)
         self.output = nn.Linear(self.heads * self.value_dim, dim, bias=bias)
 
-    def forward(self, x: Hidden, *, causal: bool = False, mask: Mask | None = None) -> Hidden:
-        """Self-attention; `mask` (batch, time) hides padding."""
+    def forward(
+        self, x: Hidden, *, causal: bool = False, mask: Mask | None = None, packing: Packing | None = None
+    ) -> Hidden:
+        """Self-attention; `mask` (batch, time) hides padding, and with `packing` each document sees only itself."""
+        if packing is not None:
+            return self._forward_packed(x, packing, plain=causal and mask is None)
         if self.convolution is not None:
             x = self.convolution(x, causal=causal, mask=mask)
         index = torch.arange(x.shape[1], device=x.device)
         q, k, v = self._project(x, index)
-        bias, decay = self._tell_places(q, index, index)
-        return self._join(self.attention(q, k, v, causal=causal, mask=mask, bias=bias, decay=decay))
+        return self._join(self._attend(q, k, v, index, causal=causal, mask=mask))
 
     def start(self, batch: int, capacity: int | None = None) -> HeadsState:
         """The state before the first token, where this layer's weights are."""
@@ -183,12 +187,35 @@ class MultiHead(nn.Module):
             total += learned(self.output_norm).within("output_norm")
         return total if self.convolution is None else total + self.convolution.cost(span).within("convolution")
 
+    def _forward_packed(self, x: Hidden, packing: Packing, *, plain: bool) -> Hidden:
+        """Only what mixes tokens runs document by document."""
+        if not plain:
+            raise ValueError("packing needs causal=True and no mask: documents are filled up where nothing looks back")
+        if self.convolution is not None:
+            x = packing.pack([self.convolution(part, causal=True) for part in packing.unpack(x)])
+        parts = []
+        projected = (packing.unpack(layer(x)) for layer in (self.query, self.key, self.value))
+        for queries, keys, values in zip(*projected, strict=True):
+            index = torch.arange(queries.shape[1], device=x.device)
+            out = self._attend(*self._place(queries, keys, values, index), index, causal=True)
+            parts.append(out.transpose(1, 2))  # documents time heads value_dim
+        return self._join(packing.pack(parts).transpose(1, 2))
+
+    def _attend(
+        self, q: Queries, k: Keys, v: Values, index: Tensor, *, causal: bool, mask: Mask | None = None
+    ) -> Outputs:
+        bias, decay = self._tell_places(q, index, index)
+        return self.attention(q, k, v, causal=causal, mask=mask, bias=bias, decay=decay)
+
     def _project(self, x: Hidden, index: Tensor) -> tuple[Queries, Keys, Values]:
-        q = self._split(self.query(x), self.heads)
-        k = self._split(self.key(x), self.key_heads)
+        return self._place(self.query(x), self.key(x), self.value(x), index)
+
+    def _place(self, queries: Tensor, keys: Tensor, values: Tensor, index: Tensor) -> tuple[Queries, Keys, Values]:
+        """Projections (batch, time, heads * dim) as heads, turned by their places if the scheme says so."""
+        q, k = self._split(queries, self.heads), self._split(keys, self.key_heads)
         if self.positions is not None and self.role == "rotation":
             q, k = self.positions.rotate(q, index), self.positions.rotate(k, index)
-        return q, k, self._split(self.value(x), self.key_heads)
+        return q, k, self._split(values, self.key_heads)
 
     def _tell_places(self, q: Queries, query_index: Tensor, key_index: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """What the positions have to say, as (bias, decay)."""

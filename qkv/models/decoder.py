@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.cost import Cost, Span, learned, linear
-from qkv.layers import HeadsState
+from qkv.layers import HeadsState, Packing
 from qkv.layers.activation import make_activation
 from qkv.models.registry import register
 from qkv.models.sizes import require_at_least, require_length
@@ -93,14 +93,17 @@ class Decoder(nn.Module):
         if config.tied:
             self.predict.weight = self.embed.weight
 
-    def forward(self, tokens: Tensor, mask: Mask | None = None, at: Mask | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, mask: Mask | None = None, at: Mask | None = None, packing: Packing | None = None
+    ) -> Tensor:
         """Logits (batch, time, tokens) after each token; padding may come first or last.
 
-        With `at` (batch, time) only after the tokens where it is True: (how many, tokens).
+        With `at` (batch, time) only after the tokens where it is True: (how many, tokens). With `packing` each row
+        holds several documents, which mean what each would mean by itself.
         """
-        x = self._embed(tokens, 0, mask, None)
+        x = self._embed(tokens, 0, mask, None) if packing is None else self._embed_packed(tokens, packing)
         for block in self.blocks:
-            x = block(x, mask)
+            x = block(x, mask, packing=packing)
         return self.predict(self.norm(x if at is None else x[at]))
 
     def start(self, inputs: Tensor, mask: Mask | None) -> DecoderState:
@@ -150,5 +153,14 @@ class Decoder(nn.Module):
             own = (mask.cumsum(1) - 1).clamp(min=0)
         else:
             return self.dropout(self.places.added(x, index))
-        # a scheme is told one index for all rows; where each row has its own, all tokens go as one row
+        return self._add_places(x, own)
+
+    def _embed_packed(self, tokens: Tensor, packing: Packing) -> Tensor:
+        require_length(tokens.shape[1], self.config.max_length)
+        x = self.embed(tokens) * self.config.dim**0.5
+        return self.dropout(x) if self.places.added is None else self._add_places(x, packing.places)
+
+    def _add_places(self, x: Tensor, own: Tensor) -> Tensor:
+        """A scheme is told one index for all rows; where each row has its own, all tokens go as one row."""
+        assert self.places.added is not None
         return self.dropout(self.places.added(x.flatten(0, 1)[None], own.flatten())[0].view_as(x))

@@ -24,4 +24,5 @@ from .resolve import write as write
 from .strings import Search as Search
 from .strings import Strings as Strings
 from .strings import answer as answer
+from .text import TextJob as TextJob
 from .xor import Xor as Xor

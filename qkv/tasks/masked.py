@@ -11,6 +11,7 @@ from torch.nn import functional
 from qkv.data import Documents, Tokeniser, read_text, sentences
 from qkv.data.hiding import Hiding
 from qkv.data.sentence_pairs import Frame, SentencePairs
+from qkv.data.text import read_documents
 from qkv.derive import derive
 from qkv.models import Encoder
 from qkv.registry import unknown
@@ -28,8 +29,8 @@ def small() -> Preset:
     """A small BERT on Python's own documentation, a few minutes on two cores."""
     return Preset(
         "encoder",
-        {"dim": 128, "heads": 4, "hidden_dim": 512, "layers": 3, "dropout": 0.1, "max_length": 64},
-        {"minutes": 4.0, "batch_size": 32, "learning_rate": 2e-3, "warmup": 200, "every": 250},
+        {"dim": 96, "heads": 4, "hidden_dim": 384, "layers": 2, "dropout": 0.1, "max_length": 64},
+        {"minutes": 4.0, "batch_size": 32, "learning_rate": 3e-3, "warmup": 200, "every": 250},
         {"source": "python", "size": 2000, "length": 64},
     )
 
@@ -38,8 +39,8 @@ def wikitext() -> Preset:
     """A BERT of 14 million parameters on WikiText-2, eight minutes on a GPU."""
     return Preset(
         "encoder",
-        {"dim": 384, "heads": 6, "hidden_dim": 1536, "layers": 6, "dropout": 0.1, "max_length": 128},
-        {"minutes": 8.0, "batch_size": 256, "learning_rate": 7e-4, "warmup": 1000, "every": 1000},
+        {"dim": 384, "heads": 6, "hidden_dim": 1536, "layers": 6, "dropout": 0.2, "max_length": 128},
+        {"minutes": 8.0, "batch_size": 256, "learning_rate": 7e-4, "warmup": 1000, "weight_decay": 0.1, "every": 1000},
         {"source": "wikitext", "size": 8192, "length": 128, "examples": 1024},
     )
 
@@ -86,6 +87,11 @@ class Judged(NamedTuple):
     """Of the pairs rightly told whether the second follows the first."""
     pairs_lost: float
 
+    @property
+    def score(self) -> float:
+        """Both losses, each a mean: what training makes smaller."""
+        return self.lost / self.asked + self.pairs_lost / self.pairs
+
 
 @register("masked")
 @dataclass(frozen=True)
@@ -123,7 +129,11 @@ class MaskedJob(Job):
 
     def with_data(self) -> "MaskedJob":
         """The same job with the text that its options name."""
-        return replace(self, texts=read_text(self.settings.source))
+        return replace(self, texts=read_text(self.settings.source), _parts={})
+
+    def with_test(self, path: str) -> "MaskedJob":
+        """The same job with this text as its test part; what is counted is still the training part."""
+        return replace(self, texts={**read_text(self.settings.source), "test": read_documents(path)}, _parts={})
 
     @property
     def options(self) -> dict[str, Any]:
@@ -153,17 +163,23 @@ class MaskedJob(Job):
         counts = self.part("train").tokens.long().bincount(minlength=len(self.tokeniser)) + 1
         return counts.double() / counts.sum()
 
+    def examples(self, split: str) -> Iterator[Tensors]:
+        """The examples of a held-out part that everybody is judged on."""
+        own, part = self.settings, self.part(split)
+        keys = [derive(own.seed, f"{split} {purpose}") for purpose in ("pairs of sentences", "hidden tokens")]
+        for numbers in torch.arange(own.examples).split(TOGETHER):
+            yield _collate(part, self._hiding(), keys, numbers)
+
     def task(self, model: nn.Module, settings: Settings) -> Task:
         """Fresh pairs, hidden anew, at every step: a function of the seed and the number of the example alone."""
         self._require(model)
         keys = [derive(settings.seed, purpose) for purpose in ("pairs of sentences", "hidden tokens")]
         hiding = self._hiding()
         train = self.part("train")
-        valid = list(self._examples("valid"))
+        valid = list(self.examples("valid"))
 
         def validate(model: nn.Module, may_stop: Callable[[], None]) -> float:
-            found = judge(model, valid, may_stop)
-            return found.lost / found.asked + found.pairs_lost / found.pairs
+            return judge(model, valid, may_stop).score
 
         return Task(
             model=model,
@@ -181,27 +197,20 @@ class MaskedJob(Job):
         in nats a token as `masked_loss`, that of the shares of tokens in the training part.
         """
         self._require(model)
-        examples = list(self._examples(split))
+        examples = list(self.examples(split))
         model.eval()
         found = judge(model, examples, lambda: None)
         unigram = self.unigram()
         answers = torch.cat([tensors[5][tensors[4]] for tensors in examples])
         return {
             "examples": found.pairs,
-            "masked_tokens": found.asked,
             "masked_accuracy": found.named / found.asked,
             "unigram_accuracy": int(answers.bincount().max()) / len(answers),
             "masked_loss": found.lost / found.asked,
             "unigram_loss": float(-unigram[answers].log().mean()),
             "next_sentence_accuracy": found.told / found.pairs,
+            "masked_tokens": found.asked,
         }
-
-    def _examples(self, split: str) -> Iterator[Tensors]:
-        """The examples of a held-out part that everybody is judged on."""
-        own, part = self.settings, self.part(split)
-        keys = [derive(own.seed, f"{split} {purpose}") for purpose in ("pairs of sentences", "hidden tokens")]
-        for numbers in torch.arange(own.examples).split(TOGETHER):
-            yield _collate(part, self._hiding(), keys, numbers)
 
     def _read(self, name: str) -> SentencePairs:
         signs = self.tokeniser

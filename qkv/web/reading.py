@@ -8,7 +8,7 @@ from torch import nn
 
 from qkv.data import Recall, Vocabulary, pad
 from qkv.decode import greedy
-from qkv.tasks import Job, MaskedJob, RecallJob, StringJob
+from qkv.tasks import Job, MaskedJob, RecallJob, StringJob, TextJob
 from qkv.tasks.strings import limits_of
 
 
@@ -30,6 +30,8 @@ def example(job: Job) -> str:
         return " ".join(map(str, source.examples(options.seed, "test", 0, 1)[0][0].tolist()))
     if isinstance(job, MaskedJob):
         return f"the value of the {job.tokeniser.token(job.tokeniser.mask or 0)} is returned"
+    if isinstance(job, TextJob):
+        return "The statement"
     assert isinstance(job, StringJob)
     known = job.strings.sources.tokens
     if job.kind == "pronounce":
@@ -39,12 +41,14 @@ def example(job: Job) -> str:
 
 def read_source(job: Job, model: nn.Module, text: str) -> Sequence:
     """The text cut into tokens of this model; an empty or too long one is refused in words."""
-    if not text.strip():
-        raise ValueError("the text is empty; write something for the model to read")
-    if isinstance(job, MaskedJob):
+    if isinstance(job, TextJob):
         read = _pieces(text, job)
+    elif isinstance(job, MaskedJob):
+        read = _framed(text, job)
     else:
         read = _ids(text, job) if isinstance(job, RecallJob) else _characters_or_words(text, job)
+    if not read.ids:
+        raise ValueError("the text is empty; write something for the model to read")
     longest = model.config.max_length  # type: ignore[union-attr]
     if len(read.ids) > longest:  # type: ignore[operator]
         raise ValueError(f"the text has {len(read.ids):,} tokens; this model takes at most {longest:,}")
@@ -74,12 +78,21 @@ def names(vocabulary: Vocabulary, ids: tuple[int, ...] | list[int]) -> list[str]
     return [vocabulary.SPECIAL[number] if number < 4 else vocabulary.tokens[number - 4] for number in ids]
 
 
-def _pieces(text: str, job: MaskedJob) -> Sequence:
+def _framed(text: str, job: MaskedJob) -> Sequence:
     """[CLS] text [SEP]; a [MASK] in the text is one."""
+    if not text.strip():
+        return Sequence([], [], [])
     own = job.tokeniser
     ids = [own.classify or 0, *own.encode(text, special=True), own.separator or 0]
     notes = ["some of the text is unknown to the tokeniser"] if own.unknown in ids else []
     return Sequence([own.token(number) for number in ids], ids, notes)
+
+
+def _pieces(text: str, job: TextJob) -> Sequence:
+    """After the token that every text starts with."""
+    one = job.tokeniser
+    ids = [one.start, *one.encode(text)] if text else []
+    return Sequence([one.token(number) for number in ids], ids, [])
 
 
 def _ids(text: str, job: RecallJob) -> Sequence:

@@ -2,7 +2,10 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from qkv.attention import kinds
+from qkv.layers import pack_documents
 from qkv.models import Decoder, DecoderConfig
+from qkv.positions import schemes
 from qkv.train.weights import plain
 from tests.models.sequences import padded, walk
 
@@ -133,3 +136,53 @@ def test_bytes_of_the_state():
     """Two blocks: 5 keys and 5 values of 3 x 8 float64 numbers, and the last 2 tokens of a convolution of 3."""
     state = small(positions="rope").start(torch.randint(0, TOKENS, (2, 5)), None)
     assert state.bytes == 2 * 8 * (2 * 2 * 5 * 24 + 2 * 2 * 24)
+
+
+def every_pair():
+    """Each kind with each scheme that serves it, and with none."""
+    return [
+        (kind, scheme)
+        for kind in ("softmax", "additive", "linear", "elu", "taylor")
+        for scheme in ("none", "sinusoidal", "learned", "rope", "alibi", "t5", "shaw")
+        if scheme == "none" or schemes[scheme].serves(kinds[kind].accepts)
+    ]
+
+
+def gradients(model, logits):
+    model.zero_grad()
+    (logits * torch.linspace(-1, 1, TOKENS).double()).square().sum().backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize(("attention", "positions"), [*every_pair(), ("softmax(window=3)", "rope")])
+def test_packed_documents_mean_what_each_means_alone(attention, positions):
+    """Values and gradients; documents of 1 to 13 tokens, cut by the ends of rows."""
+    model = small(attention=attention, positions=positions)
+    tokens = torch.randint(0, TOKENS, (3, 13))
+    starts = torch.zeros(3, 13, dtype=torch.bool)
+    starts[0, [2, 3, 7]] = starts[1, 12] = True  # 2, 1, 4, 6 tokens; 12 and 1; 13
+    packed = model(tokens, packing=pack_documents(starts))
+    own = gradients(model, packed)
+    documents = [
+        tokens[0, :2],
+        tokens[0, 2:3],
+        tokens[0, 3:7],
+        tokens[0, 7:],
+        tokens[1, :12],
+        tokens[1, 12:],
+        tokens[2],
+    ]
+    alone = torch.cat([model(document[None])[0] for document in documents])
+    torch.testing.assert_close(packed.flatten(0, 1), alone, rtol=0, atol=1e-12)
+    for name, expected in gradients(model, alone).items():
+        size = float(expected.abs().max())
+        torch.testing.assert_close(own[name], expected, rtol=0, atol=1e-12 * max(size, 1), msg=name)
+
+
+def test_packed_rows_where_logits_are_wanted():
+    model = small()
+    tokens, at = torch.randint(0, TOKENS, (3, 13)), torch.rand(3, 13) < 0.3
+    packing = pack_documents(torch.rand(3, 13) < 0.3)
+    torch.testing.assert_close(model(tokens, at=at, packing=packing), model(tokens, packing=packing)[at])
+    with pytest.raises(ValueError, match="a sequence of 18 exceeds max_length=17"):
+        model(torch.full((1, 18), 5), packing=pack_documents(torch.rand(1, 18) < 0.5))

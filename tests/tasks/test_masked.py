@@ -29,7 +29,7 @@ class Knowing(Encoder):
 
     def __init__(self, job, split, *, right):
         super().__init__(EncoderConfig(**SIZES), *job.sizes())
-        self.answers, self.right = iter(list(job._examples(split))), right
+        self.answers, self.right = iter(list(job.examples(split))), right
 
     def forward(self, tokens, segments, mask, at):
         seen, where, real, apart, asked, answers = next(self.answers)
@@ -52,7 +52,7 @@ def test_what_counting_alone_gets(job):
     """From plain loops over the examples and the text."""
     asked = [
         answer
-        for tensors in job._examples("valid")
+        for tensors in job.examples("valid")
         for at, right in zip(tensors[4].tolist(), tensors[5].tolist(), strict=True)
         for hidden, answer in zip(at, right, strict=True)
         if hidden
@@ -107,9 +107,17 @@ def test_a_run_is_restored_without_its_text(job):
     assert other.with_data().evaluate(model(job), "test") == job.evaluate(model(job), "test")
 
 
+def test_another_text_to_test_on(job, tmp_path):
+    """Only "value" is ever hidden, or its neighbours: the best constant guess gets about a half."""
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("value value .\n\n" * 40)
+    found = job.with_test(str(tmp_path)).evaluate(model(job), "test")
+    assert found["unigram_accuracy"] == pytest.approx(2 / 3, abs=0.1)
+
+
 def test_whole_words(job):
     hidden = tasks.jobs["masked"].load({**job.options, "whole_words": True})
-    tokens = next(hidden._examples("valid"))
+    tokens = next(hidden.examples("valid"))
     pieces = [hidden.tokeniser.token(number).startswith("##") for number in range(600)]
     goes_on = torch.tensor(pieces)[tokens[5]][:, 1:]
     assert goes_on.sum() > 50
