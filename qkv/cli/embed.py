@@ -16,7 +16,7 @@ TOGETHER = 1024
 
 
 def embed(
-    run: Annotated[Path, typer.Argument(help="A run folder of task masked.")],
+    run: Annotated[Path, typer.Argument(help="A run folder of task masked, or of a Hugging Face BERT.")],
     texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Lines of stdin without.")] = None,
     similarities: Annotated[
         bool, typer.Option("--similarities", help="Instead of vectors the cosine of every two texts.")

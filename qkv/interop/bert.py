@@ -14,6 +14,7 @@ from qkv.interop.files import (
     kind_in,
     read_config,
     read_weights,
+    refuse_odd,
     require_names,
     require_tokeniser,
     with_kind,
@@ -86,9 +87,9 @@ def save_bert(model: Encoder, folder: str | Path) -> None:
     config = model.config
     record = _their_config(model)
     ours = {name: x.detach() for name, x in model.state_dict().items() if name != "predict.weight"}
-    odd = sorted(name for name in ours if ".output_norm." in name)
-    if odd:
-        raise ValueError(f"BERT has no place for the norms of attention={config.attention!r}: {', '.join(odd)}")
+    blocks = [name for name in ours if name.startswith("blocks.")]
+    known = [name for name in blocks if name.split(".", 2)[2].rsplit(".", 1)[0] in _BLOCK]
+    refuse_odd(blocks, known, "BERT", config.attention)
     theirs: dict[str, Tensor] = {}
     for name, x in ours.items():
         found = _their_name(name)
@@ -122,6 +123,7 @@ def _our_config(
     for name, (needed, why) in REFUSED.items():
         if record.get(name, needed) != needed:
             raise QkvError(f"{name} is {record[name]!r}, but only {needed!r} can be loaded: {why}", where)
+    kind = kind_in(record, folder, attention)
     try:
         config = EncoderConfig(
             dim=record["hidden_size"],
@@ -129,7 +131,7 @@ def _our_config(
             hidden_dim=record["intermediate_size"],
             layers=record["num_hidden_layers"],
             dropout=record.get("hidden_dropout_prob", 0.1),
-            attention=attention or kind_in(record),
+            attention=kind,
             epsilon=record.get("layer_norm_eps", 1e-12),
             pretraining=pretraining,
             max_length=record["max_position_embeddings"],

@@ -1,6 +1,7 @@
 """The folder of a Hugging Face model: config.json beside safetensors, and nothing that runs code."""
 
 import json
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from qkv.attention import parse
 from qkv.storage import QkvError, open_file, write_atomic
 
 PREFIX = "qkv_"
@@ -25,10 +27,22 @@ def read_config(folder: Path) -> dict[str, Any]:
     return _read_object(folder / "config.json")
 
 
-def kind_in(config: dict[str, Any]) -> str:
-    """The attention kind that a config names: one of ours, or the softmax of every other implementation."""
+def kind_in(config: dict[str, Any], folder: Path, wanted: str | None = None) -> str:
+    """The kind that is wanted, else the one that a config names: ours, or the softmax of all other implementations."""
+    if wanted is not None:
+        parse(wanted)  # a kind with weights of its own is refused: the folder has none for it
+        return wanted
     name = str(config.get("attn_implementation") or "")
-    return name.removeprefix(PREFIX) if name.startswith(PREFIX) else "softmax"
+    if not name.startswith(PREFIX):
+        return "softmax"
+    kind = name.removeprefix(PREFIX)
+    try:
+        parse(kind)
+    except ValueError as error:
+        raise QkvError(
+            f"the config names an attention kind that is not here: {error}", folder / "config.json"
+        ) from None
+    return kind
 
 
 def with_kind(config: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -98,6 +112,13 @@ def require_names(found: dict[str, Tensor], needed: dict[str, tuple[int, ...]], 
     ]
     if said:
         raise QkvError(f"the weights do not fit the configuration: {'; '.join(said)}", where)
+
+
+def refuse_odd(names: Iterable[str], known: Collection[str], layout: str, kind: str) -> None:
+    """Raise for tensors of ours that the layout has no place for: some kinds have weights or norms of their own."""
+    odd = sorted(name for name in names if name not in known)
+    if odd:
+        raise ValueError(f"{layout} has no place for what attention={kind!r} has learned: {', '.join(odd)}")
 
 
 def require_tokeniser(folder: Path, tokens: int) -> None:

@@ -20,6 +20,7 @@ from qkv.interop.files import (
     kind_in,
     read_config,
     read_weights,
+    refuse_odd,
     require_names,
     require_tokeniser,
     with_kind,
@@ -59,7 +60,7 @@ def load_gpt2(folder: str | Path, attention: str | None = None) -> Decoder:
     model = Decoder(config, tokens)
     fresh = model.load_state_dict(_to_ours(found, config), strict=False).missing_keys
     # a kind that sums has a norm on its heads, which GPT-2 knows nothing of: it begins as it is
-    assert all(".output_norm." in name or (config.tied and name == "predict.weight") for name in fresh), fresh
+    assert all(".output_norm." in name for name in fresh), fresh
     return model.eval()
 
 
@@ -86,6 +87,7 @@ def _our_config(record: dict[str, Any], attention: str | None, folder: Path) -> 
     activation = record.get("activation_function", "gelu_new")
     if activation not in ACTIVATIONS:
         raise QkvError(f"activation_function is {activation!r}, but there are: {', '.join(ACTIVATIONS)}", where)
+    kind = kind_in(record, folder, attention)
     try:
         dim = record["n_embd"]
         config = DecoderConfig(
@@ -94,7 +96,7 @@ def _our_config(record: dict[str, Any], attention: str | None, folder: Path) -> 
             hidden_dim=record.get("n_inner") or 4 * dim,
             layers=record["n_layer"],
             dropout=record.get("resid_pdrop", 0.1),
-            attention=attention or kind_in(record),
+            attention=kind,
             positions="learned",
             tied=record.get("tie_word_embeddings", True),
             activation=ACTIVATIONS[activation],
@@ -185,9 +187,9 @@ def _to_ours(theirs: dict[str, Tensor], config: DecoderConfig) -> dict[str, Tens
 
 def _to_theirs(model: Decoder) -> dict[str, Tensor]:
     config, ours = model.config, {name: x.detach() for name, x in model.state_dict().items()}
-    odd = sorted(name for name in ours if "output_norm" in name)
-    if odd:
-        raise ValueError(f"GPT-2 has no place for the norms of attention={config.attention!r}: {', '.join(odd)}")
+    parts = (*_BLOCK, *(f"attention.{name}" for name in _HEADS))
+    known = {f"blocks.{n}.{name}.{part}" for n in range(config.layers) for name in parts for part in ("weight", "bias")}
+    refuse_odd((name for name in ours if name.startswith("blocks.")), known, "GPT-2", config.attention)
     size = config.dim**0.5
     last = size if config.tied else 1.0
     theirs = {
@@ -200,6 +202,6 @@ def _to_theirs(model: Decoder) -> dict[str, Tensor]:
         for part in ("weight", "bias"):
             for name, their_name in _BLOCK.items():
                 theirs[f"h.{layer}.{their_name}.{part}"] = ours[f"blocks.{layer}.{name}.{part}"].t()
-            parts = [ours[f"blocks.{layer}.attention.{name}.{part}"] for name in _HEADS]
-            theirs[f"h.{layer}.attn.c_attn.{part}"] = torch.cat(parts).t()
+            heads = [ours[f"blocks.{layer}.attention.{name}.{part}"] for name in _HEADS]
+            theirs[f"h.{layer}.attn.c_attn.{part}"] = torch.cat(heads).t()
     return theirs

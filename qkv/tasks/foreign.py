@@ -1,9 +1,11 @@
-"""A folder of somebody else's model where a run folder is expected: Hugging Face's layout of BERT.
+"""A folder of somebody else's model where a run folder is expected: Hugging Face's layouts of BERT and GPT-2.
 
-`qkv embed FOLDER`, `qkv decode FOLDER` and the library read it as it stands; nothing is converted or written.
+`qkv decode FOLDER`, `qkv embed FOLDER`, `qkv look FOLDER` and the library read it as it stands, with the tokenizer.json
+beside it; nothing is converted or written.
 """
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,11 +14,14 @@ from typing import Any
 from torch import nn
 
 from qkv.data import Tokeniser
-from qkv.interop import load_bert
+from qkv.interop import load_bert, load_gpt2
 from qkv.storage import QkvError
 from qkv.tasks.base import Job, jobs
 
-LOADERS = {"bert": ("masked", "encoder", load_bert)}
+LOADERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
+    "bert": ("masked", "encoder", load_bert),
+    "gpt2": ("text", "decoder", load_gpt2),
+}
 """model_type of config.json -> the task that it answers, the family that holds it, and how it is read."""
 
 
@@ -37,5 +42,6 @@ def restore_foreign(folder: Path, kind: str) -> tuple[tuple[str, str, dict[str, 
     task, family, load = LOADERS[kind]
     model = load(folder)
     tokeniser = Tokeniser.load(folder / "tokenizer.json")
-    job = jobs[task].restore({}, tokeniser.to_record())
+    options = {"digest": tokeniser.digest} if task == "text" else {}  # there, a run proves that it has its tokeniser
+    job = jobs[task].restore(options, tokeniser.to_record())
     return (task, family, asdict(model.config)), job, model

@@ -107,8 +107,12 @@ def test_another_kind_goes_to_transformers_and_comes_back(folder, tmp_path):
 
 
 def test_what_the_layout_has_no_place_for(folder, tmp_path):
-    with pytest.raises(ValueError, match=r"no place for the norms of attention='linear': blocks.0.attention"):
+    with pytest.raises(
+        ValueError, match=r"no place for what attention='linear' has learned: blocks.0.attention.output_norm"
+    ):
         save_bert(load_bert(folder, attention="linear"), tmp_path / "linear")
+    with pytest.raises(ValueError, match="what attention='additive' has learned: blocks.0.attention.attention"):
+        save_bert(Encoder(EncoderConfig(attention="additive"), 113), tmp_path / "additive")
     for changes, said in (
         ({"positions": "rope"}, "BERT has positions='learned', but this Encoder has 'rope'"),
         ({"norm": "before"}, "BERT has norm='after', but this Encoder has 'before'"),
@@ -128,13 +132,16 @@ def test_what_the_layout_has_no_place_for(folder, tmp_path):
         ({"hidden_size": None}, "does not describe a BERT"),
         ({"num_hidden_layers": 2}, r"extra: encoder.layer.2.attention.output.LayerNorm.bias, "),
         ({"vocab_size": 127}, r"embeddings.word_embeddings.weight has shape \(113, 24\), not \(127, 24\)"),
-        ({"attn_implementation": "qkv_hedgehog"}, "unknown attention kind 'hedgehog'"),
+        (
+            {"attn_implementation": "qkv_hedgehog"},
+            "names an attention kind that is not here: unknown attention kind 'hedgehog'",
+        ),
     ],
 )
 def test_configurations_that_cannot_be_loaded(changes, said, folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **changes}))
-    with pytest.raises((QkvError, ValueError), match=said):
+    with pytest.raises(QkvError, match=said):
         load_bert(folder)
 
 
@@ -154,6 +161,13 @@ def test_names_of_old_files(folder):
     weights["bert.embeddings.position_ids"] = torch.arange(37)[None]
     save_file(weights, folder / "model.safetensors")
     assert differences(load_bert(folder), random_bert()) <= 1e-5
+
+
+def test_kinds_that_cannot_be_put_in(folder):
+    with pytest.raises(ValueError, match="unknown attention kind 'tailor'; did you mean 'taylor'"):
+        load_bert(folder, attention="tailor")
+    with pytest.raises(ValueError, match="kind='additive' has weights of its own"):
+        load_bert(folder, attention="additive")
 
 
 def test_a_pickle_is_refused(folder):
@@ -176,6 +190,8 @@ def test_minilm_is_that_of_transformers(tmp_path):
     found = equality(ours, theirs, given)
     assert found["largest_difference"] <= 1e-5
     assert found["smallest_cosine"] >= 0.999999
+    other = load_bert(minilm(), attention="taylor")
+    assert equality(other, theirs, batches(rows[:3]))["largest_difference"] > 0.01
     save_bert(ours, tmp_path)
     again, info = transformers.BertModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"] | info["unexpected_keys"]

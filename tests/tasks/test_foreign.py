@@ -1,16 +1,18 @@
-"""A Hugging Face BERT where a run folder is expected."""
+"""A Hugging Face BERT or GPT-2 where a run folder is expected."""
 
 import json
 
 import pytest
 import torch
+import transformers
 
 from qkv.data import Tokeniser
-from qkv.interop import save_bert
-from qkv.models import Encoder, EncoderConfig, mean_of_tokens
+from qkv.interop import save_bert, save_gpt2
+from qkv.models import Decoder, DecoderConfig, Encoder, EncoderConfig, mean_of_tokens
 from qkv.storage import QkvError
 from qkv.tasks import Reader, restore
 from qkv.tasks.resolve import read_config
+from qkv.tasks.writing import chooser, read_prompt, write
 from qkv.train import Run
 
 TEXTS = ["the cat sat on the mat", "a dog ran over the hill", "seven cats and one dog"]
@@ -46,6 +48,33 @@ def test_it_embeds_and_fills_in(folder, tokeniser):
     assert len(reader.fill(["the [MASK] sat"], best=7)[0][0]) == 7
 
 
+def test_a_gpt2_writes_what_transformers_writes(tmp_path):
+    tokeniser = Tokeniser.train(TEXTS, "bytes", 270)
+    torch.manual_seed(0)
+    config = DecoderConfig(dim=24, heads=3, hidden_dim=29, layers=2, positions="learned", max_length=64)
+    model = Decoder(config, len(tokeniser))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    save_gpt2(model, tmp_path)
+    tokeniser.save(tmp_path / "tokenizer.json")
+    found, job, ours = restore(tmp_path)
+    assert (found.task, found.family) == ("text", "decoder")
+    prompt = read_prompt(job, ours, "the cat", 41)
+    *_, written = write(job, ours, prompt, chooser("greedy"))
+    given = torch.tensor([prompt.ids])
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path).generate(
+        given,
+        attention_mask=torch.ones_like(given),
+        max_new_tokens=41,
+        do_sample=False,
+        eos_token_id=prompt.limits.end,
+        pad_token_id=tokeniser.pad,
+        suppress_tokens=list(prompt.limits.forbidden),
+    )
+    assert written.tokens >= 5
+    assert written.text == tokeniser.decode(theirs[0, len(prompt.ids) :].tolist())
+
+
 def test_it_has_no_run_to_go_on_with(folder):
     with pytest.raises(QkvError, match="this is a Hugging Face model, which can answer but has no run"):
         read_config(Run(folder))
@@ -54,7 +83,7 @@ def test_it_has_no_run_to_go_on_with(folder):
 def test_another_type(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
-    with pytest.raises(QkvError, match=r"of type 'llama' cannot be read here \(there are: bert\)"):
+    with pytest.raises(QkvError, match=r"of type 'llama' cannot be read here \(there are: bert, gpt2\)"):
         restore(folder)
 
 

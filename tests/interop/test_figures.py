@@ -1,0 +1,21 @@
+"""What docs/huggingface.md says is what was measured."""
+
+import json
+from pathlib import Path
+
+from benchmarks.minilm import RESULTS, table
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "huggingface.md"
+RECORD = json.loads(RESULTS.read_text())
+
+
+def test_the_table_of_kinds():
+    assert table(RECORD["swapped"]["rows"]) in PAGE.read_text()
+
+
+def test_hidden_states_are_equal():
+    found = RECORD["equality"]
+    assert found["sentences"] == 200
+    assert found["largest_difference"] <= 1e-5
+    assert found["smallest_cosine"] >= 0.999999
+    assert f"difference of {found['largest_difference']}." in PAGE.read_text()
