@@ -21,13 +21,15 @@ PUBLIC = {
     "causal_pairs convolution count_multiplications crossing evaluate interpolate learned linear measure of recurrent "
     "verify write write_latex",
     "qkv.data": "Analogy Archive BadLine Buckets Documents Labelled Neighbour NoisySine Pair Pairs Points Recall "
-    "Shuffled Tokeniser Vectors Vocabulary Windows WordCounts WordPair WordWindows analogies cmudict "
-    "in_standard_test member_of mnist pad paragraphs_of part_of read_idx read_npz read_pairs read_pictures "
-    "read_points read_text read_vectors sentences shard split_words write_vectors ws353 xor",
-    "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees greedy sample",
-    "qkv.metrics": "BiasVariance Draw ErrorRates PrecisionRecall Separation accuracy average_precision bias_variance "
-    "closest confusion_matrix cosine damerau_levenshtein edit_distance error_rates jaccard precision_recall "
-    "ranked_hits separating_line spearman",
+    "Shuffled TokenFile TokenRows Tokeniser Vectors Vocabulary Windows WordCounts WordPair WordWindows "
+    "analogies cmudict in_standard_test member_of mnist pad paragraphs_of part_of read_idx read_npz "
+    "read_pairs read_pictures read_points read_text read_vectors sentences shard split_words write_vectors "
+    "ws353 xor",
+    "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees drawing greedy likeliest "
+    "sample stream",
+    "qkv.metrics": "BiasVariance Draw ErrorRates Perplexity PrecisionRecall Separation accuracy average_precision "
+    "bias_variance closest confusion_matrix cosine count_words damerau_levenshtein edit_distance "
+    "error_rates jaccard precision_recall ranked_hits separating_line spearman",
     "qkv.explain": "Alignment BothSearches Branch Call Copying Implied LayerGradient Look OrderError Site Summary "
     "TokenSteps alignment compare_kinds copying gradient_by_depth gradient_norms jacobian_norms next_tokens observe "
     "score_whole search_tree sites summarise token_steps watch",
@@ -41,8 +43,8 @@ PUBLIC = {
     "qkv.pronunciation": "Answer BadLine Dictionary Figures Network Pronouncer Pronunciation Source cmu_dictionary "
     "from_ipa measure pack pronounce read_dictionary strip_stress to_ipa write_lexicon",
     "qkv.tasks": "Agreement ClassJob Completed Config Digits Job Pairs Preset Pronounce RecallJob Search StringJob "
-    "Strings Words Xor agreement answer build completed configure jobs preset read_config register restore "
-    "write",
+    "Strings TextJob Words Xor agreement answer build completed configure jobs preset read_config register "
+    "restore write",
     "qkv.web": "View look",
 }
 

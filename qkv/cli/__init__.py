@@ -18,6 +18,7 @@ from qkv.cli.list import list_registered
 from qkv.cli.look import look
 from qkv.cli.problems import problems
 from qkv.cli.serve import serve
+from qkv.cli.tokenise import tokenise
 from qkv.cli.train import train
 from qkv.cli.words import words
 from qkv.storage import QkvError
@@ -41,6 +42,7 @@ app.command("look")(look)
 app.command("serve")(serve)
 app.add_typer(words, name="words")
 app.add_typer(bench, name="bench")
+app.add_typer(tokenise, name="tokenise")
 
 
 def main() -> None:

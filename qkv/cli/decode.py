@@ -27,13 +27,14 @@ def decode(
     inputs: Annotated[
         list[str] | None, typer.Argument(metavar="[INPUT]...", help="Texts; lines of stdin without.")
     ] = None,
-    search: Annotated[str, typer.Option(help="greedy, beam or sample.")] = "beam",
+    search: Annotated[str | None, typer.Option(help="greedy, beam or sample; sample for texts, else beam.")] = None,
     beams: Annotated[int, typer.Option(help="Width of the beam.")] = 4,
     best: Annotated[int, typer.Option(help="Answers an input, with their probabilities.")] = 1,
     temperature: Annotated[float, typer.Option(help="Of sampling: below 1 bolder, above 1 wilder.")] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest that make up this share.")] = None,
     seed: Annotated[int, typer.Option(help="Of sampling.")] = 0,
+    tokens: Annotated[int | None, typer.Option(help="texts: how many to write at most; 100 without.")] = None,
     dictionary: pronounce.Dictionary = None,
     model: pronounce.Model = None,
     model_only: pronounce.ModelOnly = False,
@@ -44,11 +45,12 @@ def decode(
 ) -> None:
     """Answer each input: `qkv decode runs/mine kubernetes`, `qkv decode runs/xor 0,1`, or a line of stdin each.
 
+    A language model goes on with a text: `qkv decode runs/text "The statement" --tokens 200 --top-k 40`.
     `qkv decode pronounce kubernetes` asks dictionaries first, then the model, and says which.
     """
     from qkv.registry import unknown
 
-    if search not in ("greedy", "beam", "sample"):
+    if search is not None and search not in ("greedy", "beam", "sample"):
         raise unknown("search", search, ("greedy", "beam", "sample"))
     wishes = pronounce.Wishes(dictionary, model, model_only, alphabet, stress, format_)
     if str(run) == pronounce.NAME:
@@ -58,18 +60,23 @@ def decode(
         return
     wishes.refuse(run)
     options = {"beams": max(beams, best), "best": best, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    records = _answer_all(run, inputs, search, {**options, "seed": seed}, quiet=json)
+    records = _answer_all(run, inputs, search, {**options, "seed": seed, "tokens": tokens}, quiet=json)
     if json:
         print_json(records)
 
 
 def _answer_all(
-    run: Path, inputs: list[str] | None, search: str, options: dict[str, Any], *, quiet: bool
+    run: Path, inputs: list[str] | None, search: str | None, options: dict[str, Any], *, quiet: bool
 ) -> list[dict[str, Any]]:
     """The answers of a run, printed as they come, or `quiet` and returned."""
     from qkv import tasks
+    from qkv.cli.writing import continue_texts
 
     _, job, model = tasks.restore(run)
+    if isinstance(job, tasks.TextJob):
+        return continue_texts(job, model, inputs, search or "sample", options, quiet=quiet)
+    if options["tokens"] is not None:
+        raise ValueError(f"--tokens is for runs of task text, and {run} is none")
     if isinstance(job, tasks.ClassJob):
         texts = inputs or (line.rstrip("\n") for line in sys.stdin)
         return _classify(job, model, texts, options["best"], quiet=quiet)
@@ -77,7 +84,7 @@ def _answer_all(
         raise ValueError(f"{run} is a run of task {job.kind!r}, which has no texts to answer")
     records: list[dict[str, Any]] = []
     for chunk in _chunks(inputs or (line.rstrip("\n") for line in sys.stdin)):
-        for text, found in zip(chunk, _answer(job, model, chunk, search, options), strict=True):
+        for text, found in zip(chunk, _answer(job, model, chunk, search or "beam", options), strict=True):
             record = {"input": text, "answers": [_record(job, hypothesis) for hypothesis in found]}
             records += [record] if quiet else _print(record, options["best"])
     return records

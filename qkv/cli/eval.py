@@ -46,6 +46,8 @@ def evaluate(
             job = job.with_test(found.pairs)
         else:
             job = tasks.jobs[config.task].load(config.data)
+    if isinstance(job, tasks.TextJob):
+        job = job.with_data() if test_file is None else job.with_test(test_file)
     if isinstance(job, tasks.ClassJob):
         job = job.with_data() if test_file is None else job.with_test(job.read_test(test_file))
     if isinstance(job, tasks.Words):

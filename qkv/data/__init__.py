@@ -26,6 +26,8 @@ from .standard_test import in_standard_test as in_standard_test
 from .text import Documents as Documents
 from .text import read_text as read_text
 from .text import sentences as sentences
+from .token_file import TokenFile as TokenFile
+from .token_rows import TokenRows as TokenRows
 from .tokeniser import Tokeniser as Tokeniser
 from .vectors import Neighbour as Neighbour
 from .vectors import Vectors as Vectors

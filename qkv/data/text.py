@@ -2,16 +2,18 @@
 
 python       Python's own documentation (`pydoc_data.topics`): 465 kB of English that is already here
 wikitext     WikiText-2 raw, 2 million words of Wikipedia, by the package index (CC BY-SA 3.0)
-FOLDER       every .txt file below it
+FOLDER       every .txt file below it; if it has folders train, valid and test, these are the parts
 FILE.txt     one file
 
-WikiText has its own held-out parts. Elsewhere every 20th document is kept for "valid" and every 20th for "test", none
-beyond the first 1,280 documents, so that a file of any size can be judged after reading its beginning. A file that is
-long is cut at its blank lines into documents of about a hundredth of the whole, 300 to 65,536 characters.
+WikiText and such folders have their own held-out parts. Elsewhere every 20th document is kept for "valid" and every
+20th for "test", at most about half a million characters each, so that a file of any size can be judged after reading
+its beginning. A file that is long is cut at its blank lines into documents of about a hundredth of the whole, 300 to
+65,536 characters.
 """
 
 import gzip
 import re
+import sys
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Sequence
 from io import IncrementalNewlineDecoder
@@ -29,8 +31,8 @@ WIKITEXT = Archive(
 PARTS = ("train", "valid", "test")
 SPLIT = 20
 """Of so many documents one is held out to choose on, and one to test with."""
-HELD = 64
-"""Documents of each held-out part, at most."""
+FEWEST, HELD = 8, 2**19
+"""Each held-out part has at most so many documents, or as many as make up so many characters."""
 SHORTEST, LONGEST = 300, 65_536
 """Characters of the pieces that a long file is cut into."""
 BLOCK = 2**18
@@ -59,6 +61,8 @@ def read_text(source: str = "python") -> dict[str, Documents]:
     if source == "python":
         whole: Whole = _topics
         size = sum(map(len, _topics()))
+    elif all((Path(source) / part).is_dir() for part in PARTS):
+        return {part: read_documents(str(Path(source) / part)) for part in PARTS}
     else:
         files = text_files(source)
         whole, size = _file_reader(files), sum(path.stat().st_size for path in files)
@@ -71,6 +75,20 @@ def read_text(source: str = "python") -> dict[str, Documents]:
                 source,
             )
     return parts
+
+
+def read_documents(source: str) -> Documents:
+    """All of a folder or file, nothing held out; a file is cut only where it is longer than any document may be."""
+    files = text_files(source)
+    return Documents(lambda: (piece for path in files for piece in _cut(_blocks(path), LONGEST)))
+
+
+def identify(source: str) -> list[str]:
+    """What a corpus is known by: its name, and for files their places, sizes and times."""
+    if source in ("python", "wikitext"):
+        return [source, WIKITEXT.sha256 if source == "wikitext" else sys.version]
+    stats = [(str(path.absolute()), path.stat()) for path in text_files(source)]
+    return [f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats]
 
 
 def text_files(source: str) -> list[Path]:
@@ -131,22 +149,22 @@ def _file_reader(files: Sequence[Path]) -> Whole:
 
 
 def _part_reader(whole: Whole, length: int, part: str) -> Callable[[], Iterator[str]]:
+    last = SPLIT * max(FEWEST, HELD // length)
+
     def read() -> Iterator[str]:
         number = 0
         for text in whole():
             for piece in _cut(iter((text,)) if isinstance(text, str) else text, length):
-                if _part_of(number) == part:
+                if (_part_of(number) if number < last else "train") == part:
                     yield piece
                 number += 1
-                if part != "train" and number >= SPLIT * HELD:
+                if part != "train" and number >= last:
                     return
 
     return read
 
 
 def _part_of(number: int) -> str:
-    if number >= SPLIT * HELD:
-        return "train"
     return {SPLIT // 2 - 1: "valid", SPLIT - 1: "test"}.get(number % SPLIT, "train")
 
 

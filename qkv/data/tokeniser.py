@@ -12,8 +12,9 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from qkv.registry import unknown
 from qkv.storage import QkvError, open_file, write_atomic
@@ -37,6 +38,9 @@ _NAMES = {
 
 class Tokeniser:
     """A trained or loaded tokeniser: `encode` adds no special tokens, `decode` leaves out pad, start and end."""
+
+    KINDS: ClassVar[tuple[str, ...]] = ("bytes", "wordpiece", "characters")
+    """Those that can be trained."""
 
     def __init__(self, tokenizer: "Tokenizer"):
         tokenizer.no_truncation()
@@ -106,6 +110,10 @@ class Tokeniser:
                 written.append(int(number))
         return str(self._tokenizer.decode(written, skip_special_tokens=False))
 
+    def reader(self, before: Iterable[int] = ()) -> "Reader":
+        """What turns ids into text one at a time; `before` are those that the first one follows."""
+        return Reader(self, self._tokenizer, before)
+
     def token(self, number: int) -> str:
         """How one token is written in the vocabulary: a piece of a word, not always a text by itself."""
         found = self._tokenizer.id_to_token(number)
@@ -124,14 +132,19 @@ class Tokeniser:
         added = self._tokenizer.get_added_tokens_decoder()
         return {token.content: number for number, token in sorted(added.items()) if token.special}
 
+    @cached_property
+    def digest(self) -> str:
+        """The sha256 of all that it is."""
+        return sha256(self._tokenizer.to_str().encode()).hexdigest()
+
     def __len__(self) -> int:
         return int(self._tokenizer.get_vocab_size())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tokeniser) and self._tokenizer.to_str() == other._tokenizer.to_str()
+        return isinstance(other, Tokeniser) and self.digest == other.digest
 
     def __hash__(self) -> int:
-        return hash(self._tokenizer.to_str())
+        return hash(self.digest)
 
     def to_record(self) -> dict[str, Any]:
         """Plain data for a JSON file: what a tokenizer.json holds."""
@@ -161,6 +174,29 @@ class Tokeniser:
     def _first(self, names: Iterable[str]) -> int | None:
         ids = (self._tokenizer.token_to_id(name) for name in names)
         return next((number for number in ids if number is not None), None)
+
+
+class Reader:
+    """Text from ids one at a time: a character that is split over several tokens comes when it is whole."""
+
+    def __init__(self, tokeniser: Tokeniser, tokenizer: "Tokenizer", before: Iterable[int]):
+        from tokenizers.decoders import DecodeStream  # noqa: PLC0415 - see `_library`
+
+        self._tokeniser, self._tokenizer = tokeniser, tokenizer
+        self._stream = DecodeStream(ids=[number for number in before if number not in tokeniser.silent])
+        self._waiting: list[int] = []
+
+    def read(self, number: int) -> str:
+        """The text that this id completes, if any."""
+        if number in self._tokeniser.silent:
+            return ""
+        text = self._stream.step(self._tokenizer, number)
+        self._waiting = [*self._waiting, number] if text is None else []
+        return text or ""
+
+    def finish(self) -> str:
+        """What is left of a character that was never completed."""
+        return self._tokeniser.decode(self._waiting) if self._waiting else ""
 
 
 def _listed(*roles: str) -> str:

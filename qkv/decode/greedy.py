@@ -3,6 +3,8 @@
 It never looks back: a good first token can lead where every ending is poor, which `beam` repairs.
 """
 
+from torch import Tensor
+
 from qkv.decode.follow import follow
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.limits import Limits
@@ -16,4 +18,9 @@ def greedy(model: Decodable[S], inputs: Inputs, mask: Mask | None, limits: Limit
 
     Equals `beam` with one beam exactly, to the last bit.
     """
-    return follow(model, inputs, mask, limits, lambda values, sources, position: best_tokens(values, 1)[1][:, 0])
+    return follow(model, inputs, mask, limits, likeliest)
+
+
+def likeliest(log_probabilities: Tensor, _sources: list[int], _position: int) -> Tensor:
+    """The most probable token of each row."""
+    return best_tokens(log_probabilities, 1)[1][:, 0]

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from qkv.decode.follow import follow
+from qkv.decode.follow import Choose, follow
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.limits import Limits
 from qkv.decode.protocol import Decodable, Inputs, Logits, S
@@ -36,6 +36,12 @@ def sample(
 
     Its log_probability is that of the model, whatever the temperature, so hypotheses can be compared.
     """
+    choose = drawing(seed=seed, temperature=temperature, top_k=top_k, top_p=top_p)
+    return follow(model, inputs, mask, limits, choose)
+
+
+def drawing(*, seed: int, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Choose:
+    """What draws a token for each row."""
     _check(temperature, top_k, top_p)
 
     def draw(log_probabilities: Tensor, sources: list[int], position: int) -> Tensor:
@@ -45,7 +51,7 @@ def sample(
         aim = uniforms(derive(seed, "sample", position), rows)[:, None] * reached[:, -1:]
         return torch.searchsorted(reached, aim, right=True)[:, 0]
 
-    return follow(model, inputs, mask, limits, draw)
+    return draw
 
 
 def _shares(log_probabilities: Logits, temperature: float, top_k: int | None, top_p: float | None) -> Tensor:

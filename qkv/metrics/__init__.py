@@ -9,6 +9,8 @@ from .error_rate import ErrorRates as ErrorRates
 from .error_rate import closest as closest
 from .error_rate import edit_distance as edit_distance
 from .error_rate import error_rates as error_rates
+from .perplexity import Perplexity as Perplexity
+from .perplexity import count_words as count_words
 from .rank_correlation import spearman as spearman
 from .ranking import PrecisionRecall as PrecisionRecall
 from .ranking import average_precision as average_precision

@@ -20,6 +20,7 @@ from .resolve import write as write
 from .strings import Search as Search
 from .strings import Strings as Strings
 from .strings import answer as answer
+from .text import TextJob as TextJob
 from .word_figures import Agreement as Agreement
 from .word_figures import Completed as Completed
 from .word_figures import agreement as agreement

@@ -54,7 +54,7 @@ def find(spec: str, inputs: Sequence[str] = ()) -> Subject:
 
 def _from_preset(task: str, chosen: str | None, given: tuple[Input, ...]) -> Subject:
     config = configure(task, preset(task, chosen), {})
-    model = build(config, jobs[task].load({}))
+    model = build(config, jobs[task].load(config.data))
     return Subject(f"{task}:{chosen or next(iter(jobs[task].presets))}", model, given or _usual_inputs(model))
 
 

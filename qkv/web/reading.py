@@ -8,7 +8,7 @@ from torch import nn
 
 from qkv.data import Recall, Vocabulary, pad
 from qkv.decode import greedy
-from qkv.tasks import Job, RecallJob, StringJob
+from qkv.tasks import Job, RecallJob, StringJob, TextJob
 from qkv.tasks.strings import limits_of
 
 
@@ -28,6 +28,8 @@ def example(job: Job) -> str:
         options = job.settings
         source = Recall(options.vocabulary, options.length, options.pairs)
         return " ".join(map(str, source.examples(options.seed, "test", 0, 1)[0][0].tolist()))
+    if isinstance(job, TextJob):
+        return "The statement"
     assert isinstance(job, StringJob)
     known = job.strings.sources.tokens
     if job.kind == "pronounce":
@@ -37,7 +39,10 @@ def example(job: Job) -> str:
 
 def read_source(job: Job, model: nn.Module, text: str) -> Sequence:
     """The text cut into tokens of this model; an empty or too long one is refused in words."""
-    read = _ids(text, job) if isinstance(job, RecallJob) else _characters_or_words(text, job)
+    if isinstance(job, TextJob):
+        read = _pieces(text, job)
+    else:
+        read = _ids(text, job) if isinstance(job, RecallJob) else _characters_or_words(text, job)
     if not read.ids:
         raise ValueError("the text is empty; write something for the model to read")
     longest = model.config.max_length  # type: ignore[union-attr]
@@ -67,6 +72,13 @@ def answer_greedily(job: StringJob, model: Any, source: Sequence) -> Sequence:
 def names(vocabulary: Vocabulary, ids: tuple[int, ...] | list[int]) -> list[str]:
     """Each id as people see it, the special ones too."""
     return [vocabulary.SPECIAL[number] if number < 4 else vocabulary.tokens[number - 4] for number in ids]
+
+
+def _pieces(text: str, job: TextJob) -> Sequence:
+    """After the token that every text starts with."""
+    one = job.tokeniser
+    ids = [one.start, *one.encode(text)] if text else []
+    return Sequence([one.token(number) for number in ids], ids, [])
 
 
 def _ids(text: str, job: RecallJob) -> Sequence:

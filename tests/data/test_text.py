@@ -5,6 +5,7 @@ import pytest
 
 from qkv.data import read_text, sentences
 from qkv.data import text as text_module
+from qkv.data.text import identify
 from qkv.storage import QkvError
 
 
@@ -37,6 +38,24 @@ def test_a_folder_in_the_order_of_its_names(tmp_path):
     assert parts["train"] == [f"file {n}" for n in range(40) if n % 20 not in (9, 19)]
 
 
+def test_a_folder_of_parts(tmp_path):
+    for part, texts in {"train": ["a", "b"], "valid": ["c"], "test": ["d" * 70_000]}.items():
+        (tmp_path / part).mkdir()
+        for number, text in enumerate(texts):
+            (tmp_path / part / f"{number}.txt").write_text(text)
+    parts = {name: list(documents) for name, documents in read_text(str(tmp_path)).items()}
+    assert parts == {"train": ["a", "b"], "valid": ["c"], "test": ["d" * 65_536, "d" * 4_464]}
+
+
+def test_a_corpus_is_known_by_its_files(tmp_path):
+    (tmp_path / "a.txt").write_text("one")
+    before = identify(str(tmp_path))
+    assert identify(str(tmp_path)) == before
+    (tmp_path / "a.txt").write_text("other")
+    assert identify(str(tmp_path)) != before
+    assert len({str(identify(name)) for name in ("python", "wikitext", str(tmp_path))}) == 3
+
+
 def test_a_long_file_is_cut_at_blank_lines(tmp_path, monkeypatch):
     written = paragraphs(400)
     path = tmp_path / "long.txt"
@@ -60,7 +79,8 @@ def test_where_there_are_no_blank_lines(tmp_path):
 
 
 def test_nothing_beyond_the_first_documents_is_held_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_module, "HELD", 2)
+    monkeypatch.setattr(text_module, "FEWEST", 2)
+    monkeypatch.setattr(text_module, "HELD", 600)
     for number in range(100):
         (tmp_path / f"{number:03}.txt").write_text(f"{number}")
     parts = {name: list(documents) for name, documents in read_text(str(tmp_path)).items()}
