@@ -46,12 +46,10 @@ def evaluate(
             job = job.with_test(found.pairs)
         else:
             job = tasks.jobs[config.task].load(config.data)
-    if isinstance(job, tasks.TextJob):
+    if isinstance(job, tasks.TextJob | tasks.Words):
         job = job.with_data() if test_file is None else job.with_test(test_file)
     if isinstance(job, tasks.ClassJob):
         job = job.with_data() if test_file is None else job.with_test(job.read_test(test_file))
-    if isinstance(job, tasks.Words):
-        job = job.with_data()
     figures: dict[str, Any] = job.evaluate(model, split, **options)
     confusion = job.confusion(model, split) if isinstance(job, tasks.ClassJob) else None
     if json:
