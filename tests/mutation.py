@@ -163,7 +163,7 @@ MUTANTS = (
     Mutant("data/recall.py", "** (self.power - 1)", "** self.power", ("tests/data/test_recall.py",)),
     Mutant("data/buckets.py", "POOL * self.batch_size", "POOL", ("tests/data/test_buckets.py",)),
     Mutant("data/word_counts.py", "(ratio.sqrt() + ratio)", "ratio.sqrt()", ("tests/data/test_word_counts.py",)),
-    Mutant("data/word_windows.py", "(distance <= reach)", "(distance < reach)", ("tests/data/test_word_windows.py",)),
+    Mutant("data/word_windows.py", "(distance > 0) &", "(distance >= 0) &", ("tests/data/test_word_windows.py",)),
     Mutant("data/vectors.py", "normalize(b - a + c", "normalize(b + c", ("tests/data/test_vectors.py",)),
     Mutant("storage.py", "if size != self.bytes:", "if False:", ("tests/test_storage.py",)),
     Mutant("storage.py", "hexdigest() != self.sha256:", "hexdigest() == None:", ("tests/test_storage.py",)),

@@ -71,8 +71,8 @@ def _with_data(config: "Config", job: "Job", test_file: str | None) -> "Job":
         return job.with_test(read_pairs(test_file, source=job.settings.source, target=job.settings.target).pairs)
     if isinstance(job, tasks.StringJob):
         return tasks.jobs[config.task].load(config.data)
-    if isinstance(job, tasks.TextJob | tasks.MaskedJob):
+    if isinstance(job, tasks.TextJob | tasks.MaskedJob | tasks.Words):
         return job.with_data() if test_file is None else job.with_test(test_file)
     if isinstance(job, tasks.ClassJob):
         return job.with_data() if test_file is None else job.with_test(job.read_test(test_file))
-    return job.with_data() if isinstance(job, tasks.Words) else job
+    return job

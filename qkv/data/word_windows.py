@@ -61,23 +61,23 @@ class WordWindows:
         """Blocks in the text; the last may be short."""
         self._kept = counts.kept(threshold)
         self._noise = counts.noise(0.75).cumsum(0)
+        self._near = _table_of_reaches(window)
 
     def draw(self, ids: Sequence[int], seed: int) -> Windows:
         """The windows of block id % blocks in epoch id // blocks, for each of the ids."""
-        numbers = torch.tensor(ids, dtype=torch.int64)[:, None] * BLOCK + torch.arange(BLOCK)
-        rows = torch.arange(len(ids))[:, None].expand_as(numbers)
+        numbers = (torch.tensor(ids, dtype=torch.int64)[:, None] * BLOCK + torch.arange(BLOCK)).flatten()
         places = numbers % (self.blocks * BLOCK)
-        there = places < len(self.words)
-        numbers, rows, places = numbers[there], rows[there], places[there]
-        words = self.words[places].long()
-        keep = uniforms(derive(seed, "subsampling"), numbers) < self._kept[words]
-        if not bool(keep.any()):
-            keep[0] = True  # alone it has no neighbour, and nothing is learnt
-        numbers, words = numbers[keep], words[keep]
-        # the same paragraph in two blocks is not one paragraph: what is between may be missing
-        paragraphs = self.paragraphs[places[keep]].long() + rows[keep] * (int(self.paragraphs[-1]) + 1)
+        if int(places.max()) >= len(self.words):  # the last block is short
+            there = (places < len(self.words)).nonzero()[:, 0]
+            numbers, places = numbers.index_select(0, there), places.index_select(0, there)
+        words = self.words.index_select(0, places)
+        keep = (uniforms(derive(seed, "subsampling"), numbers) < self._kept.index_select(0, words)).nonzero()[:, 0]
+        if not len(keep):
+            keep = torch.zeros(1, dtype=torch.int64)  # alone a word has no neighbour, and nothing is learnt
+        numbers, words, places = (found.index_select(0, keep) for found in (numbers, words, places))
         reach = 1 + (uniforms(derive(seed, "windows"), numbers) * self.window).long()
-        return self._group(words, paragraphs, reach, self._draw_noise(numbers, seed))
+        paragraphs = _count_runs(self.paragraphs.index_select(0, places), numbers // BLOCK)
+        return self._group(words.long(), paragraphs, reach, self._draw_noise(numbers, seed))
 
     def _draw_noise(self, numbers: Tensor, seed: int) -> Tensor:
         """SHARED words for each group, by the numbers of its first words."""
@@ -90,10 +90,22 @@ class WordWindows:
         words = pad(words, (0, missing))
         # those who only fill up have a reach of 0 and see nobody; nobody sees them, for they are in no paragraph
         paragraphs = pad(paragraphs, (0, missing), value=-1)
-        reach = pad(reach, (0, missing)).view(-1, TOGETHER, 1)
+        reach = pad(reach, (0, missing))
         contexts = pad(words, (self.window, self.window)).unfold(0, around, TOGETHER)
         beside = pad(paragraphs, (self.window, self.window), value=-1).unfold(0, around, TOGETHER)
-        distance = (torch.arange(around) - self.window - torch.arange(TOGETHER)[:, None]).abs()
-        near = (distance > 0) & (distance <= reach)
-        seen = near & (paragraphs.view(-1, TOGETHER, 1) == beside[:, None])
+        near = self._near.index_select(0, reach * TOGETHER + torch.arange(len(reach)) % TOGETHER)
+        seen = near.view(-1, TOGETHER, around) & (paragraphs.view(-1, TOGETHER, 1) == beside[:, None])
         return Windows(words.view(-1, TOGETHER), contexts.contiguous(), seen, noise)
+
+
+def _count_runs(paragraphs: Tensor, rows: Tensor) -> Tensor:
+    """The paragraphs as 0, 1, 2, ...; the same one in two blocks is two, for what is between may be missing."""
+    changes = (paragraphs.diff() != 0) | (rows.diff() != 0)
+    return pad(changes.cumsum(0, dtype=torch.int32), (1, 0))
+
+
+def _table_of_reaches(window: int) -> Tensor:
+    """(reach * TOGETHER + place, around): whom a word at this place of its group reaches; looked up, not compared."""
+    around, place = torch.arange(TOGETHER + 2 * window), torch.arange(TOGETHER)[:, None]
+    distance = (around - window - place).abs()
+    return ((distance > 0) & (distance <= torch.arange(window + 1)[:, None, None])).flatten(0, 1)

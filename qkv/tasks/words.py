@@ -1,13 +1,14 @@
 """The task `words`: a vector for every word of a text, by telling its neighbours from noise."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from qkv.data import Shuffled, Vectors, Windows, WordCounts, WordWindows, paragraphs_of, read_text
+from qkv.data import Documents, Shuffled, Vectors, Windows, WordCounts, WordWindows, paragraphs_of, read_text
+from qkv.data.text import read_documents
 from qkv.models import WordVectors
 from qkv.storage import QkvError
 from qkv.tasks.base import Job, Preset, register
@@ -74,13 +75,9 @@ class Words(Job):
         texts = read_text(given.source)
         try:
             counts = WordCounts.build(paragraphs_of(texts["train"]), given.least)
-            parts = {
-                name: WordWindows(paragraphs_of(text), counts, window=given.window, threshold=given.threshold)
-                for name, text in texts.items()
-            }
         except ValueError as error:
             raise QkvError(str(error), given.source) from error
-        return cls(given, counts, parts)
+        return cls(given, counts, {name: _windows(text, counts, given) for name, text in texts.items()})
 
     @classmethod
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Words":
@@ -97,6 +94,11 @@ class Words(Job):
                 self.settings.source,
             )
         return loaded
+
+    def with_test(self, path: str) -> "Words":
+        """The same job with this text as its test part."""
+        windows = _windows(read_documents(path), self.counts, replace(self.settings, source=path))
+        return replace(self, parts={"test": windows})
 
     @property
     def options(self) -> dict[str, Any]:
@@ -146,6 +148,13 @@ class Words(Job):
             lost += float(_own(model).loss(windows))
             count += _own(model).count(windows)
         return lost / max(count, 1)
+
+
+def _windows(text: Documents, counts: WordCounts, given: WordOptions) -> WordWindows:
+    try:
+        return WordWindows(paragraphs_of(text), counts, window=given.window, threshold=given.threshold)
+    except ValueError as error:
+        raise QkvError(str(error), given.source) from error
 
 
 def _own(model: nn.Module) -> WordVectors:

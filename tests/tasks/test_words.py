@@ -140,6 +140,16 @@ def test_a_changed_text_is_refused(job):
         other.with_data()
 
 
+def test_another_text_to_test_with(job, tmp_path):
+    """Of an untrained model every neighbour costs six times log 2, in whatever text."""
+    (tmp_path / "mine.txt").write_text("The class is an object of the type.\n\nxyzzy")
+    other = job.with_test(str(tmp_path / "mine.txt"))
+    assert other.evaluate(tasks.build(config(), job), "test")["loss"] == pytest.approx(6 * 0.6931, abs=1e-3)
+    (tmp_path / "mine.txt").write_text("xyzzy " * 9)
+    with pytest.raises(QkvError, match="the text has no word that is in counts, in .*mine.txt"):
+        job.with_test(str(tmp_path / "mine.txt"))
+
+
 VECTORS = Vectors(("a", "b", "c", "d"), torch.tensor([[1.0, 0], [1, 0.1], [0, 1], [0.1, 1]]))
 
 

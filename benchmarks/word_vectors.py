@@ -1,0 +1,144 @@
+"""Our word vectors beside gensim's, in one run: `python -m benchmarks.word_vectors --gensim runs/gensim/bin/python`.
+
+    python -m venv runs/gensim && runs/gensim/bin/pip install gensim==4.4.0
+
+Both learn WikiText-2 from the same paragraphs with the same settings (100 numbers, window 5, 5 words of noise by
+count^0.75, subsampling 1e-3, words seen 5 times, 5 epochs, rate 0.025 falling in a line), on one thread each, one after
+the other, seed by seed. Judged by our own code on WS-353: centre vectors of both. Speed is words of the text a second,
+counting vocabularies and reading left out, by the processor's time and by the clock: where others use the machine, the
+clock measures the others. Writes benchmarks/results/word_vectors_cpu.json.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.machine import about
+from qkv import tasks
+from qkv.data import Vectors, paragraphs_of, read_text, read_vectors, ws353
+from qkv.tasks import agreement
+from qkv.train import Loop, create
+
+RESULTS = Path(__file__).parent / "results" / "word_vectors_cpu.json"
+EPOCHS = 5
+PEER = """
+import json, sys, time
+import gensim
+from gensim.models import Word2Vec
+text, out, skip_gram, seed, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
+paragraphs = [line.split() for line in open(text, encoding="utf-8")]
+model = Word2Vec(vector_size=100, window=5, min_count=5, negative=5, ns_exponent=0.75, sample=1e-3, sg=skip_gram,
+    hs=0, cbow_mean=1, alpha=0.025, min_alpha=0.0001, epochs=epochs, seed=seed, workers=1)
+model.build_vocab(paragraphs)
+clock, processor = time.perf_counter(), time.process_time()
+model.train(paragraphs, total_examples=len(paragraphs), epochs=epochs)
+clock, processor = time.perf_counter() - clock, time.process_time() - processor
+model.wv.save_word2vec_format(out)
+print(json.dumps({"clock": clock, "processor": processor, "version": gensim.__version__}))
+"""
+
+
+def train_ours(job: tasks.Words, objective: str, seed: int, epochs: int) -> tuple[Vectors, dict[str, Any]]:
+    """By the loop that all tasks share, validation and checkpoint at the end included."""
+    steps = -(-epochs * job.parts["train"].blocks // 10)
+    changes: dict[str, dict[str, Any]] = {
+        "model": {"objective": objective},
+        "train": {"steps": steps, "every": steps, "seed": seed},
+    }
+    config = tasks.configure("words", tasks.preset("words", "wikitext"), changes)
+    model = tasks.build(config, job)
+    with tempfile.TemporaryDirectory() as folder:
+        loop = Loop(job.task(model, config.train), config.train, create(Path(folder) / "run"))
+        clock, processor = time.perf_counter(), time.process_time()
+        loop.train()
+        took = {"clock": time.perf_counter() - clock, "processor": time.process_time() - processor}
+    return job.vectors(model), took
+
+
+def train_theirs(python: Path, text: Path, objective: str, seed: int, epochs: int) -> tuple[Vectors, dict[str, Any]]:
+    """By gensim, in a process of another environment."""
+    out = text.with_name("vectors.txt")
+    arguments = [str(text), str(out), str(int(objective == "skip_gram")), str(seed), str(epochs)]
+    done = subprocess.run(
+        [str(python), "-c", PEER, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+    return read_vectors(out), json.loads(done.stdout)
+
+
+def compare(job: tasks.Words, python: Path, text: Path, objective: str, asked: argparse.Namespace) -> dict[str, Any]:
+    """All seeds of one objective, ours and theirs in turns."""
+    pairs, words = ws353(), asked.epochs * asked.words
+    rows: dict[str, list[dict[str, float]]] = {"qkv": [], "gensim": []}
+    for seed in range(1, asked.seeds + 1):
+        found = {
+            "qkv": train_ours(job, objective, seed, asked.epochs),
+            "gensim": train_theirs(python, text, objective, seed, asked.epochs),
+        }
+        for name, (vectors, took) in found.items():
+            alike = agreement(vectors, pairs)
+            rates = {f"words_per_{which}_second": words / took[which] for which in ("processor", "clock")}
+            rows[name].append({"seed": seed, "spearman": alike.spearman, "pairs": alike.pairs, **rates})
+        print(objective, seed, *(f"{name} {row[-1]}" for name, row in rows.items()), flush=True)
+    return {**rows, "summary": summary(rows)}
+
+
+def summary(rows: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """Means and spreads of the correlation; the median of the ratios of speed, seed by seed."""
+    rho = {name: spread([row["spearman"] for row in found]) for name, found in rows.items()}
+    ratios = {
+        which: statistics.median(
+            ours[f"words_per_{which}_second"] / theirs[f"words_per_{which}_second"]
+            for ours, theirs in zip(rows["qkv"], rows["gensim"], strict=True)
+        )
+        for which in ("processor", "clock")
+    }
+    return {"spearman": rho, "words_a_second_ours_over_theirs": ratios}
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Mean and standard deviation."""
+    return {"mean": statistics.mean(values), "deviation": statistics.stdev(values) if len(values) > 1 else 0.0}
+
+
+def main() -> None:
+    """Both objectives, and the result file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gensim", type=Path, required=True, help="A Python that has gensim 4.4.0.")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--objectives", default="skip_gram,cbow")
+    parser.add_argument("--result", type=Path, default=RESULTS)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    load = os.getloadavg()
+    job = tasks.Words.load({"source": "wikitext"})
+    paragraphs = list(paragraphs_of(read_text("wikitext")["train"]))
+    asked.words = sum(map(len, paragraphs))
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "paragraphs.txt"
+        text.write_text("\n".join(map(" ".join, paragraphs)) + "\n", encoding="utf-8")
+        for objective in asked.objectives.split(","):
+            found[objective] = compare(job, asked.gensim, text, objective, asked)
+    command = f"python -m benchmarks.word_vectors --gensim runs/gensim/bin/python --seeds {asked.seeds}"
+    words = {"words": asked.words, "vocabulary": len(job.counts), "epochs": asked.epochs}
+    peer = {"gensim": "4.4.0", "load_at_start": load[0], "load_at_end": os.getloadavg()[0]}
+    asked.result.write_text(json.dumps({**about(), "command": command, **words, **peer, **found}, indent=1) + "\n")
+    print(json.dumps({name: value["summary"] for name, value in found.items()}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
