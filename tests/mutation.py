@@ -168,6 +168,28 @@ MUTANTS = (
     Mutant("storage.py", "if size != self.bytes:", "if False:", ("tests/test_storage.py",)),
     Mutant("storage.py", "hexdigest() != self.sha256:", "hexdigest() == None:", ("tests/test_storage.py",)),
     Mutant("storage.py", "if digest != sha256:", "if False:", ("tests/test_storage.py",)),
+    # text
+    Mutant("layers/packing.py", "begins[:, :1] = True", "begins[:, :1] |= False", ("tests/layers/test_packing.py",)),
+    Mutant(
+        "data/token_rows.py",
+        "clamp(max=block.end - length - 1)",
+        "clamp(max=block.end - length)",
+        ("tests/data/test_token_file.py",),
+    ),
+    Mutant(
+        "data/tokeniser.py",
+        "self._tokenizer.encode_special_tokens = True",
+        "self._tokenizer.encode_special_tokens = False",
+        ("tests/data/test_tokeniser.py",),
+    ),
+    Mutant(
+        "tasks/windows.py",
+        "[IGNORED] * (done - begin) + ids[done + 1 : end + 1]",
+        "ids[begin + 1 : end + 1]",
+        ("tests/tasks/test_text.py",),
+    ),
+    Mutant("tasks/text.py", "[targets == tokeniser.start]", "[targets == -1]", ("tests/tasks/test_text.py",)),
+    Mutant("metrics/perplexity.py", ' + text.count("\\n")', "", ("tests/metrics/test_perplexity.py",)),
     # decoding
     Mutant("decode/beam.py", "[row + place for place in", "[place for place in", ("tests/decode/test_beam.py",)),
     Mutant(

@@ -52,6 +52,9 @@ class Job(ABC):
     def sizes(self) -> tuple[int, ...]:
         """Vocabulary sizes that a model is built with."""
 
+    def begin(self, model: nn.Module) -> None:  # noqa: B027 - most tasks have nothing to do here
+        """Change the first weights of a model for this task; nothing, unless a task says so."""
+
     @abstractmethod
     def task(self, model: nn.Module, settings: Settings) -> Task:
         """The job as the training loop sees it."""

@@ -73,7 +73,9 @@ def build(config: Config, job: Job) -> nn.Module:
     chosen = family(config.family)
     with torch.random.fork_rng():
         torch.manual_seed(derive(config.train.seed, "initial weights"))
-        return chosen.build(chosen.configure(config.model), *job.sizes())
+        model = chosen.build(chosen.configure(config.model), *job.sizes())
+        job.begin(model)
+        return model
 
 
 def write(run: Run, config: Config, job: Job) -> None:

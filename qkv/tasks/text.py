@@ -15,6 +15,7 @@ from qkv.data.archive import cache_folder
 from qkv.data.text import identify, read_documents
 from qkv.layers import Packing, pack_documents
 from qkv.metrics import Perplexity
+from qkv.models import Decoder
 from qkv.registry import unknown
 from qkv.storage import QkvError
 from qkv.tasks.base import Job, Preset, register
@@ -23,6 +24,8 @@ from qkv.tasks.windows import IGNORED, measure
 from qkv.train import Settings, Task
 from qkv.train.task import Tensors
 
+FIRST = 0.02
+"""Standard deviation of the first vectors of tokens, as GPT-2's."""
 VALIDATED = 2**16
 """Tokens of the held-out part that are judged between updates; `evaluate` takes all."""
 
@@ -128,6 +131,15 @@ class TextJob(Job):
     def sizes(self) -> tuple[int, ...]:
         """Tokens."""
         return (len(self.tokeniser),)
+
+    def begin(self, model: nn.Module) -> None:
+        """Short vectors for tokens where they are read and predicted with the same ones.
+
+        A token enters as sqrt(dim) times its vector, so at first its successor is thought to be itself, with a logit
+        of dim times the deviation: 20 for a width of 384 and vectors of length 1, and many steps are lost on that.
+        """
+        if isinstance(model, Decoder) and model.config.tied:
+            nn.init.normal_(model.embed.weight, std=FIRST)
 
     def task(self, model: nn.Module, settings: Settings) -> Task:
         """Predict each next token of packed rows; documents in a row do not see each other."""

@@ -230,6 +230,19 @@ def test_bad_input(folder, tmp_path):
         chooser("beam")
 
 
+def test_a_fresh_model_is_not_sure_that_each_token_follows_itself(folder):
+    """With vectors of the decoder's own size it is: the loss is then nearly dim^0.5 = 16."""
+    job = load(folder)
+    sizes = {**SIZES, "dim": 256, "hidden_dim": 32}
+    _, model = make(job, model=sizes)
+    assert model.embed.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert job.evaluate(model, "valid")["loss"] < math.log(len(job.tokeniser)) + 2
+    torch.nn.init.normal_(model.embed.weight, std=256**-0.5)
+    assert job.evaluate(model, "valid")["loss"] > 11
+    _, untied = make(job, model={**sizes, "tied": False})
+    assert untied.embed.weight.std().item() == pytest.approx(256**-0.5, rel=0.1)
+
+
 def test_presets_have_the_sizes_they_promise():
     sizes = {}
     for name, vocabulary in (("small", 2000), ("wikitext", 16000)):
