@@ -70,7 +70,7 @@ def test_the_recall_table_is_that_of_the_result_file():
 
 
 def test_recall_follows_the_size_of_the_state():
-    """What the README says of the table: softmax and Taylor of 16 dims can, linear nearly, Taylor of 8 dims far from it."""
+    """What the README says of the table: softmax and Taylor of 16 dims can, linear nearly, Taylor of 8 dims cannot."""
     records = {record["contestant"]: record for record in json.loads(RECALL.read_text())["records"]}
     ranked = [records[name] for name in ("taylor:key_dim=8", "linear", "taylor:key_dim=16", "softmax:key_dim=16")]
     assert [len(record["seeds"]) for record in ranked] == [3] * 4
