@@ -11,7 +11,8 @@ import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -64,8 +65,8 @@ class Progress:
     best_step: int = 0
     skipped: int = 0
     """Updates in a row that were not finite."""
-    seconds: float = 0.0
-    """How long the measured steps took, until `steps` is known."""
+    times: list[float] = field(default_factory=list)
+    """Seconds of each measured step, until `steps` is known."""
 
 
 class _Objective(nn.Module):
@@ -84,9 +85,15 @@ def _require_plain(world: int, settings: Settings) -> None:
     """Refuse what a task with an update of its own would ignore."""
     if world > 1:
         raise QkvError(f"this task updates its model itself, which {world} processes cannot do together; start one")
-    for field in fields(Settings):
-        if field.name in _OPTIMISING and getattr(settings, field.name) != field.default:
-            raise ValueError(f"train.{field.name} means nothing to a task that updates its model itself; leave it out")
+    for one in fields(Settings):
+        if one.name in _OPTIMISING and getattr(settings, one.name) != one.default:
+            raise ValueError(f"train.{one.name} means nothing to a task that updates its model itself; leave it out")
+
+
+def _usual(times: list[float]) -> float:
+    """The mean time of a step, without those in which the machine did something else: four times the middle one."""
+    longest = 4 * median(times)
+    return mean(time for time in times if time <= longest)
 
 
 def _say_nothing(_: dict[str, Any]) -> None:
@@ -200,9 +207,10 @@ class Loop:
         if self.progress.steps is not None or self.settings.minutes is None:
             return
         if self.progress.step > MEASURED.start:
-            self.progress.seconds += self._clock - before
+            self.progress.times.append(self._clock - before)
         if self.progress.step >= MEASURED.stop:
-            seconds = self.group.sum(self.progress.seconds) / self.group.world / len(MEASURED)
+            seconds = self.group.sum(_usual(self.progress.times)) / self.group.world
+            self.progress.times = []
             self.progress.steps = max(int(60 * self.settings.minutes / seconds), MEASURED.stop + 1)
             self.settings = replace(self.settings, steps=self.progress.steps)
             if self.group.rank == 0:

@@ -216,12 +216,13 @@ def test_tied_weights_and_a_buffer_go_through_a_checkpoint(tmp_path):
     assert outcome(tmp_path / "run") == outcome(tmp_path / "alone")
 
 
-def with_clock(monkeypatch):
-    """Every look at the clock takes a sixteenth of a second; an update looks three times."""
-    now = [0.0]
+def with_clock(monkeypatch, stalls=()):
+    """Every look at the clock takes a sixteenth of a second, at `stalls` ten seconds; an update looks three times."""
+    now, looks = [0.0], [0]
 
     def look():
-        now[0] += 1 / 16
+        looks[0] += 1
+        now[0] += 10.0 if looks[0] in stalls else 1 / 16
         return now[0]
 
     monkeypatch.setattr("qkv.train.loop.time", SimpleNamespace(perf_counter=look))
@@ -241,6 +242,14 @@ def test_minutes_are_measured_once_and_then_steps_are_fixed(tmp_path, monkeypatc
     assert (line["step"], line["steps"]) == (40, 80)
     rates = [line["rate"] for line in Run(tmp_path / "run").read_metrics() if "loss" in line]
     assert rates == [learning_rate(settings_of(**{**values, "steps": 80}), step) for step in range(80)]
+
+
+def test_a_machine_that_is_held_up_for_a_moment_does_not_shorten_the_training(tmp_path, monkeypatch):
+    """Two of the thirty measured steps take ten seconds more: still 80 steps."""
+    with_clock(monkeypatch, stalls=(50, 100))
+    loop = loop_in(tmp_path / "run", steps=None, minutes=0.25, every=1000, warmup=10)
+    loop.train()
+    assert loop.progress.steps == 80
 
 
 def test_a_run_whose_steps_were_measured_is_the_same_when_resumed_with_them(tmp_path, monkeypatch):
