@@ -11,6 +11,7 @@ import typer
 
 from qkv.cli import pronounce
 from qkv.cli.fill import fill
+from qkv.cli.lines import read_lines, warn
 from qkv.cli.output import Json, print_json
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _answer_all(
         return _classify(job, model, texts, options["best"], quiet=quiet)
     if isinstance(job, tasks.MaskedJob):
         reader = tasks.Reader(model, job.tokeniser)  # type: ignore[arg-type]
-        chunks = _chunks(inputs or (line.rstrip("\n") for line in sys.stdin))
+        chunks = _chunks(inputs or read_lines(warn))
         return [record for chunk in chunks for record in fill(reader, chunk, options["best"], quiet=quiet)]
     if not isinstance(job, tasks.StringJob):
         raise ValueError(f"{run} is a run of task {job.kind!r}, which has no texts to answer")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.cli.lines import read_lines, warn
 from qkv.cli.output import Json, console, print_json
 
 if TYPE_CHECKING:
@@ -33,13 +34,12 @@ def embed(
 
     Without --json a line each: the text, a tab, and its numbers.
     """
-    from qkv.cli.lines import read_lines
     from qkv.tasks import Reader
 
     if similarities and not normalise:
         raise ValueError("--similarities are cosines of vectors of any length; leave out --raw")
     reader = Reader.load(run)
-    given = texts or list(read_lines(_warn))
+    given = texts or list(read_lines(warn))
     given = [text for text in given if text.strip()]
     if not given:
         raise ValueError("there is no text to embed; give some, or a line of stdin each")
@@ -52,10 +52,6 @@ def embed(
         print_json([{"input": text, "vector": row} for text, row in zip(given, rows, strict=True)])
     else:
         _print(given, vectors)
-
-
-def _warn(message: str) -> None:
-    sys.stderr.write(f"qkv: {message}\n")
 
 
 def _print(texts: list[str], vectors: list["Tensor"]) -> None:

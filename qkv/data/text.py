@@ -6,9 +6,9 @@ FOLDER       every .txt file below it; if it has folders train, valid and test, 
 FILE.txt     one file
 
 WikiText and such folders have their own held-out parts. Elsewhere every 20th document is kept for "valid" and every
-20th for "test", none beyond the first 1,280 documents, so that a file of any size can be judged after reading its
-beginning. A file that is long is cut at its blank lines into documents of about a hundredth of the whole, 300 to 65,536
-characters.
+20th for "test", at most about half a million characters each, so that a file of any size can be judged after reading
+its beginning. A file that is long is cut at its blank lines into documents of about a hundredth of the whole, 300 to
+65,536 characters.
 """
 
 import gzip
@@ -31,8 +31,8 @@ WIKITEXT = Archive(
 PARTS = ("train", "valid", "test")
 SPLIT = 20
 """Of so many documents one is held out to choose on, and one to test with."""
-HELD = 64
-"""Documents of each held-out part, at most."""
+FEWEST, HELD = 8, 2**19
+"""Each held-out part has at most so many documents, or as many as make up so many characters."""
 SHORTEST, LONGEST = 300, 65_536
 """Characters of the pieces that a long file is cut into."""
 BLOCK = 2**18
@@ -149,22 +149,22 @@ def _file_reader(files: Sequence[Path]) -> Whole:
 
 
 def _part_reader(whole: Whole, length: int, part: str) -> Callable[[], Iterator[str]]:
+    last = SPLIT * max(FEWEST, HELD // length)
+
     def read() -> Iterator[str]:
         number = 0
         for text in whole():
             for piece in _cut(iter((text,)) if isinstance(text, str) else text, length):
-                if _part_of(number) == part:
+                if (_part_of(number) if number < last else "train") == part:
                     yield piece
                 number += 1
-                if part != "train" and number >= SPLIT * HELD:
+                if part != "train" and number >= last:
                     return
 
     return read
 
 
 def _part_of(number: int) -> str:
-    if number >= SPLIT * HELD:
-        return "train"
     return {SPLIT // 2 - 1: "valid", SPLIT - 1: "test"}.get(number % SPLIT, "train")
 
 

@@ -2,9 +2,9 @@
 
     start a b c end start d e end ...          2 bytes an id, 4 where there are more than 65,536
 
-A thread tokenises the documents block after block, ahead of whoever trains; a block that is written whole is entered
-in the index beside it, and only what is entered is read. Tokenising goes on where a killed process left it. One process
-writes (it holds a lock), all others wait for the index to grow. Nothing of it is held in memory.
+A thread tokenises the documents block after block, a little ahead of whoever trains; a block that is written whole is
+entered in the index beside it, and only what is entered is read. Tokenising goes on where a killed process left it. One
+process writes (it holds a lock), all others wait for the index to grow. Nothing of it is held in memory.
 """
 
 import fcntl
@@ -28,6 +28,8 @@ from qkv.storage import QkvError
 
 FIRST_BLOCK, LARGEST_BLOCK = 2**19, 2**22
 """Characters tokenised before the index grows: few at first, so that training starts soon."""
+AHEAD = 4
+"""Blocks that are written before anybody asks for them."""
 PAUSE = 0.02
 """Seconds between two looks at the index."""
 
@@ -52,19 +54,21 @@ class TokenFile:
         self._failed: Exception | None = None
         self._writer: threading.Thread | None = None
         self._process, self._lock = os.getpid(), -1
+        self._asked = 0
         self._blocks: list[Block] = []
         self._whole = False
         self._data: int | None = None
 
     def blocks(self, wanted: int) -> Sequence[Block]:
         """The blocks that are written; waits for `wanted` of them, and gives fewer only if there are no more."""
+        if not self._whole and self._asked < wanted:
+            self._asked = wanted
+            self._ask()
         while not self._whole and len(self._blocks) < wanted:
-            self._look()
-            if not self._whole and len(self._blocks) < wanted:
-                if self._failed is not None:
-                    raise self._failed
-                self._write_if_nobody_does()
-                time.sleep(PAUSE)
+            if self._failed is not None:
+                raise self._failed
+            time.sleep(PAUSE)
+            self._ask()
         return self._blocks
 
     def read(self, first: int, count: int) -> Int64[Tensor, " count"]:
@@ -78,6 +82,19 @@ class TokenFile:
             raise QkvError(f"token {first + count:,} is not there; remove the folder, it is made anew", self.folder)
         numbers.frombytes(held)
         return torch.tensor(numbers, dtype=torch.int64)
+
+    def _ask(self) -> None:
+        """Look what there is; where more may be needed, see that somebody writes it.
+
+        What is wanted is the size of a file, so that processes can tell each other; whoever waits asks again.
+        """
+        self._look()
+        if not self._whole:
+            self._write_if_nobody_does()
+            path = self.folder / "wanted"
+            if _size(path) < self._asked:
+                with path.open("ab") as file:
+                    file.truncate(self._asked)
 
     def _look(self) -> None:
         path = self.folder / "index"
@@ -123,12 +140,14 @@ class TokenFile:
 
     def _go_on(self) -> None:
         done = self._blocks[-1] if self._blocks else Block(0, 0, 0)
-        end, seen = done.end, done.documents
+        begin, end, seen = len(self._blocks), done.end, done.documents
         size = array(self._code).itemsize
         with (self.folder / "tokens").open("ab") as data, (self.folder / "index").open("ab") as index:
             data.truncate(end * size)
-            index.truncate(len(self._blocks) * _ENTRY.size)
-            for texts, last in _batches(islice(self._documents, seen, None), len(self._blocks)):
+            index.truncate(begin * _ENTRY.size)
+            for number, (texts, last) in enumerate(_batches(islice(self._documents, seen, None), begin), begin):
+                while number >= _size(self.folder / "wanted") + AHEAD:
+                    time.sleep(PAUSE)
                 numbers = self._encode(texts, last=last)
                 numbers.tofile(data)
                 _sync(data.fileno(), data.flush)
@@ -161,6 +180,10 @@ def _batches(documents: Iterator[str], number: int) -> Iterator[tuple[list[str],
         held.append(document)
         size += len(document)
     yield held, True
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _sync(descriptor: int, flush: Callable[[], object]) -> None:

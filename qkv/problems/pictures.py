@@ -137,7 +137,6 @@ PICTURES: dict[str, dict[str, Callable[[Answer], str]]] = {
     "B5": {"": _copying},
     "B7": {"": _sinusoidal},
     "B8": {"": _lengths, "-training": _training},
-    "B9": {"": _training},
     "C5": {"": _growth},
     "D3": {"": _approximation},
     "D4": {"": _growth},

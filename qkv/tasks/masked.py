@@ -30,7 +30,7 @@ def small() -> Preset:
     return Preset(
         "encoder",
         {"dim": 96, "heads": 4, "hidden_dim": 384, "layers": 2, "dropout": 0.1, "max_length": 64},
-        {"minutes": 4.0, "batch_size": 32, "learning_rate": 3e-3, "warmup": 200, "every": 250},
+        {"steps": 2000, "batch_size": 32, "learning_rate": 3e-3, "warmup": 200, "every": 250},
         {"source": "python", "size": 2000, "length": 64},
     )
 
@@ -170,9 +170,20 @@ class MaskedJob(Job):
         for numbers in torch.arange(own.examples).split(TOGETHER):
             yield _collate(part, self._hiding(), keys, numbers)
 
+    def require(self, model: nn.Module) -> None:
+        """An encoder with both heads, for rows as long as these."""
+        if not isinstance(model, Encoder) or not model.config.pretraining:
+            what = "an encoder without heads" if isinstance(model, Encoder) else f"a {type(model).__name__}"
+            raise ValueError(f"the task masked needs model.family=encoder with model.pretraining=True, got {what}")
+        if self.settings.length > model.config.max_length:
+            raise ValueError(
+                f"data.length={self.settings.length} exceeds model.max_length={model.config.max_length}: "
+                "set both, such as --set model.max_length=256 --set data.length=256"
+            )
+
     def task(self, model: nn.Module, settings: Settings) -> Task:
         """Fresh pairs, hidden anew, at every step: a function of the seed and the number of the example alone."""
-        self._require(model)
+        self.require(model)
         keys = [derive(settings.seed, purpose) for purpose in ("pairs of sentences", "hidden tokens")]
         hiding = self._hiding()
         train = self.part("train")
@@ -196,7 +207,7 @@ class MaskedJob(Job):
         `unigram_accuracy` is what always naming one token gets, the best one for these very examples; `unigram_loss`,
         in nats a token as `masked_loss`, that of the shares of tokens in the training part.
         """
-        self._require(model)
+        self.require(model)
         examples = list(self.examples(split))
         model.eval()
         found = judge(model, examples, lambda: None)
@@ -225,16 +236,6 @@ class MaskedJob(Job):
 
     def _hiding(self) -> Hiding:
         return Hiding.of(self.tokeniser, self.settings.share, whole_words=self.settings.whole_words)
-
-    def _require(self, model: nn.Module) -> None:
-        if not isinstance(model, Encoder) or not model.config.pretraining:
-            what = "an encoder without heads" if isinstance(model, Encoder) else f"a {type(model).__name__}"
-            raise ValueError(f"the task masked needs model.family=encoder with model.pretraining=True, got {what}")
-        if self.settings.length > model.config.max_length:
-            raise ValueError(
-                f"data.length={self.settings.length} exceeds model.max_length={model.config.max_length}: "
-                "set both, such as --set model.max_length=256 --set data.length=256"
-            )
 
 
 def require_signs(tokeniser: Tokeniser, where: str) -> Tokeniser:

@@ -137,6 +137,9 @@ def embed(run: str | Path, texts: Sequence[str], *, normalise: bool = True, cut:
 def _require_texts(texts: Sequence[str]) -> None:
     if isinstance(texts, str):
         raise TypeError(f"texts must be a list of texts, got the text {_short(texts)}")
+    for text in texts:
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ValueError(f"{_short(text)} was not UTF-8 where it came from")
 
 
 def _short(text: str) -> str:

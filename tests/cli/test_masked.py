@@ -111,4 +111,7 @@ def test_bad_input_is_one_sentence(run, xor, tmp_path):
     assert "leave out --raw" in inside("embed", folder, "a", "--similarities", "--raw", code=2)
     wrong = ("train", "masked", *SMALL, "--steps", "1", "--run", str(tmp_path / "run"))
     assert "Decoder is of another kind of task" in inside(*wrong, "--set", "model.family=decoder", code=2)
+    too_long = inside(*wrong, "--set", "data.length=33", code=2)
+    assert "data.length=33 exceeds model.max_length=32: set both" in too_long
+    assert not (tmp_path / "run").exists()
     assert "there is no file nowhere.txt" in inside(*wrong, "--set", "data.source=nowhere.txt", code=2)

@@ -79,7 +79,8 @@ def test_where_there_are_no_blank_lines(tmp_path):
 
 
 def test_nothing_beyond_the_first_documents_is_held_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_module, "HELD", 2)
+    monkeypatch.setattr(text_module, "FEWEST", 2)
+    monkeypatch.setattr(text_module, "HELD", 600)
     for number in range(100):
         (tmp_path / f"{number:03}.txt").write_text(f"{number}")
     parts = {name: list(documents) for name, documents in read_text(str(tmp_path)).items()}

@@ -74,6 +74,23 @@ def test_blocks_are_there_before_the_whole_is(tmp_path, tokeniser):
     assert whole(file) == flat(tokeniser)
 
 
+def test_no_more_is_written_than_is_nearly_wanted(tmp_path, tokeniser, monkeypatch):
+    """Of a large corpus only as much is tokenised as is trained on: blocks that were asked for, and a few ahead."""
+    monkeypatch.setattr(token_file, "AHEAD", 1)
+    read = []
+    file = TokenFile(tmp_path, (read.append(text) or text for text in TEXTS), tokeniser)
+    file.blocks(1)
+    entered = lambda: (tmp_path / "index").stat().st_size // struct.calcsize("<QQQ")  # noqa: E731
+    for _ in range(1000):
+        if entered() > 1:
+            break
+        time.sleep(0.02)
+    time.sleep(0.2)
+    assert entered() == 2
+    assert len(read) < len(TEXTS)
+    assert whole(file) == flat(tokeniser)
+
+
 def test_it_goes_on_after_a_process_that_was_killed(tmp_path, tokeniser):
     """Half a block and half an entry are left behind; what is entered is kept."""
     whole(TokenFile(tmp_path, TEXTS, tokeniser))

@@ -9,6 +9,7 @@ from qkv import tasks
 from qkv.data import sentences
 from qkv.models import Encoder, EncoderConfig
 from qkv.storage import QkvError
+from qkv.tasks.expense import example, expense
 from qkv.train import Settings
 
 SIZES = {"dim": 16, "heads": 2, "hidden_dim": 16, "layers": 1, "dropout": 0.0, "max_length": 32}
@@ -124,6 +125,18 @@ def test_whole_words(job):
     # a stretch may be cut within a word, after [CLS] or [SEP]; elsewhere pieces of a word share their fate
     inside = goes_on & (tokens[5][:, :-1] > 4)
     assert torch.equal(tokens[4][:, 1:][inside], tokens[4][:, :-1][inside])
+
+
+def test_what_a_comparison_counts(job):
+    """Four projections, scores and values, two layers of feed-forward; one pooled token; both heads where is asked."""
+    changes = {"model": SIZES, "train": {"steps": 1, "batch_size": 2}}
+    config = tasks.configure("masked", tasks.preset("masked", None), changes)
+    row = example(job, config.train)
+    found, time, asked = expense(config, job, row, "cpu"), row[0].shape[1], int(row[4].sum())
+    reading = 4 * time * 16 * 16 + 2 * time * time * 16 + 2 * time * 16 * 16
+    assert found.multiplications == reading + 16 * 16 + 16 * 2 + asked * (16 * 16 + 16 * 600)
+    assert found.state_bytes is None
+    assert row[0].shape[0] == 1
 
 
 @pytest.mark.parametrize(

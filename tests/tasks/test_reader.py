@@ -82,6 +82,8 @@ def test_wrong_use(reader):
         reader.fill(["the [MASK] sat"], best=61)
     with pytest.raises(TypeError, match="texts must be a list of texts, got the text 'the cat'"):
         reader.embed("the cat")
+    with pytest.raises(ValueError, match="was not UTF-8 where it came from"):
+        reader.embed(["fine", b"caf\xe9".decode(errors="surrogateescape")])
     small = Encoder(EncoderConfig(dim=12, heads=2), 10)
     with pytest.raises(ValueError, match="the tokeniser has 47 tokens and the model 10: they do not belong together"):
         Reader(small, reader.tokeniser)

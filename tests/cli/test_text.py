@@ -1,0 +1,113 @@
+"""A language model from the command line: trained, judged, asked to write; and what is said of bad input."""
+
+import io
+import json
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+
+import pytest
+
+from qkv.cli import main
+
+MODEL = ("--set", "model.dim=16", "--set", "model.hidden_dim=16", "--set", "model.layers=1", "--set", "model.heads=2")
+DATA = ("--set", "data.tokeniser=characters", "--set", "data.length=32", "--set", "model.max_length=100")
+TRAIN = ("--steps", "4", "--set", "train.every=2", "--set", "train.batch_size=4")
+
+
+def qkv(*arguments, code=0):
+    """What `qkv arguments` prints, in this process: on stdout or, if it fails, on stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["qkv", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+    assert left.value.code == code, err.getvalue()
+    return err.getvalue() if code else out.getvalue()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QKV_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "words.txt"
+    path.write_text("".join(f"Line {number} has a few words, and more é.\n\n" for number in range(250)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, corpus):
+    folder = tmp_path_factory.mktemp("runs") / "text"
+    told = json.loads(
+        qkv("train", "text", "--run", str(folder), "--train-file", str(corpus), *MODEL, *DATA, *TRAIN, "--json")
+    )
+    assert set(told["figures"]["test"]) == {
+        "tokens", "words", "loss", "perplexity", "word_perplexity", "bits_per_byte",
+    }  # fmt: skip
+    return folder
+
+
+def test_eval(run, corpus, tmp_path):
+    figures = json.loads(qkv("eval", str(run), "--json"))
+    other = tmp_path / "other.txt"
+    other.write_text("One two.\n")
+    found = json.loads(qkv("eval", str(run), "--test-file", str(other), "--json"))
+    assert (found["tokens"], found["words"]) == (10, 3)
+    assert figures["tokens"] > 100
+
+
+def test_writing(run):
+    whole = json.loads(qkv("decode", str(run), "Line 3", "--tokens", "7", "--search", "greedy", "--json"))
+    (answer,) = whole[0]["answers"]
+    assert answer["tokens"] + answer["finished"] <= 7
+    assert qkv("decode", str(run), "Line 3", "--tokens", "7", "--search", "greedy") == f"Line 3{answer['text']}\n"
+    beams = json.loads(
+        qkv("decode", str(run), "Line", "--tokens", "4", "--search", "beam", "--beams", "3", "--best", "2", "--json")
+    )
+    scores = [one["log_probability"] for one in beams[0]["answers"]]
+    assert len(scores) == 2
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_bad_input(run, corpus, tmp_path):
+    said = qkv("decode", str(run), "x" * 99, "--tokens", "10", code=2)
+    assert said == (
+        "qkv: the prompt has 100 tokens (the start is one) and 10 more are wanted, but the model takes 100\n"
+    )
+    bad = tmp_path / "bad.txt"
+    text = corpus.read_bytes()
+    bad.write_bytes(text[:5000] + b"\xff\xfe" + text[5000:])
+    said = qkv("train", "text", "--train-file", str(bad), "--run", str(tmp_path / "a"), *MODEL, *DATA, *TRAIN, code=2)
+    assert said == f"qkv: the text is not UTF-8: byte 5,000 is 0xff, in {bad}\n"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    said = qkv("train", "text", "--train-file", str(empty), "--run", str(tmp_path / "b"), code=2)
+    assert said == f"qkv: there is no .txt file in the folder, in {empty}\n"
+    missing = f"data.tokeniser={tmp_path / 'none.json'}"
+    said = qkv("train", "text", "--set", missing, "--run", str(tmp_path / "c"), code=2)
+    assert said.startswith("qkv: there is no file none.json, in ")
+    other = tmp_path / "tokenizer.json"
+    qkv("tokenise", "train", str(corpus), "--kind", "characters", "--size", "20", "--out", str(other))
+    vocabulary = run / "vocabulary.json"
+    kept = vocabulary.read_text()
+    vocabulary.write_text(json.dumps({"format": 1, "tokenizer": json.loads(other.read_text())}))
+    said = qkv("decode", str(run), "x", code=2)
+    vocabulary.write_text(kept)
+    assert said == "qkv: the tokeniser in vocabulary.json is not the one that the model was trained with\n"
+
+
+def test_tokenise(tmp_path, corpus):
+    out = tmp_path / "tok.json"
+    made = json.loads(qkv("tokenise", "train", str(corpus), "--size", "270", "--out", str(out), "--json"))
+    assert made["size"] == 270
+    found = json.loads(qkv("tokenise", "encode", str(out), "a few [x]", "--json"))
+    assert found["decoded"] == "a few [x]"
+    assert qkv("tokenise", "encode", str(out), "a few [x]").splitlines()[1] == " ".join(map(str, found["ids"]))
+    assert qkv("tokenise", "decode", str(out), *map(str, found["ids"])) == "a few [x]\n"
+    assert "there is no folder" in qkv("tokenise", "train", "--out", str(tmp_path / "no" / "t.json"), code=2)
+    assert "did you mean 'bytes'" in qkv("tokenise", "train", str(corpus), "--kind", "byte", code=2)
+    assert "there is no file tik.json" in qkv("tokenise", "encode", str(tmp_path / "tik.json"), "x", code=2)
