@@ -12,7 +12,7 @@ from torch import nn
 from qkv.cost import Cost, Span, learned
 from qkv.layers.multi_head import Context, HeadsState, MultiHead
 from qkv.layers.packing import Packing
-from qkv.shapes import Hidden, Mask
+from qkv.shapes import Hidden, Mask, Rows
 
 Residual = Callable[[], nn.Module]
 
@@ -27,10 +27,18 @@ class EncoderBlock(nn.Module):
         self.around_attention = residual()
         self.around_feed_forward = residual()
 
-    def forward(self, x: Hidden, mask: Mask | None = None) -> Hidden:
-        """Attention and feed-forward, each with its residual path."""
+    def forward(self, x: Hidden, mask: Mask | None = None, real: Rows | None = None) -> Hidden:
+        """Attention and feed-forward, each with its residual path.
+
+        `real` are the places in the flattened rows where no padding is: only there tokens think for themselves, which
+        is most of the work. What the others hold is seen by nobody.
+        """
         x = self.around_attention(x, lambda h: self.attention(h, mask=mask))
-        return self.around_feed_forward(x, self.feed_forward)
+        if real is None:
+            return self.around_feed_forward(x, self.feed_forward)
+        flat = x.flatten(0, 1)
+        thought = self.around_feed_forward(flat.index_select(0, real)[None], self.feed_forward)[0]
+        return flat.index_copy(0, real, thought.to(flat.dtype)).view_as(x)
 
     def cost(self, span: Span) -> Cost:
         """The sum of its parts."""

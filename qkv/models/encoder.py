@@ -38,6 +38,8 @@ from qkv.shapes import Hidden, Mask
 
 FIRST = 0.02
 """Standard deviation of the first vectors of tokens and segments."""
+WORTH = 7 / 8
+"""Share of real tokens from which on it is not worth while to take padding out of the rows."""
 NORMS = {"after": NormAfter, "before": NormBefore}
 
 
@@ -167,12 +169,15 @@ class Encoder(nn.Module):
 
     def _pass(self, tokens: Tensor, segments: Tensor | None, mask: Mask | None) -> Iterator[Hidden]:
         mask = None if mask is None or bool(mask.all()) else mask  # unmasked attention is the faster one
+        real = None if mask is None else mask.flatten().nonzero()[:, 0]
+        if mask is not None and real is not None and len(real) > WORTH * mask.numel():
+            real = None
         after = self.config.norm == "after"
         x = self._sum(tokens, segments, mask)
         x = self.dropout(self.norm(x) if after else x)
         yield x
         for number, block in enumerate(self.blocks, 1):
-            x = block(x, mask)
+            x = block(x, mask, real)
             yield self.norm(x) if not after and number == len(self.blocks) else x
 
     def _sum(self, tokens: Tensor, segments: Tensor | None, mask: Mask | None) -> Hidden:

@@ -30,7 +30,7 @@ def small() -> Preset:
     return Preset(
         "encoder",
         {"dim": 96, "heads": 4, "hidden_dim": 384, "layers": 2, "dropout": 0.1, "max_length": 64},
-        {"minutes": 4.0, "batch_size": 32, "learning_rate": 3e-3, "warmup": 200, "every": 250},
+        {"steps": 2000, "batch_size": 32, "learning_rate": 3e-3, "warmup": 200, "every": 250},
         {"source": "python", "size": 2000, "length": 64},
     )
 

@@ -19,3 +19,12 @@ def test_hidden_states_are_equal():
     assert found["largest_difference"] <= 1e-5
     assert found["smallest_cosine"] >= 0.999999
     assert f"difference of {found['largest_difference']}." in PAGE.read_text()
+
+
+def test_speed():
+    text = PAGE.read_text()
+    for part, said in (("padded", "took {:.2f} times as long"), ("without_padding", "and {:.2f} times for batches")):
+        measured = RECORD["speed"][part]
+        assert len(measured["ratios"]) == 9
+        assert measured["ratio"] >= 0.97
+        assert said.format(measured["ratio"]) in text

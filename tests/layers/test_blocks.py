@@ -85,3 +85,20 @@ def test_context_and_cross_attention_belong_together():
         plain(x, context=crossed.remember(x))
     with pytest.raises(ValueError, match="has no cross attention; build it with cross="):
         plain.remember(x)
+
+
+def test_padding_need_not_think():
+    """With the places of real tokens, those come out the same, values and gradients, and padding is left as it is."""
+    torch.manual_seed(0)
+    heads = MultiHead(12, 3, Softmax())
+    block = EncoderBlock(heads, FeedForward(12, 17), partial(NormAfter, 12)).double()
+    mask = torch.arange(7) < torch.tensor([[7], [4], [1]])
+    x = torch.randn(3, 7, 12, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(int(mask.sum()), 12, dtype=torch.float64)
+    real = mask.flatten().nonzero()[:, 0]
+    whole, short = block(x, mask)[mask], block(x, mask, real)
+    torch.testing.assert_close(short[mask], whole, rtol=0, atol=1e-12)
+    expected, found = (torch.autograd.grad((out * weight).sum(), x)[0] for out in (whole, short[mask]))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    thoughtless = block.around_attention(x, lambda h: heads(h, mask=mask))
+    assert torch.equal(short[~mask], thoughtless[~mask])
