@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 _HELP = """attention, multi_head, feed_forward, encoder or decoder by sizes; a task or task:preset; a run folder;
 package.module:function; a Hugging Face config.json."""
 
+TOKENS = 128
+"""Where no length is asked for."""
+
 
 def cost(
     spec: Annotated[str, typer.Argument(help=_HELP, metavar="SPEC")],
-    n: Annotated[int, typer.Option(help="Tokens; of the source, if there are two sequences.")] = 128,
-    m: Annotated[int, typer.Option(help="Tokens of the target.")] = 128,
+    n: Annotated[
+        int | None,
+        typer.Option(help="Tokens; of the source, if there are two sequences. 128 without, or what the model takes."),
+    ] = None,
+    m: Annotated[int | None, typer.Option(help="Tokens of the target; the same without.")] = None,
     size: Annotated[
         list[str] | None, typer.Option(help="Another named size of --input. Repeatable.", metavar="NAME=VALUE")
     ] = None,
@@ -55,15 +61,15 @@ def cost(
     """
     load(plugin)
     widths = {"d_in": d_in, "d_k": d_k, "d_v": d_v, "d_model": d_model, "d_ff": d_ff}
-    sizes = {"n": n, "m": m, **_named_sizes(size)}
+    tokens = {name: count for name, count in (("n", n), ("m", m)) if count is not None}
     asked = _Asked({k: v for k, v in widths.items() if v is not None}, heads, key_heads, kind, causal, bias)
     show = _Shown(explain, verify, time, depth, json=json, markdown=markdown, latex=latex)
     if compare is not None:
         from qkv.cli.cost_compare import compare_kinds
 
-        compare_kinds(compare, asked.shape(n), plot or Path("cost.svg"), time=time, json=json)
+        compare_kinds(compare, asked.shape(TOKENS if n is None else n), plot or Path("cost.svg"), time=time, json=json)
         return
-    _one(spec, asked, sizes, input_ or [], optimiser, show)
+    _one(spec, asked, {**tokens, **_named_sizes(size)}, input_ or [], optimiser, show)
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,8 @@ def _one(spec: str, asked: _Asked, sizes: dict[str, int], inputs: list[str], opt
         subject = Subject(block.kind, block.build(), (Input.parse(f"float[1,n,{block.width}]"),), block.options)
     else:
         subject = find(spec, inputs)
+    usual = min(TOKENS, subject.longest or TOKENS)
+    sizes = {"n": usual, "m": usual, **sizes}
     report = of(subject.module, subject.inputs, sizes, optimiser=optimiser, options=subject.options)
     lines = None
     if block is not None:
