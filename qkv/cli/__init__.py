@@ -5,6 +5,7 @@ Exit codes: 0 done, 2 wrong use, 3 a check that failed.
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -31,6 +32,25 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from qkv import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _start(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("list")(list_registered)
 app.command("check")(check)
 app.command("problems")(problems)

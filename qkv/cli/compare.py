@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 def compare(
     task: Annotated[str, typer.Argument(help="What to learn: qkv list tasks.")],
     attention: Annotated[
-        str | None, typer.Option(help="Such as softmax,taylor(order=4),taylor:key_dim=16.", metavar="KIND,...")
+        str | None,
+        typer.Option(
+            help="Such as softmax or taylor(order=4) or taylor:key_dim=16, with commas between.", metavar="KIND,..."
+        ),
     ] = None,
     positions: Annotated[str | None, typer.Option(help="Each with each kind.", metavar="SCHEME,...")] = None,
     models: Annotated[

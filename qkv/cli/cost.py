@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 _HELP = """attention, multi_head, feed_forward, encoder or decoder by sizes; a task or task:preset; a run folder;
 package.module:function; a Hugging Face config.json."""
 
-USUAL = 128
-"""Tokens, where nothing else is asked for."""
+TOKENS = 128
+"""Where no length is asked for."""
 
 
 def cost(
     spec: Annotated[str, typer.Argument(help=_HELP, metavar="SPEC")],
     n: Annotated[
         int | None,
-        typer.Option(help="Tokens; of the source, if there are two sequences. 128, or what the model takes."),
+        typer.Option(help="Tokens; of the source, if there are two sequences. 128 without, or what the model takes."),
     ] = None,
-    m: Annotated[int | None, typer.Option(help="Tokens of the target; as many as of the source.")] = None,
+    m: Annotated[int | None, typer.Option(help="Tokens of the target; as many as of the source without.")] = None,
     size: Annotated[
         list[str] | None, typer.Option(help="Another named size of --input. Repeatable.", metavar="NAME=VALUE")
     ] = None,
@@ -61,15 +61,15 @@ def cost(
     """
     load(plugin)
     widths = {"d_in": d_in, "d_k": d_k, "d_v": d_v, "d_model": d_model, "d_ff": d_ff}
-    sizes = {name: number for name, number in (("n", n), ("m", m)) if number is not None} | _named_sizes(size)
+    tokens = {name: count for name, count in (("n", n), ("m", m)) if count is not None}
     asked = _Asked({k: v for k, v in widths.items() if v is not None}, heads, key_heads, kind, causal, bias)
     show = _Shown(explain, verify, time, depth, json=json, markdown=markdown, latex=latex)
     if compare is not None:
         from qkv.cli.cost_compare import compare_kinds
 
-        compare_kinds(compare, asked.shape(USUAL if n is None else n), plot or Path("cost.svg"), time=time, json=json)
+        compare_kinds(compare, asked.shape(TOKENS if n is None else n), plot or Path("cost.svg"), time=time, json=json)
         return
-    _one(spec, asked, sizes, input_ or [], optimiser, show)
+    _one(spec, asked, {**tokens, **_named_sizes(size)}, input_ or [], optimiser, show)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,8 @@ def _one(spec: str, asked: _Asked, sizes: dict[str, int], inputs: list[str], opt
         subject = Subject(block.kind, block.build(), (Input.parse(f"float[1,n,{block.width}]"),), block.options)
     else:
         subject = find(spec, inputs)
-    sizes = _usual_sizes(subject.module) | ({"m": sizes["n"]} if "n" in sizes else {}) | sizes
+    usual = min(TOKENS, subject.longest or TOKENS)
+    sizes = {"n": usual, "m": sizes.get("n", usual), **sizes}
     report = of(subject.module, subject.inputs, sizes, optimiser=optimiser, options=subject.options)
     lines = None
     if block is not None:
@@ -137,13 +138,6 @@ def _one(spec: str, asked: _Asked, sizes: dict[str, int], inputs: list[str], opt
     _print(report, subject.label, show, (lines if show.explain else None, ticks, forecast))
     if not report.agree or not all(tick.ok for tick in ticks):
         raise typer.Exit(3)
-
-
-def _usual_sizes(module: Any) -> dict[str, int]:
-    """Where nothing was asked for: 128 tokens, or as many as the model takes."""
-    longest = getattr(getattr(module, "config", None), "max_length", None)
-    usual = min(USUAL, longest) if isinstance(longest, int) and longest > 0 else USUAL
-    return {"n": usual, "m": usual}
 
 
 def _in_all_sizes(report: "Report", block: "Block") -> "tuple[Report, dict[str, Any]]":

@@ -27,9 +27,7 @@ TOGETHER = 1024
 
 def decode(
     run: Annotated[Path, typer.Argument(help="A run folder, or pronounce: the pronouncer that comes with qkv.")],
-    inputs: Annotated[
-        list[str] | None, typer.Argument(metavar="[INPUT]...", help="Texts; lines of stdin without.")
-    ] = None,
+    inputs: Annotated[list[str] | None, typer.Argument(metavar="INPUT", help="Texts; lines of stdin without.")] = None,
     search: Annotated[str | None, typer.Option(help="greedy, beam or sample; sample for texts, else beam.")] = None,
     beams: Annotated[int, typer.Option(help="Width of the beam.")] = 4,
     best: Annotated[int, typer.Option(help="Answers an input, with their probabilities.")] = 1,
@@ -57,6 +55,10 @@ def decode(
 
     if search is not None and search not in ("greedy", "beam", "sample"):
         raise unknown("search", search, ("greedy", "beam", "sample"))
+    if beams < 1:
+        raise ValueError(f"--beams must be at least 1, got {beams}")
+    if best > 1 and search not in (None, "beam"):
+        raise ValueError(f"--best {best} needs --search beam: {search} gives one answer")
     wishes = pronounce.Wishes(dictionary, model, model_only, alphabet, stress, format_)
     if str(run) == pronounce.NAME:
         if with_:

@@ -23,7 +23,7 @@ def list_registered(
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """List the attention kinds and position schemes, and which go together."""
+    """List the attention kinds and position schemes, and which go together; models; tasks and their presets."""
     load(plugin)
     records = [r for name, rows in _records().items() if group in (None, name) for r in rows]
     if json:

@@ -19,7 +19,7 @@ WORKERS = 2
 
 
 def problems(
-    ids: Annotated[list[str] | None, typer.Argument(help="Such as A3 B5; all without.", metavar="[ID]...")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(help="Such as A3 B5; all without.", metavar="ID")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Folder for pictures of those that have one.", metavar="DIR")
     ] = None,

@@ -25,7 +25,8 @@ def train(
     task: Annotated[str, typer.Argument(help="What to learn: qkv list tasks.")],
     preset: Annotated[str | None, typer.Option(help="A named way to do it; the first one without.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Such as model.dim=64.", metavar="GROUP.NAME=VALUE")
+        list[str] | None,
+        typer.Option("--set", help="Such as model.dim=64 or data.target=characters.", metavar="GROUP.NAME=VALUE"),
     ] = None,
     run: Annotated[Path | None, typer.Option(help="Folder of the run; runs/TASK-DATE without.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run.")] = False,
@@ -74,6 +75,7 @@ def _prepare(
         console(stderr=True).print(f"left out: {line}", markup=False)
     if len(getattr(job, "bad_lines", ())) > 5:
         console(stderr=True).print(f"... {len(job.bad_lines)} bad lines in all")  # type: ignore[attr-defined]
+    _tell_of_whole_targets(job)
     folder = folder or Path("runs") / f"{task}-{datetime.now():%Y%m%d-%H%M%S}"
     config = replace(config, data=job.options)
     job.require(tasks.build(config, job))  # an impossible model says so before there is a folder
@@ -81,6 +83,19 @@ def _prepare(
         found = create(folder)
         tasks.write(found, config, job)
     return config, job, Run(folder)
+
+
+def _tell_of_whole_targets(job: "Job") -> None:
+    """Targets without a space, most of them different, are texts that somebody forgot to have cut."""
+    from qkv.tasks import StringJob
+
+    if not isinstance(job, StringJob) or job.settings.target != "words":
+        return
+    targets = [target for pair in job.strings.parts["train"] for target in pair.targets]
+    if all(len(target) == 1 for target in targets) and len(set(targets)) > len(targets) / 2:
+        console(stderr=True).print(
+            "no target has a space, so each is one token; --set data.target=characters cuts them into characters"
+        )
 
 
 def _train(config: "Config", job: "Job", folder: "Run", resume: bool, machine: dict[str, Any]) -> "nn.Module":
@@ -110,6 +125,7 @@ def _finish(folder: "Run", config: "Config", job: "Job", model: "nn.Module", as_
     strings = isinstance(job, StringJob)
     split = "test" if not strings or job.strings.parts.get("test") else "valid"  # type: ignore[attr-defined]
     searches = {"greedy": {"beams": 1}, "beam 4": {"beams": 4}} if strings else {"": {}}
+    console(stderr=True).print(f"trained; now measured on the {split} part")
     rates = {f"{split} {name}".strip(): job.evaluate(model, split, **search) for name, search in searches.items()}
     if isinstance(job, StringJob):
         _write_report(folder, config, job, model, rates)
@@ -121,6 +137,8 @@ def _finish(folder: "Run", config: "Config", job: "Job", model: "nn.Module", as_
     print_figures(rates)
     if isinstance(job, StringJob):
         _print_examples(job, model)
+        console().print(f"report:     {folder.folder / 'report.html'}", soft_wrap=True)
+        console().print(f"look at it: qkv serve {folder.folder}", soft_wrap=True)
     console().print(f"run folder: {folder.folder}", soft_wrap=True)
 
 

@@ -67,6 +67,9 @@ def _arrays(path: Path) -> dict[str, Any]:
     except ImportError:
         raise QkvError('.npz files need numpy, which is not installed: pip install "qkv[data]"') from None
     with open_file(path) as file:
+        if file.read(2) != b"PK":  # numpy would take it for a pickle, and advise to trust it
+            raise QkvError(f"{path.name} is no .npz file: it does not begin as one", path.parent)
+        file.seek(0)
         try:
             with numpy.load(file, allow_pickle=False) as found:
                 return {name: found[name] for name in found.files if re.fullmatch(r"(train|val|test)_\w+", name)}

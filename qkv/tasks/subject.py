@@ -19,8 +19,9 @@ from torch import nn
 from qkv.cost import Input
 from qkv.registry import unknown
 from qkv.storage import QkvError, open_file, read_json
-from qkv.tasks.base import jobs
-from qkv.tasks.resolve import build, configure, preset, read_config
+from qkv.tasks.base import Job, jobs
+from qkv.tasks.classes import ClassJob
+from qkv.tasks.resolve import Config, build, configure, preset, read_config
 from qkv.train import Run
 
 
@@ -32,6 +33,8 @@ class Subject:
     module: nn.Module
     inputs: tuple[Input, ...]
     options: dict[str, Any] = field(default_factory=dict)
+    longest: int | None = None
+    """The most tokens that it takes; None: not known."""
 
 
 def find(spec: str, inputs: Sequence[str] = ()) -> Subject:
@@ -54,16 +57,19 @@ def find(spec: str, inputs: Sequence[str] = ()) -> Subject:
 
 def _from_preset(task: str, chosen: str | None, given: tuple[Input, ...]) -> Subject:
     config = configure(task, preset(task, chosen), {})
-    model = build(config, jobs[task].load(config.data))
-    return Subject(f"{task}:{chosen or next(iter(jobs[task].presets))}", model, given or _usual_inputs(model))
+    try:
+        job = jobs[task].load(config.data)
+    except QkvError as error:
+        raise QkvError(f"the sizes of {task} come from its data; train a run and name its folder ({error})") from None
+    return _of_job(f"{task}:{chosen or next(iter(jobs[task].presets))}", job, config, given)
 
 
 def _from_folder(folder: Path, given: tuple[Input, ...]) -> Subject:
     if "model_type" in _load(folder / "config.json"):
         return _from_config(folder / "config.json", given)
     config = read_config(Run(folder))
-    model = build(config, jobs[config.task].restore(config.data, read_json(folder / "vocabulary.json")))
-    return Subject(str(folder), model, given or _usual_inputs(model))
+    job = jobs[config.task].restore(config.data, read_json(folder / "vocabulary.json"))
+    return _of_job(str(folder), job, config, given)
 
 
 def _from_factory(module: str, function: str, given: tuple[Input, ...]) -> Subject:
@@ -84,6 +90,14 @@ def _from_factory(module: str, function: str, given: tuple[Input, ...]) -> Subje
     if not isinstance(made, nn.Module):
         raise TypeError(f"{module}:{function} gives a {type(made).__name__}, but an nn.Module is needed")
     return Subject(f"{module}:{function}", made, given or _usual_inputs(made))
+
+
+def _of_job(label: str, job: Job, config: Config, given: tuple[Input, ...]) -> Subject:
+    """A model of ours: one example of a job that knows their shape, or what `forward` names."""
+    model = build(config, job)
+    if not given and isinstance(job, ClassJob):
+        given = (Input.parse(f"float[1,{','.join(map(str, job.shape))}]"),)
+    return Subject(label, model, given or _usual_inputs(model), longest=config.model.get("max_length"))
 
 
 def _usual_inputs(model: nn.Module) -> tuple[Input, ...]:

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from importlib.metadata import version
 
 from tests.cli.run import qkv
 
@@ -19,6 +20,10 @@ def test_help_does_not_import_torch():
         "sys.exit('torch' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_the_version():
+    assert qkv("--version") == f"{version('qkv')}\n"
 
 
 def test_an_unknown_command_is_wrong_use():

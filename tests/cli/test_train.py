@@ -78,6 +78,26 @@ def test_decode_takes_lines_of_stdin(run):
     assert done.stdout == "111\tOOO\n222\tTTT\n"
 
 
+def test_what_a_search_cannot_do_is_refused(run):
+    decode = ("decode", str(run[0]), "123")
+    assert "--beams must be at least 1, got 0" in qkv(*decode, "--beams", "0", code=2)
+    assert "--best 2 needs --search beam: sample gives one answer" in qkv(
+        *decode, "--search", "sample", "--best", "2", code=2
+    )
+
+
+def test_targets_that_nobody_cut_are_told_of(file, tmp_path):
+    """300 targets of one word each, nearly all different; cut into characters, nothing is said."""
+    base = [sys.executable, "-c", "from qkv.cli import main; main()", "train", "pairs", "--train-file", str(file)]
+    told = []
+    for name, cut in (("whole", ()), ("cut", ("--set", "data.target=characters"))):
+        command = [*base, "--run", str(tmp_path / name), "--steps", "1", *SMALL[:-2], *cut]
+        told.append(subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True))
+    assert "--set data.target=characters" in told[0].stderr
+    assert "--set data.target=characters" not in told[1].stderr
+    assert f"report:     {tmp_path / 'cut' / 'report.html'}" in told[1].stdout
+
+
 def test_sampling_is_a_function_of_its_seed(run):
     arguments = ("decode", str(run[0]), "123", "--search", "sample", "--temperature", "3")
     assert qkv(*arguments, "--seed", "1") == qkv(*arguments, "--seed", "1")

@@ -118,7 +118,25 @@ def test_a_preset():
     assert found["memory"]["cache"]["value"] > 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spec", "parameters", "multiplications"),
+    [("xor", 9, 6), ("digits:quick", 169_298, 355_664), ("digits:stride", 225_618, 277_560)],
+)
+def test_presets_that_know_the_shape_of_an_example(spec, parameters, multiplications):
+    found = record("cost", spec)
+    assert (found["parameters"]["value"], found["multiplications"]["value"]) == (parameters, multiplications)
+
+
+@pytest.mark.slow
+def test_a_model_that_takes_fewer_tokens_than_is_usual():
+    """As docs/cost.md has it: no length is given, and 64 is the most that the preset takes."""
+    assert record("cost", "pronounce:quick")["symbols"] == {"n": 64, "m": 64}
+    assert "a sequence of 65 exceeds max_length=64" in qkv("cost", "pronounce:quick", "--n", "65", code=2)
+
+
 BAD = [
+    (("cost", "pairs"), "the sizes of pairs come from its data; train a run and name its folder"),
     (("cost", "tests.cost.nowhere:network"), "no module named 'tests.cost.nowhere'"),
     (("cost", "tests.cost.factories:netwok"), "has no 'netwok'"),
     (("cost", "tests.cost.factories:number"), "gives a int, but an nn.Module is needed"),

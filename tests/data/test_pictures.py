@@ -113,7 +113,7 @@ def test_what_is_no_npz_file_or_would_run_code(tmp_path):
     with pytest.raises(QkvError, match=r"med\.npz is no \.npz file, or a damaged one"):
         read_npz(path)
     path.write_bytes(b"text")
-    with pytest.raises(QkvError, match=r"med\.npz is no \.npz file, or a damaged one"):
+    with pytest.raises(QkvError, match=r"med\.npz is no \.npz file: it does not begin as one"):
         read_npz(path)
     numpy.savez(path, train_images=numpy.array([{}], dtype=object))
     with pytest.raises(QkvError, match=r"med\.npz is no \.npz file, or a damaged one \(Object arrays cannot"):

@@ -1,6 +1,9 @@
 """Every screen at three widths, light and dark: nothing is cut off, nothing is blank.
 
-The README's pictures: QKV_SCREENSHOTS=docs/images QKV_SCREENSHOT_RUN=runs/mine pytest tests/web/test_screenshots.py
+The README's pictures, of what `make run` trains, and a word of which beam and greedy make different things:
+
+    export QKV_SCREENSHOTS=docs/images QKV_SCREENSHOT_RUN=runs/pronounce-quick QKV_SCREENSHOT_DECODED=linear
+    pytest tests/web/test_screenshots.py
 """
 
 import os
@@ -18,7 +21,7 @@ SCREENS = {
     "atlas": {"row": 2},
     "stepwise": {"row": 2, "step": 5},
     "beside": {"place": 2, "head": 1, "row": 4, "column": 2},
-    "decoding": {},
+    "decoding": {"text": os.environ["QKV_SCREENSHOT_DECODED"]} if "QKV_SCREENSHOT_DECODED" in os.environ else {},
 }
 
 
