@@ -105,13 +105,6 @@ def test_models_of_hugging_face_from_their_configs(name, n, parameters, token_by
 
 
 @pytest.mark.slow
-def test_where_nothing_is_asked_for_it_is_what_the_model_takes():
-    """Its longest sequence is 64; the target is as long as the source."""
-    assert record("cost", "pronounce:recurrent")["symbols"] == {"n": 64, "m": 64}
-    assert record("cost", "pronounce:recurrent", "--n", "11")["symbols"] == {"n": 11, "m": 11}
-
-
-@pytest.mark.slow
 def test_a_preset():
     found = record("cost", "recall", "--n", "32")
     assert found["agree"]
@@ -132,6 +125,7 @@ def test_presets_that_know_the_shape_of_an_example(spec, parameters, multiplicat
 def test_a_model_that_takes_fewer_tokens_than_is_usual():
     """As docs/cost.md has it: no length is given, and 64 is the most that the preset takes."""
     assert record("cost", "pronounce:quick")["symbols"] == {"n": 64, "m": 64}
+    assert record("cost", "pronounce:recurrent", "--n", "11")["symbols"] == {"n": 11, "m": 11}
     assert "a sequence of 65 exceeds max_length=64" in qkv("cost", "pronounce:quick", "--n", "65", code=2)
 
 
