@@ -46,10 +46,11 @@ class Gpt2(nn.Module):
 
         own = config.model
         sizes = {"n_embd": own["dim"], "n_layer": own["layers"], "n_head": own["heads"], "n_inner": own["hidden_dim"]}
+        ends = {"bos_token_id": None, "eos_token_id": None}
         rates = {"resid_pdrop": own["dropout"], "embd_pdrop": own["dropout"], "attn_pdrop": 0.0}
         self.packed = packed
         self.model = GPT2LMHeadModel(
-            GPT2Config(vocab_size=tokens, n_positions=own["max_length"], use_cache=False, **sizes, **rates)
+            GPT2Config(vocab_size=tokens, n_positions=own["max_length"], use_cache=False, **sizes, **rates, **ends)
         )
 
     def forward(self, tokens: Tensor, at: Tensor | None = None, packing: Packing | None = None) -> Tensor:
