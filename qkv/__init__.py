@@ -12,11 +12,18 @@ if TYPE_CHECKING:
     from qkv.attention import attend as attend
     from qkv.attention import weights as weights
     from qkv.pronunciation import pronounce as pronounce
+    from qkv.tasks import embed as embed
     from qkv.web import look as look
 
 __version__ = "0.1.0"
 
-_HOMES = {"attend": "qkv.attention", "look": "qkv.web", "pronounce": "qkv.pronunciation", "weights": "qkv.attention"}
+_HOMES = {
+    "attend": "qkv.attention",
+    "embed": "qkv.tasks",
+    "look": "qkv.web",
+    "pronounce": "qkv.pronunciation",
+    "weights": "qkv.attention",
+}
 _PACKAGES = (
     "attention",
     "cost",
@@ -34,7 +41,7 @@ _PACKAGES = (
     "train",
     "web",
 )
-__all__ = ["attend", "look", "pronounce", "weights"]
+__all__ = ["attend", "embed", "look", "pronounce", "weights"]
 
 
 def __getattr__(name: str) -> Any:

@@ -194,6 +194,17 @@ MUTANTS = (
         (KERNELS + "::test_one_token_at_a_time_in_place",),
     ),
     Mutant("tasks/recall.py", "// settings.batch_size % len", "% len", ("tests/tasks/test_recall.py",)),
+    # text
+    Mutant(
+        "models/encoder.py", "torch.tanh(self.pool(x[:, 0]))", "self.pool(x[:, 0])", ("tests/models/test_encoder.py",)
+    ),
+    Mutant(
+        "data/hiding.py", "MASKED, REPLACED = 0.8, 0.1", "MASKED, REPLACED = 0.9, 0.05", ("tests/data/test_hiding.py",)
+    ),
+    Mutant(
+        "data/sentence_pairs.py", "where(found < start", "where(found <= start", ("tests/data/test_sentence_pairs.py",)
+    ),
+    Mutant("tasks/masked.py", "* asked.sum(1)).sum()", "* asked.sum()).sum()", ("tests/tasks/test_masked.py",)),
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 import qkv
 
 PUBLIC = {
-    "qkv": "attend look pronounce weights",
+    "qkv": "attend embed look pronounce weights",
     "qkv.attention": "Additive Attention Case Elu FeatureMap KeyValues Linear Memory Result Scored Softmax State "
     "Taylor attend build check kinds parse register taylor_features weights",
     "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal Sizes T5 refuse register schemes",
@@ -34,14 +34,15 @@ PUBLIC = {
     "score_whole search_tree sites summarise token_steps watch",
     "qkv.draw": "Answer Axis Bar Branch Example Panel Picture Report Series alignment_panels bars curves heatmaps "
     "rectangles report smooth thin tree",
-    "qkv.models": "Convolutional ConvolutionalConfig Decoder DecoderConfig DecoderState EncoderDecoder "
-    "EncoderDecoderConfig EncoderDecoderState Family Network NetworkConfig Perceptron PerceptronConfig "
-    "Polynomial Recurrent RecurrentConfig RecurrentState families family logistic_regression softmax_regression",
+    "qkv.models": "Convolutional ConvolutionalConfig Decoder DecoderConfig DecoderState Encoder EncoderConfig "
+    "EncoderDecoder EncoderDecoderConfig EncoderDecoderState Family Network NetworkConfig Perceptron PerceptronConfig "
+    "Polynomial Recurrent RecurrentConfig RecurrentState families family logistic_regression "
+    "mean_of_tokens softmax_regression",
     "qkv.problems": "AtLeast AtMost Markov Near Problem Solution draw fit meets problem problems",
     "qkv.pronunciation": "Answer BadLine Dictionary Figures Network Pronouncer Pronunciation Source cmu_dictionary "
     "from_ipa measure pack pronounce read_dictionary strip_stress to_ipa write_lexicon",
-    "qkv.tasks": "ClassJob Config Digits Job Pairs Preset Pronounce RecallJob Search StringJob Strings TextJob Xor "
-    "answer build configure jobs preset read_config register restore write",
+    "qkv.tasks": "ClassJob Config Digits Filler Job MaskedJob Pairs Preset Pronounce Reader RecallJob Search "
+    "StringJob Strings TextJob Xor answer build configure embed jobs preset read_config register restore write",
     "qkv.web": "View look",
 }
 

@@ -13,6 +13,7 @@ from qkv.cli.check import check
 from qkv.cli.compare import compare
 from qkv.cli.cost import cost
 from qkv.cli.decode import decode
+from qkv.cli.embed import embed
 from qkv.cli.eval import evaluate
 from qkv.cli.list import list_registered
 from qkv.cli.look import look
@@ -35,6 +36,7 @@ app.command("problems")(problems)
 app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("decode")(decode)
+app.command("embed")(embed)
 app.command("compare")(compare)
 app.command("cost")(cost)
 app.command("look")(look)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import pronounce
+from qkv.cli.fill import fill
+from qkv.cli.lines import read_lines, warn
 from qkv.cli.output import Json, print_json
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ def decode(
 ) -> None:
     """Answer each input: `qkv decode runs/mine kubernetes`, `qkv decode runs/xor 0,1`, or a line of stdin each.
 
+    `qkv decode runs/bert "the [MASK] sat" --best 5` fills in what is hidden.
     A language model goes on with a text: `qkv decode runs/text "The statement" --tokens 200 --top-k 40`.
     `qkv decode pronounce kubernetes` asks dictionaries first, then the model, and says which.
     """
@@ -80,6 +83,10 @@ def _answer_all(
     if isinstance(job, tasks.ClassJob):
         texts = inputs or (line.rstrip("\n") for line in sys.stdin)
         return _classify(job, model, texts, options["best"], quiet=quiet)
+    if isinstance(job, tasks.MaskedJob):
+        reader = tasks.Reader(model, job.tokeniser)  # type: ignore[arg-type]
+        chunks = _chunks(inputs or read_lines(warn))
+        return [record for chunk in chunks for record in fill(reader, chunk, options["best"], quiet=quiet)]
     if not isinstance(job, tasks.StringJob):
         raise ValueError(f"{run} is a run of task {job.kind!r}, which has no texts to answer")
     records: list[dict[str, Any]] = []

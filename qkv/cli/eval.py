@@ -23,6 +23,8 @@ def evaluate(
 ) -> None:
     """Measure a trained run on held-out data: error rates and similarities, or accuracy and what is taken for what.
 
+    Of task masked: hidden tokens named and next sentences told, beside the best constant guess.
+
     A pronouncer's words wrong come with their 95 % interval, and are of the model alone, whatever dictionary there is.
     """
     from qkv import tasks
@@ -46,7 +48,7 @@ def evaluate(
             job = job.with_test(found.pairs)
         else:
             job = tasks.jobs[config.task].load(config.data)
-    if isinstance(job, tasks.TextJob):
+    if isinstance(job, tasks.TextJob | tasks.MaskedJob):
         job = job.with_data() if test_file is None else job.with_test(test_file)
     if isinstance(job, tasks.ClassJob):
         job = job.with_data() if test_file is None else job.with_test(job.read_test(test_file))

@@ -14,6 +14,11 @@ BETWEEN_UPDATES = 256
 SECONDS_BETWEEN_LINES = 10
 
 
+def warn(message: str) -> None:
+    """What a reader of lines has to tell."""
+    sys.stderr.write(f"qkv: {message}\n")
+
+
 def read_lines(tell: Callable[[str], None]) -> Iterator[str]:
     """Lines without their ends; bytes that are no UTF-8 become U+FFFD, and a line that is too long is told of."""
     with _progress() as update:

@@ -17,7 +17,7 @@ from qkv.data import Vocabulary
 from qkv.explain.alignment import check_ids, evaluating
 from qkv.explain.watch import Call, watch
 from qkv.layers import DecoderBlock, EncoderBlock
-from qkv.models import Decoder, EncoderDecoder, Recurrent
+from qkv.models import Decoder, Encoder, EncoderDecoder, Recurrent
 
 
 @dataclass(frozen=True)
@@ -69,26 +69,29 @@ def sites(model: nn.Module) -> list[Site]:
     """Every place where this model attends, in the order of its blocks."""
     if isinstance(model, Decoder):
         return [_within("layer", n, "target", block) for n, block in enumerate(model.blocks, 1)]
+    if isinstance(model, Encoder):
+        return [_within("layer", n, "source", block) for n, block in enumerate(model.blocks, 1)]
     if isinstance(model, EncoderDecoder):
         reading = [_within("encoder", n, "source", block) for n, block in enumerate(model.encoder, 1)]
         writing = [_within("decoder", n, "target", block) for n, block in enumerate(model.decoder, 1)]
         return [*reading, *writing, *_crossings(model)]
     if isinstance(model, Recurrent):
         return [] if model.attention is None else [Site("cross 1", "written", "source", model.attention)]
-    raise TypeError(f"model must be a Decoder, an EncoderDecoder or a Recurrent, got a {type(model).__name__}")
+    raise TypeError(f"model must be a Decoder, Encoder, EncoderDecoder or Recurrent, got a {type(model).__name__}")
 
 
 def observe(model: nn.Module, source: Sequence[int], target: Sequence[int] | None = None) -> list[Look]:
     """What each place of the model does while it reads `source` and writes `target` and END; ids without START.
 
-    A Decoder has one sequence, `source`. The model need not agree with the target: any answer can be asked about.
+    A Decoder or an Encoder has one sequence, `source`. The model need not agree with the target: any answer can be
+    asked about.
     """
     places = sites(model)
     if not source:
         raise ValueError("source must have at least one token, got none; there is nothing to look at")
     device = next(model.parameters()).device
     given = [torch.tensor([source], device=device)]
-    if isinstance(model, Decoder):
+    if isinstance(model, Decoder | Encoder):
         check_ids("source", source, model.embed)
     else:
         check_ids("source", source, model.read)

@@ -14,9 +14,9 @@ from qkv.shapes import Hidden
 class NormBefore(nn.Module):
     """x + layer(norm(x))"""
 
-    def __init__(self, dim: int, dropout: float = 0.0):
+    def __init__(self, dim: int, dropout: float = 0.0, epsilon: float = 1e-5):
         super().__init__()
-        self.norm = nn.LayerNorm(dim)
+        self.norm = nn.LayerNorm(dim, eps=epsilon)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Hidden, layer: Callable[[Tensor], Tensor]) -> Hidden:
@@ -27,9 +27,9 @@ class NormBefore(nn.Module):
 class NormAfter(nn.Module):
     """norm(x + layer(x))"""
 
-    def __init__(self, dim: int, dropout: float = 0.0):
+    def __init__(self, dim: int, dropout: float = 0.0, epsilon: float = 1e-5):
         super().__init__()
-        self.norm = nn.LayerNorm(dim)
+        self.norm = nn.LayerNorm(dim, eps=epsilon)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Hidden, layer: Callable[[Tensor], Tensor]) -> Hidden:

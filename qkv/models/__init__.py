@@ -5,6 +5,9 @@ from .convolutional import ConvolutionalConfig as ConvolutionalConfig
 from .decoder import Decoder as Decoder
 from .decoder import DecoderConfig as DecoderConfig
 from .decoder import DecoderState as DecoderState
+from .encoder import Encoder as Encoder
+from .encoder import EncoderConfig as EncoderConfig
+from .encoder import mean_of_tokens as mean_of_tokens
 from .encoder_decoder import EncoderDecoder as EncoderDecoder
 from .encoder_decoder import EncoderDecoderConfig as EncoderDecoderConfig
 from .encoder_decoder import EncoderDecoderState as EncoderDecoderState

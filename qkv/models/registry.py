@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from inspect import signature
 from typing import Any, TypeVar
 
 from torch import nn
@@ -29,6 +30,13 @@ class Family:
     def build(self, config: Any, *sizes: int) -> nn.Module:
         """A model of these sizes; a class whose constructor takes plain numbers has a `from_config` beside it."""
         make: Callable[..., nn.Module] = getattr(self.model, "from_config", self.model)
+        _, *wanted = signature(make).parameters.values()
+        if not any(one.kind is one.VAR_POSITIONAL for one in wanted) and len(wanted) != len(sizes):
+            names = ", ".join(one.name for one in wanted)
+            given = ", ".join(map(str, sizes))
+            raise ValueError(
+                f"{self.model.__name__} is of another kind of task: it takes the sizes ({names}), got ({given})"
+            )
         return make(config, *sizes)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from qkv.attention import Additive, Attention, parse
 from qkv.cost import Cost, Span
 from qkv.layers import DecoderBlock, EncoderBlock, FeedForward, Heads, MultiHead, NormBefore, ShortConvolution
+from qkv.layers.blocks import Residual
 from qkv.positions import Positions, Sizes, schemes
 from qkv.shapes import Hidden
 
@@ -56,9 +57,9 @@ def mechanism(name: str, key_dim: int) -> Attention:
     return Additive(key_dim) if name == "additive" else parse(name)
 
 
-def encoder_block(config: BlockSizes, places: Places) -> EncoderBlock:
-    """Bidirectional self-attention and feed-forward."""
-    return EncoderBlock(_heads(config, places.for_heads()), _feed_forward(config), _residual(config))
+def encoder_block(config: BlockSizes, places: Places, residual: Residual | None = None) -> EncoderBlock:
+    """Bidirectional self-attention and feed-forward; `residual` makes the paths around them, normed before without."""
+    return EncoderBlock(_heads(config, places.for_heads()), _feed_forward(config), residual or _residual(config))
 
 
 def decoder_block(config: BlockSizes, places: Places, cross: str | None = None) -> DecoderBlock:

@@ -1,6 +1,14 @@
 """All worked problems, in the order of their ids."""
 
-from qkv.problems import attention, cost, detection, linear, sequences, units  # noqa: F401 - they enter theirs
+from qkv.problems import (  # noqa: F401 - they enter theirs
+    attention,
+    cost,
+    detection,
+    linear,
+    pretraining,
+    sequences,
+    units,
+)
 from qkv.problems.record import Problem, entered
 from qkv.registry import unknown
 

@@ -6,9 +6,13 @@ from .base import jobs as jobs
 from .base import register as register
 from .classes import ClassJob as ClassJob
 from .digits import Digits as Digits
+from .masked import MaskedJob as MaskedJob
 from .pairs import Pairs as Pairs
 from .pairs import StringJob as StringJob
 from .pronounce import Pronounce as Pronounce
+from .reader import Filler as Filler
+from .reader import Reader as Reader
+from .reader import embed as embed
 from .recall import RecallJob as RecallJob
 from .resolve import Config as Config
 from .resolve import build as build

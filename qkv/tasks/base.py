@@ -59,6 +59,10 @@ class Job(ABC):
     def task(self, model: nn.Module, settings: Settings) -> Task:
         """The job as the training loop sees it."""
 
+    def require(self, model: nn.Module) -> None:
+        """Raise if this model cannot learn it; asked before there is a run folder."""
+        return
+
     @abstractmethod
     def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:
         """How good the model is on a part of the data."""

@@ -271,7 +271,7 @@ def quality(records: Sequence[dict[str, Any]]) -> str:
 
 def lower_is_better(metric: str) -> bool:
     """Whether the metric counts errors."""
-    return metric.endswith("error_rate") or metric == "loss"
+    return metric.endswith(("error_rate", "loss"))
 
 
 def _rate(training: Training) -> float:

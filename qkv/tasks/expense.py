@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from qkv.cost import UncountedError, count_multiplications, measure
 from qkv.tasks.base import Job
+from qkv.tasks.masked import MaskedJob
 from qkv.tasks.pairs import StringJob
 from qkv.tasks.resolve import Config, build
 from qkv.tasks.strings import Search, answer, collate, encode
@@ -45,10 +46,12 @@ def expense(config: Config, job: Job, row: Tensors, device: str) -> Expense:
 
 
 def example(job: Job, settings: Settings) -> Tensors:
-    """One row at the task's length: of strings, the held-out pair of median length."""
+    """One row at the task's length: of strings, the held-out pair of median length; of masked text, a held-out pair."""
     if isinstance(job, StringJob):
         pairs = sorted(encode(job.strings, job.strings.parts["valid"]), key=lambda pair: len(pair[0]) + len(pair[1]))
         return collate([pairs[len(pairs) // 2]])
+    if isinstance(job, MaskedJob):
+        return tuple(tensor[:1] for tensor in next(job.examples("valid")))
     return job.task(nn.Identity(), settings).collate([0])
 
 

@@ -152,7 +152,7 @@ class RunBench(Bench):
         if target is None:
             looks = observe(self.model, source.ids)
             code.append(f"looks = observe(model, {source.ids})")
-            return ModelScene(looks, {"target": source.tokens}, source.notes, code)
+            return ModelScene(looks, {looks[0].site.rows: source.tokens}, source.notes, code)
         looks = observe(self.model, source.ids, target.ids)
         code.append(f"looks = observe(model, {source.ids}, {target.ids})")
         tokens = {

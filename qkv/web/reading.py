@@ -8,7 +8,7 @@ from torch import nn
 
 from qkv.data import Recall, Vocabulary, pad
 from qkv.decode import greedy
-from qkv.tasks import Job, RecallJob, StringJob, TextJob
+from qkv.tasks import Job, MaskedJob, RecallJob, StringJob, TextJob
 from qkv.tasks.strings import limits_of
 
 
@@ -28,6 +28,8 @@ def example(job: Job) -> str:
         options = job.settings
         source = Recall(options.vocabulary, options.length, options.pairs)
         return " ".join(map(str, source.examples(options.seed, "test", 0, 1)[0][0].tolist()))
+    if isinstance(job, MaskedJob):
+        return f"the value of the {job.tokeniser.token(job.tokeniser.mask or 0)} is returned"
     if isinstance(job, TextJob):
         return "The statement"
     assert isinstance(job, StringJob)
@@ -41,6 +43,8 @@ def read_source(job: Job, model: nn.Module, text: str) -> Sequence:
     """The text cut into tokens of this model; an empty or too long one is refused in words."""
     if isinstance(job, TextJob):
         read = _pieces(text, job)
+    elif isinstance(job, MaskedJob):
+        read = _framed(text, job)
     else:
         read = _ids(text, job) if isinstance(job, RecallJob) else _characters_or_words(text, job)
     if not read.ids:
@@ -72,6 +76,16 @@ def answer_greedily(job: StringJob, model: Any, source: Sequence) -> Sequence:
 def names(vocabulary: Vocabulary, ids: tuple[int, ...] | list[int]) -> list[str]:
     """Each id as people see it, the special ones too."""
     return [vocabulary.SPECIAL[number] if number < 4 else vocabulary.tokens[number - 4] for number in ids]
+
+
+def _framed(text: str, job: MaskedJob) -> Sequence:
+    """[CLS] text [SEP]; a [MASK] in the text is one."""
+    if not text.strip():
+        return Sequence([], [], [])
+    own = job.tokeniser
+    ids = [own.classify or 0, *own.encode(text, special=True), own.separator or 0]
+    notes = ["some of the text is unknown to the tokeniser"] if own.unknown in ids else []
+    return Sequence([own.token(number) for number in ids], ids, notes)
 
 
 def _pieces(text: str, job: TextJob) -> Sequence:

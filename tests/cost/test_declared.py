@@ -122,7 +122,8 @@ def test_blocks_with_and_without_another_sequence(block, residual, draws):
         assert sum(p.numel() for p in layer.parameters()) == sum(declared.parameters.values())
 
 
-OF_TOKENS = ("decoder", "encoder_decoder", "recurrent")
+OF_TOKENS = ("decoder", "encoder", "encoder_decoder", "recurrent")
+ONE_SEQUENCE = ("decoder", "encoder")
 
 
 def settings(draw, name):
@@ -132,7 +133,7 @@ def settings(draw, name):
         return {"dim": 2 * odd(draw, 10), "layers": draw.choice((1, 2)), "cell": cell, "attention": attention}
     heads = odd(draw, 4)
     kind = draw.choice(("softmax", "additive", "linear", "elu", "taylor", "taylor(order=4)", "softmax(window=5)"))
-    bidirectional = name == "encoder_decoder" and "window" in kind
+    bidirectional = name != "decoder" and "window" in kind
     kind = "softmax" if bidirectional else kind
     fitting = [s for s in schemes if schemes[s].serves(kinds[kind.split("(")[0]].accepts) and s != "alibi"]
     found = {
@@ -141,8 +142,10 @@ def settings(draw, name):
         "hidden_dim": draw.choice((0, odd(draw, 30))),
         "attention": kind,
         "positions": draw.choice(("none", *fitting)),
-        "convolution": draw.choice((0, 3)),
     }
+    if name == "encoder":
+        return found | {"norm": draw.choice(("after", "before")), "pretraining": draw.random() < 0.7}
+    found["convolution"] = draw.choice((0, 3))
     return found | ({"tied": draw.random() < 0.5} if name == "decoder" else {"decoder_layers": draw.choice((1, 2))})
 
 
@@ -188,7 +191,7 @@ def test_models(name, draws):
         device = "cpu" if name == "recurrent" else "meta"  # packed sequences have to know their lengths
         with torch.device(device):
             model = chosen.model(chosen.configure(values), *sizes).eval()
-        span = Span(odd(draw, 5), odd(draw, 20), context=None if name == "decoder" else odd(draw, 20))
+        span = Span(odd(draw, 5), odd(draw, 20), context=None if name in ONE_SEQUENCE else odd(draw, 20))
         lengths = [span.time] if span.context is None else [span.context, span.time]
         tokens = [torch.zeros(span.batch, length, dtype=torch.int64, device=device) for length in lengths]
         declared = model.cost(span)

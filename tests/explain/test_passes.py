@@ -3,7 +3,16 @@ import torch
 
 from qkv.data import Vocabulary
 from qkv.explain import alignment, observe, sites
-from qkv.models import Decoder, DecoderConfig, EncoderDecoder, EncoderDecoderConfig, Recurrent, RecurrentConfig
+from qkv.models import (
+    Decoder,
+    DecoderConfig,
+    Encoder,
+    EncoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    Recurrent,
+    RecurrentConfig,
+)
 
 SOURCE, TARGET = [4, 9, 6, 5, 8], [7, 4, 10]
 
@@ -75,6 +84,13 @@ def test_a_decoder_has_one_sequence():
     looks = observe(model, SOURCE)
     assert [look.site.name for look in looks] == ["layer 1", "layer 2"]
     assert looks[0].call.weights()[0, 0].triu(1).abs().max() == 0
+
+
+def test_an_encoder_looks_both_ways():
+    model = Encoder(EncoderConfig(dim=12, heads=3, layers=2), 11).double()
+    looks = observe(model, SOURCE)
+    assert [(look.site.name, look.site.rows) for look in looks] == [("layer 1", "source"), ("layer 2", "source")]
+    assert looks[1].call.weights()[0].min() > 0
 
 
 def test_the_pass_is_the_one_of_the_model():

@@ -79,6 +79,22 @@ def test_b8_train_short_test_long():
 
 
 @pytest.mark.slow
+def test_b9_one_text_and_two_objectives():
+    answer = run("B9")
+    # 4 x (64 x 64 + 64), 64 x 128 + 128 + 128 x 64 + 64, and two norms of 128
+    assert answer["parameters of a block: original encoder, BERT, GPT"] == [16640 + 16576 + 256] * 3
+    assert answer["the first token sees the last: original encoder, BERT, GPT"] == [True, True, False]
+    assert answer["can write on: BERT, GPT"] == [False, True]
+    assert answer["BERT's hidden tokens, over the best constant guess"] > 1.5
+    assert answer["GPT's next tokens, over the best constant guess"] > 1.5
+    losses = answer["loss of every update"]
+    assert losses["BERT"][0] == pytest.approx(
+        math.log(600) + math.log(2), abs=0.5
+    )  # both objectives, of nothing learnt
+    assert [len(of) for of in losses.values()] == [400, 400]
+
+
+@pytest.mark.slow
 def test_b10_two_relations():
     answer = run("B10")
     assert min(answer["two heads, both relations right"]) > 0.99

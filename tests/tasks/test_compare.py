@@ -37,6 +37,7 @@ class TestRules:
     def test_which_metric_and_which_way(self):
         assert quality([{"figures": {}}, {"figures": {"accuracy": {}}}]) == "accuracy"
         assert lower_is_better("token_error_rate")
+        assert lower_is_better("masked_loss")
         assert not lower_is_better("jaccard")
 
     @pytest.mark.parametrize(

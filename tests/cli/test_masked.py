@@ -1,0 +1,117 @@
+"""From a text to fillers and sentence vectors, as a user goes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.run import ROOT, inside
+
+SMALL = (
+    *("--set", "data.size=600", "--set", "data.length=32", "--set", "data.examples=64"),
+    *(
+        "--set",
+        "model.dim=24",
+        "--set",
+        "model.hidden_dim=32",
+        "--set",
+        "model.layers=1",
+        "--set",
+        "model.max_length=32",
+    ),
+    *("--set", "train.every=30", "--set", "train.batch_size=16", "--device", "cpu"),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "bert"
+    return folder, json.loads(inside("train", "masked", *SMALL, "--steps", "30", "--run", str(folder), "--json"))
+
+
+@pytest.fixture(scope="module")
+def xor(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "xor"
+    inside("train", "xor", "--run", str(folder), "--steps", "2", "--json")
+    return folder
+
+
+def test_train_and_eval_agree(run):
+    folder, result = run
+    figures = result["figures"]["test"]
+    found = json.loads(inside("eval", str(folder), "--json"))
+    assert {name: found[name] for name in figures} == figures
+    assert 0 < figures["unigram_accuracy"] < 0.2
+    assert figures["examples"] == 64
+    assert figures["masked_loss"] < 6.397  # log 600: it has learnt more than nothing
+    assert "unigram_accuracy" in inside("eval", str(folder), "--split", "valid")
+
+
+def test_fillers(run):
+    (found,) = json.loads(inside("decode", str(run[0]), "the [MASK] of the [MASK]", "--best", "3", "--json"))
+    assert found["input"] == "the [MASK] of the [MASK]"
+    assert [len(fillers) for fillers in found["masks"]] == [3, 3]
+    shares = [one["probability"] for one in found["masks"][0]]
+    assert shares == sorted(shares, reverse=True)
+    assert 0 < sum(shares) < 1
+    lines = inside("decode", str(run[0]), "the [MASK] of the [MASK]", "--best", "3").splitlines()
+    printed = [line.split("\t") for line in lines]
+    assert [(row[0], row[1]) for row in printed] == [("the [MASK] of the [MASK]", mask) for mask in "111222"]
+    assert [row[2] for row in printed] == [one["text"] for fillers in found["masks"] for one in fillers]
+    assert found["filled"].startswith("the")
+
+
+def test_vectors(run):
+    texts = ["a class is an object", "the value is returned"]
+    found = json.loads(inside("embed", str(run[0]), *texts, "--json"))
+    assert [record["input"] for record in found] == texts
+    assert sum(number**2 for number in found[0]["vector"]) == pytest.approx(1, abs=1e-5)
+    (first, _) = inside("embed", str(run[0]), *texts).splitlines()
+    text, numbers = first.split("\t")
+    assert text == texts[0]
+    assert [float(number) for number in numbers.split()] == pytest.approx(found[0]["vector"], abs=1e-6)
+    cosine = sum(a * b for a, b in zip(*(record["vector"] for record in found), strict=True))
+    matrix = json.loads(inside("embed", str(run[0]), *texts, "--similarities", "--json"))["similarities"]
+    assert matrix == [pytest.approx([1, cosine], abs=1e-5), pytest.approx([cosine, 1], abs=1e-5)]
+    assert f"{cosine:.3f}" in inside("embed", str(run[0]), *texts, "--similarities")
+
+
+def test_texts_from_stdin(run):
+    code = "from qkv.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "embed", str(run[0])],
+        input=b"one text\n\nanother\n",
+        capture_output=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert [line.split(b"\t")[0] for line in done.stdout.splitlines()] == [b"one text", b"another"]
+
+
+def test_bad_input_is_one_sentence(run, xor, tmp_path):
+    folder = str(run[0])
+    assert inside("decode", folder, "no mask here", code=2) == "qkv: 'no mask here' has no [MASK] to fill in\n"
+    long = "[MASK] " + "the value " * 20
+    assert inside("decode", folder, long, code=2) == (
+        "qkv: '[MASK] the value the value the value ...' has 43 tokens with [CLS] and [SEP]; the model takes 32\n"
+    )
+    assert "the model takes 32" in inside("embed", folder, long, code=2)
+    assert len(inside("embed", folder, long, "--cut").splitlines()) == 1
+    assert inside("eval", folder, "--split", "tset", code=2).startswith(
+        "qkv: unknown part of the text 'tset'; did you mean 'test'?"
+    )
+    assert inside("embed", str(xor), "a", code=2) == (
+        f"qkv: {xor} is a run of task 'xor'; filling in and embedding need one of task 'masked'\n"
+    )
+    assert (
+        inside("embed", str(tmp_path / "no"), "a", code=2)
+        == f"qkv: there is no such run folder, in {tmp_path / 'no'}\n"
+    )
+    assert "leave out --raw" in inside("embed", folder, "a", "--similarities", "--raw", code=2)
+    wrong = ("train", "masked", *SMALL, "--steps", "1", "--run", str(tmp_path / "run"))
+    assert "Decoder is of another kind of task" in inside(*wrong, "--set", "model.family=decoder", code=2)
+    too_long = inside(*wrong, "--set", "data.length=33", code=2)
+    assert "data.length=33 exceeds model.max_length=32: set both" in too_long
+    assert not (tmp_path / "run").exists()
+    assert "there is no file nowhere.txt" in inside(*wrong, "--set", "data.source=nowhere.txt", code=2)
