@@ -45,12 +45,22 @@ class Gpt2(nn.Module):
         from transformers import GPT2Config, GPT2LMHeadModel  # noqa: PLC0415 - large, and a peer's
 
         own = config.model
-        sizes = {"n_embd": own["dim"], "n_layer": own["layers"], "n_head": own["heads"], "n_inner": own["hidden_dim"]}
-        rates = {"resid_pdrop": own["dropout"], "embd_pdrop": own["dropout"], "attn_pdrop": 0.0}
+        options: dict[str, Any] = {
+            "vocab_size": tokens,
+            "n_positions": own["max_length"],
+            "n_embd": own["dim"],
+            "n_layer": own["layers"],
+            "n_head": own["heads"],
+            "n_inner": own["hidden_dim"],
+            "resid_pdrop": own["dropout"],
+            "embd_pdrop": own["dropout"],
+            "attn_pdrop": 0.0,
+            "use_cache": False,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        }
         self.packed = packed
-        self.model = GPT2LMHeadModel(
-            GPT2Config(vocab_size=tokens, n_positions=own["max_length"], use_cache=False, **sizes, **rates)
-        )
+        self.model = GPT2LMHeadModel(GPT2Config(**options))
 
     def forward(self, tokens: Tensor, at: Tensor | None = None, packing: Packing | None = None) -> Tensor:
         """Logits; places that start anew make `transformers` keep documents apart."""

@@ -5,10 +5,13 @@ import json
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from benchmarks import compare_pronounce, compare_recall, pronounce_recipe
+from benchmarks import compare_pronounce, compare_recall, pronounce_recipe, text_wikitext
 from benchmarks.comparison import write_result
 from qkv import tasks
+from qkv.layers import pack_documents
+from qkv.models import family
 from qkv.tasks.compare import Comparison, Rules
 from qkv.tasks.contestants import Field, enter
 from tests.tasks.tiny import CHANGES, TINY, write_pairs
@@ -71,3 +74,17 @@ def test_the_pupil_waits_for_its_teachers(tmp_path, monkeypatch):
     assert any(part.count(str(tmp_path / "out" / "teacher-")) == 3 for part in pupil.arguments)
     assert str(tmp_path) not in pronounce_recipe._command(given)
     assert "--train-file a.tsv" in pronounce_recipe._command(given)
+
+
+def test_the_gpt2_beside_ours_is_of_equal_size_and_keeps_documents_apart():
+    sizes = {"dim": 24, "heads": 3, "hidden_dim": 48, "layers": 2, "max_length": 32}
+    config = tasks.configure("text", tasks.preset("text", "wikitext"), {"model": sizes})
+    own = family("decoder")
+    peer = text_wikitext.Gpt2(config, 53, packed=True).double().eval()
+    ours = own.build(own.configure(config.model), 53)
+    assert sum(p.numel() for p in peer.parameters()) == sum(p.numel() for p in ours.parameters())
+    tokens, starts = torch.randint(4, 53, (2, 19)), torch.zeros(2, 19, dtype=torch.bool)
+    starts[0, 7] = True
+    packed = peer(tokens, packing=pack_documents(starts))
+    alone = torch.cat([peer(part[None])[0] for part in (tokens[0, :7], tokens[0, 7:], tokens[1])])
+    torch.testing.assert_close(packed.flatten(0, 1), alone, rtol=0, atol=1e-12)

@@ -65,15 +65,17 @@ class TokenFile:
             self._asked = wanted
             self._ask()
         while not self._whole and len(self._blocks) < wanted:
-            if self._failed is not None:
-                raise self._failed
-            time.sleep(PAUSE)
+            failed = self._failed  # before the look: what was written until then is still given
             self._ask()
+            if failed is not None and len(self._blocks) < wanted:
+                raise failed
+            time.sleep(PAUSE)
         return self._blocks
 
     def read(self, first: int, count: int) -> Int64[Tensor, " count"]:
         """`count` tokens from number `first` on."""
         if self._data is None:
+            self.blocks(1)
             self._data = os.open(self.folder / "tokens", os.O_RDONLY)
         numbers = array(self._code)
         size = numbers.itemsize

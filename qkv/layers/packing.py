@@ -25,8 +25,8 @@ class Packing:
     """Of each token in its document, from 0."""
     home: Int64[Tensor, "rows time"]
     """Of each token among those of all unpacked rows, laid end to end."""
-    groups: tuple[Int64[Tensor, "documents longest"], ...]
-    """Documents of about one length each: the number of every token, counted over the packed rows."""
+    groups: tuple[Int64[Tensor, "_ _"], ...]
+    """Documents of about one length each, (documents, longest): the number of every token over all packed rows."""
 
     def unpack(self, x: Tensor) -> list[Tensor]:
         """(rows, time, ...) as documents: a (documents, longest, ...) for each group."""

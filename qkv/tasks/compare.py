@@ -42,6 +42,9 @@ class Standing:
     about: str
 
 
+COUNTS = ("examples", "chance", "tokens", "words")
+"""Figures that are the same for all contestants."""
+
 Report = Callable[[Standing], None]
 
 
@@ -230,7 +233,7 @@ class Comparison:
     def _measure(self, model: nn.Module) -> dict[str, Any]:
         model.to(self.rules.device)
         found = self.job.evaluate(model, self.split)
-        figures = {name: value for name, value in found.items() if name not in ("examples", "chance")}
+        figures = {name: value for name, value in found.items() if name not in COUNTS}
         speed = decoding_speed(model, self.job, self.split) if isinstance(self.job, StringJob) else None
         return {"figures": figures, "decode_tokens_per_second": speed}
 
@@ -270,8 +273,8 @@ def quality(records: Sequence[dict[str, Any]]) -> str:
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether the metric counts errors."""
-    return metric.endswith(("error_rate", "loss"))
+    """Whether the metric counts errors, or measures surprise."""
+    return metric.endswith(("error_rate", "loss", "perplexity", "bits_per_byte"))
 
 
 def _rate(training: Training) -> float:

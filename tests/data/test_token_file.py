@@ -48,6 +48,10 @@ def test_the_file_is_the_documents_between_start_and_end(tmp_path, tokeniser):
     assert file.read(7, 5).tolist() == flat(tokeniser)[7:12]
 
 
+def test_the_first_question_may_be_for_tokens(tmp_path, tokeniser):
+    assert TokenFile(tmp_path, TEXTS, tokeniser).read(0, 5).tolist() == flat(tokeniser)[:5]
+
+
 def test_one_token_for_start_and_end_stands_once(tmp_path, tokeniser):
     text = json.dumps(tokeniser.to_record()).replace("<start>", "<|endoftext|>").replace("<end>", "<gone>")
     file = TokenFile(tmp_path, ["ab", "c"], Tokeniser.from_record(json.loads(text)))

@@ -38,6 +38,8 @@ class TestRules:
         assert quality([{"figures": {}}, {"figures": {"accuracy": {}}}]) == "accuracy"
         assert lower_is_better("token_error_rate")
         assert lower_is_better("masked_loss")
+        assert lower_is_better("word_perplexity")
+        assert lower_is_better("bits_per_byte")
         assert not lower_is_better("jaccard")
 
     @pytest.mark.parametrize(
