@@ -76,7 +76,9 @@ def _prepare(
         console(stderr=True).print(f"... {len(job.bad_lines)} bad lines in all")  # type: ignore[attr-defined]
     folder = folder or Path("runs") / f"{task}-{datetime.now():%Y%m%d-%H%M%S}"
     config = replace(config, data=job.options)
-    tasks.build(config, job)  # an impossible model says so before there is a folder
+    model = tasks.build(config, job)  # an impossible model says so before there is a folder
+    if isinstance(job, tasks.Words):
+        job.task(model, config.train)  # and so do settings that mean nothing to it
     if int(os.environ.get("RANK", "0")) == 0:
         found = create(folder)
         tasks.write(found, config, job)

@@ -72,6 +72,10 @@ class RunBench(Bench):
     def __init__(self, folder: Path):
         self.folder = folder
         self.config, self.job, self.model = tasks.restore(folder)
+        if not hasattr(getattr(self.model, "config", None), "max_length"):
+            raise QkvError(
+                f"a run of task {self.config.task!r} reads no sequences, so there is nothing to look at", folder
+            )
         writes = isinstance(self.job, tasks.StringJob)
         self.screens = ("atlas", "stepwise", "beside", *(("decoding",) if writes else ()))
         self.weights_hash = sha256(Run(folder).weights.read_bytes()).hexdigest()
