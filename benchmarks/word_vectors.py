@@ -6,7 +6,8 @@ Both learn WikiText-2 from the same paragraphs with the same settings (100 numbe
 count^0.75, subsampling 1e-3, words seen 5 times, 5 epochs, rate 0.025 falling in a line), on one thread each, one after
 the other, seed by seed. Judged by our own code on WS-353: centre vectors of both. Speed is words of the text a second,
 counting vocabularies and reading left out, by the processor's time and by the clock: where others use the machine, the
-clock measures the others. Writes benchmarks/results/word_vectors_cpu.json.
+clock measures the others. Writes benchmarks/results/word_vectors_cpu.json after every seed; seeds that are in it
+already are not run again, so the minutes that this takes may be spread.
 """
 
 import argparse
@@ -30,6 +31,8 @@ from qkv.train import Loop, create
 
 RESULTS = Path(__file__).parent / "results" / "word_vectors_cpu.json"
 EPOCHS = 5
+OBJECTIVES = ("skip_gram", "cbow")
+CLOCKS = ("processor", "clock")
 PEER = """
 import json, sys, time
 import gensim
@@ -78,21 +81,48 @@ def train_theirs(python: Path, text: Path, objective: str, seed: int, epochs: in
     return read_vectors(out), json.loads(done.stdout)
 
 
-def compare(job: tasks.Words, python: Path, text: Path, objective: str, asked: argparse.Namespace) -> dict[str, Any]:
-    """All seeds of one objective, ours and theirs in turns."""
-    pairs, words = ws353(), asked.epochs * asked.words
-    rows: dict[str, list[dict[str, float]]] = {"qkv": [], "gensim": []}
-    for seed in range(1, asked.seeds + 1):
+def compare(job: tasks.Words, python: Path, text: Path, objective: str, kept: "Kept") -> None:
+    """All seeds of one objective that are missing, ours and theirs in turns."""
+    pairs = ws353()
+    for seed in kept.missing(objective):
+        load = os.getloadavg()[0]
         found = {
-            "qkv": train_ours(job, objective, seed, asked.epochs),
-            "gensim": train_theirs(python, text, objective, seed, asked.epochs),
+            "qkv": train_ours(job, objective, seed, kept.epochs),
+            "gensim": train_theirs(python, text, objective, seed, kept.epochs),
         }
         for name, (vectors, took) in found.items():
             alike = agreement(vectors, pairs)
-            rates = {f"words_per_{which}_second": words / took[which] for which in ("processor", "clock")}
-            rows[name].append({"seed": seed, "spearman": alike.spearman, "pairs": alike.pairs, **rates})
-        print(objective, seed, *(f"{name} {row[-1]}" for name, row in rows.items()), flush=True)
-    return {**rows, "summary": summary(rows)}
+            rates = {f"words_per_{which}_second": kept.epochs * kept.words / took[which] for which in CLOCKS}
+            row = {"seed": seed, "spearman": alike.spearman, "pairs": alike.pairs, **rates, "load_at_start": load}
+            kept.add(objective, name, row)
+        kept.write()
+
+
+class Kept:
+    """The result file, as far as it has come."""
+
+    def __init__(self, path: Path, words: int, epochs: int, seeds: int):
+        self.path, self.words, self.epochs, self.seeds = path, words, epochs, seeds
+        self.rows: dict[str, dict[str, list[dict[str, float]]]] = {}
+        record = json.loads(path.read_text()) if path.exists() else {}
+        if (record.get("words"), record.get("epochs")) == (words, epochs):
+            self.rows = {objective: record[objective] for objective in OBJECTIVES if objective in record}
+
+    def missing(self, objective: str) -> list[int]:
+        """Seeds that both have not been through."""
+        done = {row["seed"] for row in self.rows.get(objective, {}).get("gensim", [])}
+        return [seed for seed in range(1, self.seeds + 1) if seed not in done]
+
+    def add(self, objective: str, name: str, row: dict[str, float]) -> None:
+        """One more training."""
+        self.rows.setdefault(objective, {"qkv": [], "gensim": []})[name].append(row)
+
+    def write(self) -> None:
+        """All that is known, with what follows from it."""
+        command = f"python -m benchmarks.word_vectors --gensim runs/gensim/bin/python --seeds {self.seeds}"
+        text = {"words": self.words, "epochs": self.epochs, "gensim": "4.4.0"}
+        found = {name: {**rows, "summary": summary(rows)} for name, rows in self.rows.items()}
+        self.path.write_text(json.dumps({**about(), "command": command, **text, **found}, indent=1) + "\n")
 
 
 def summary(rows: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
@@ -103,7 +133,7 @@ def summary(rows: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
             ours[f"words_per_{which}_second"] / theirs[f"words_per_{which}_second"]
             for ours, theirs in zip(rows["qkv"], rows["gensim"], strict=True)
         )
-        for which in ("processor", "clock")
+        for which in CLOCKS
     }
     return {"spearman": rho, "words_a_second_ours_over_theirs": ratios}
 
@@ -119,25 +149,19 @@ def main() -> None:
     parser.add_argument("--gensim", type=Path, required=True, help="A Python that has gensim 4.4.0.")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--objectives", default="skip_gram,cbow")
+    parser.add_argument("--objectives", default=",".join(OBJECTIVES))
     parser.add_argument("--result", type=Path, default=RESULTS)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    load = os.getloadavg()
     job = tasks.Words.load({"source": "wikitext"})
     paragraphs = list(paragraphs_of(read_text("wikitext")["train"]))
-    asked.words = sum(map(len, paragraphs))
-    found = {}
+    kept = Kept(asked.result, sum(map(len, paragraphs)), asked.epochs, asked.seeds)
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "paragraphs.txt"
         text.write_text("\n".join(map(" ".join, paragraphs)) + "\n", encoding="utf-8")
         for objective in asked.objectives.split(","):
-            found[objective] = compare(job, asked.gensim, text, objective, asked)
-    command = f"python -m benchmarks.word_vectors --gensim runs/gensim/bin/python --seeds {asked.seeds}"
-    words = {"words": asked.words, "vocabulary": len(job.counts), "epochs": asked.epochs}
-    peer = {"gensim": "4.4.0", "load_at_start": load[0], "load_at_end": os.getloadavg()[0]}
-    asked.result.write_text(json.dumps({**about(), "command": command, **words, **peer, **found}, indent=1) + "\n")
-    print(json.dumps({name: value["summary"] for name, value in found.items()}, indent=1))
+            compare(job, asked.gensim, text, objective, kept)
+    print(json.dumps({name: summary(rows) for name, rows in kept.rows.items()}, indent=1))
 
 
 if __name__ == "__main__":

@@ -78,7 +78,10 @@ def _prepare(
     _tell_of_whole_targets(job)
     folder = folder or Path("runs") / f"{task}-{datetime.now():%Y%m%d-%H%M%S}"
     config = replace(config, data=job.options)
-    job.require(tasks.build(config, job))  # an impossible model says so before there is a folder
+    model = tasks.build(config, job)
+    job.require(model)  # an impossible model says so before there is a folder
+    if isinstance(job, tasks.Words):
+        job.task(model, config.train)  # and so do settings that mean nothing to it
     if int(os.environ.get("RANK", "0")) == 0:
         found = create(folder)
         tasks.write(found, config, job)

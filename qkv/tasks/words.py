@@ -14,6 +14,7 @@ from qkv.storage import QkvError
 from qkv.tasks.base import Job, Preset, register
 from qkv.tasks.options import read_options
 from qkv.train import Settings, Task, linear_rate
+from qkv.train.settings import require_own_update
 
 HELD_OUT = 100
 """Blocks of a held-out part that are judged, at most."""
@@ -115,6 +116,8 @@ class Words(Job):
 
     def task(self, model: nn.Module, settings: Settings) -> Task:
         """Plain gradient descent whose rate falls in a line; an example is a block of the text."""
+        require_own_update(settings)
+        _own(model)
         train = self.parts["train"]
         batches = Shuffled(train.blocks, settings.batch_size, settings.seed)
         return Task(

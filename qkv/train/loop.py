@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import mean, median
 from typing import Any
 
@@ -25,7 +25,7 @@ from qkv.train.identity import changed_conditions, identify, require_same
 from qkv.train.interrupt import Interrupt, Interrupted
 from qkv.train.optimiser import make_optimiser, memory_of, remind
 from qkv.train.run import Checkpoint, Run
-from qkv.train.settings import MEASURED, Settings
+from qkv.train.settings import MEASURED, Settings, require_own_update
 from qkv.train.task import Task
 from qkv.train.tensorboard import Board, open_board
 from qkv.train.updates import Update, Updates
@@ -33,8 +33,6 @@ from qkv.train.weights import Weights, average_in, copy_of, moved
 
 PATIENCE = 20
 """Updates in a row that may be not finite before training gives up."""
-
-_OPTIMISING = ("weight_decay", "clip", "accumulate", "average", "smoothing")
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -81,15 +79,6 @@ class _Objective(nn.Module):
         return self.task_loss(self.model, tensors)
 
 
-def _require_plain(world: int, settings: Settings) -> None:
-    """Refuse what a task with an update of its own would ignore."""
-    if world > 1:
-        raise QkvError(f"this task updates its model itself, which {world} processes cannot do together; start one")
-    for one in fields(Settings):
-        if one.name in _OPTIMISING and getattr(settings, one.name) != one.default:
-            raise ValueError(f"train.{one.name} means nothing to a task that updates its model itself; leave it out")
-
-
 def _usual(times: list[float]) -> float:
     """The mean time of a step, without those in which the machine did something else: four times the middle one."""
     longest = 4 * median(times)
@@ -110,7 +99,8 @@ class Loop:
         self.group = Group(torch.device(machine.device))
         self.device = self.group.device
         if task.update is not None:
-            _require_plain(self.group.world, settings)
+            require_own_update(settings)
+            self._require_one_process()
         self.model = task.model.to(self.device)
         objective: nn.Module = _Objective(task)
         self.objective = self.group.wrap(torch.compile(objective) if machine.compile else objective)  # type: ignore[arg-type]
@@ -259,6 +249,10 @@ class Loop:
                 self.run.folder,
             )
         return {"loss": loss}
+
+    def _require_one_process(self) -> None:
+        if self.group.world > 1:
+            raise QkvError(f"this task updates its model itself, which {self.group.world} processes cannot do together")
 
     def _seed(self, purpose: str, *ids: int) -> None:
         """Seed where it matters; torch.manual_seed sees to every kind of device, which takes as long as a small net."""

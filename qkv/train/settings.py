@@ -1,10 +1,11 @@
 """How to train: the settings, and the learning rate of each step."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 MEASURED = range(10, 40)
 """The steps whose time decides how many fit into `minutes`."""
+_OPTIMISING = ("weight_decay", "clip", "accumulate", "average", "smoothing")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,13 @@ class Settings:
         for name in ("average", "smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+
+
+def require_own_update(settings: Settings) -> None:
+    """Refuse what a task with an update of its own would ignore."""
+    for field in fields(Settings):
+        if field.name in _OPTIMISING and getattr(settings, field.name) != field.default:
+            raise ValueError(f"train.{field.name} means nothing to a task that updates its model itself; leave it out")
 
 
 def learning_rate(settings: Settings, step: int) -> float:
