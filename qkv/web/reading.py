@@ -11,7 +11,7 @@ from qkv.decode import greedy
 from qkv.tasks import Job, MaskedJob, RecallJob, StringJob, TextJob
 from qkv.tasks.strings import limits_of
 
-READABLE = (RecallJob, StringJob)
+READABLE = (RecallJob, StringJob, TextJob, MaskedJob)
 """Tasks whose inputs are tokens."""
 
 

@@ -74,7 +74,7 @@ def test_bad_input(run, arguments, message):
 
 @pytest.mark.slow
 def test_what_cannot_be_done_with_words(run, tmp_path):
-    assert "a run of task 'words' reads no sequences, so there is nothing to look at" in qkv(
+    assert "a run of task 'words' has no attention to look at" in qkv(
         "look", str(run[0]), "class", code=2
     )
     assert "has no texts to answer" in qkv("decode", str(run[0]), "class", code=2)
