@@ -32,6 +32,7 @@ from qkv.train import Loop, create
 RESULTS = Path(__file__).parent / "results" / "word_vectors_cpu.json"
 EPOCHS = 5
 OBJECTIVES = ("skip_gram", "cbow")
+WHO = ("qkv", "gensim")
 CLOCKS = ("processor", "clock")
 PEER = """
 import json, sys, time
@@ -106,7 +107,8 @@ class Kept:
         self.rows: dict[str, dict[str, list[dict[str, float]]]] = {}
         record = json.loads(path.read_text()) if path.exists() else {}
         if (record.get("words"), record.get("epochs")) == (words, epochs):
-            self.rows = {objective: record[objective] for objective in OBJECTIVES if objective in record}
+            there = [objective for objective in OBJECTIVES if objective in record]
+            self.rows = {objective: {who: record[objective][who] for who in WHO} for objective in there}
 
     def missing(self, objective: str) -> list[int]:
         """Seeds that both have not been through."""
@@ -138,6 +140,21 @@ def summary(rows: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     return {"spearman": rho, "words_a_second_ours_over_theirs": ratios}
 
 
+def table(record: dict[str, Any]) -> str:
+    """What the documents show of a result file."""
+    lines = [
+        "| | WS-353 Spearman, qkv | gensim | seeds | words a second, qkv / gensim |",
+        "|---|---|---|---|---|",
+    ]
+    for objective in OBJECTIVES:
+        if objective in record:
+            found = record[objective]["summary"]
+            rho = [f"{found['spearman'][who]['mean']:.3f} ± {found['spearman'][who]['deviation']:.3f}" for who in WHO]
+            speed = found["words_a_second_ours_over_theirs"]["processor"]
+            lines.append(f"| `{objective}` | {rho[0]} | {rho[1]} | {len(record[objective]['qkv'])} | {speed:.1f} |")
+    return "\n".join(lines)
+
+
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Mean and standard deviation."""
     return {"mean": statistics.mean(values), "deviation": statistics.stdev(values) if len(values) > 1 else 0.0}
@@ -161,7 +178,7 @@ def main() -> None:
         text.write_text("\n".join(map(" ".join, paragraphs)) + "\n", encoding="utf-8")
         for objective in asked.objectives.split(","):
             compare(job, asked.gensim, text, objective, kept)
-    print(json.dumps({name: summary(rows) for name, rows in kept.rows.items()}, indent=1))
+    print(table(json.loads(asked.result.read_text())))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 import argparse
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from benchmarks import compare_pronounce, compare_recall, pronounce_recipe, text_wikitext
+from benchmarks import compare_pronounce, compare_recall, pronounce_recipe, text_wikitext, word_vectors
 from benchmarks.comparison import write_result
 from qkv import tasks
 from qkv.layers import pack_documents
@@ -88,3 +89,24 @@ def test_the_gpt2_beside_ours_is_of_equal_size_and_keeps_documents_apart():
     packed = peer(tokens, packing=pack_documents(starts))
     alone = torch.cat([peer(part[None])[0] for part in (tokens[0, :7], tokens[0, 7:], tokens[1])])
     torch.testing.assert_close(packed.flatten(0, 1), alone, rtol=0, atol=1e-12)
+
+
+def test_word_vectors_are_summed_up_and_gone_on_with(tmp_path):
+    """Three seeds by hand: ratios 2, 4 and 3; the deviation of 0.1, 0.2, 0.3 is 0.1."""
+    kept = word_vectors.Kept(tmp_path / "result.json", words=7, epochs=5, seeds=4)
+    for seed, (ours, theirs) in enumerate(((2.0, 1.0), (4.0, 1.0), (6.0, 2.0)), 1):
+        for name, rate in (("qkv", ours), ("gensim", theirs)):
+            rates = {f"words_per_{which}_second": rate for which in word_vectors.CLOCKS}
+            kept.add("cbow", name, {"seed": seed, "spearman": seed / 10, "pairs": 5, **rates})
+    kept.write()
+    again = word_vectors.Kept(tmp_path / "result.json", words=7, epochs=5, seeds=4)
+    again.write()
+    assert (again.missing("cbow"), again.missing("skip_gram")) == ([4], [1, 2, 3, 4])
+    assert word_vectors.Kept(tmp_path / "result.json", words=8, epochs=5, seeds=1).missing("cbow") == [1]
+    table = word_vectors.table(json.loads((tmp_path / "result.json").read_text()))
+    assert table.endswith("| `cbow` | 0.200 ± 0.100 | 0.200 ± 0.100 | 3 | 3.0 |")
+
+
+def test_the_table_of_word_vectors_is_that_of_the_result_file():
+    page = Path(__file__).parent.parent / "docs" / "words.md"
+    assert word_vectors.table(json.loads(word_vectors.RESULTS.read_text())) in page.read_text()
