@@ -35,7 +35,7 @@ def file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "digits"
-    out = qkv("train", "pairs", "--train-file", str(file), "--run", str(folder), "--steps", "240", *SMALL, "--json")
+    out = qkv("train", "pairs", "--train-file", str(file), "--run", str(folder), "--steps", "400", *SMALL, "--json")
     return folder, json.loads(out)
 
 
@@ -54,7 +54,7 @@ def test_train_reports_its_figures(run):
         "report.html",
     }
     steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert steps[-1] == 240
+    assert steps[-1] == 400
 
 
 def test_decode_answers(run):
@@ -69,13 +69,13 @@ def test_decode_answers(run):
 def test_decode_takes_lines_of_stdin(run):
     done = subprocess.run(
         [sys.executable, "-c", "from qkv.cli import main; main()", "decode", str(run[0]), "--search", "greedy"],
-        input="111\n\n222\n",
+        input="123\n\n207\n",
         capture_output=True,
         text=True,
         cwd=ROOT,
         check=False,
     )
-    assert done.stdout == "111\tOOO\n222\tTTT\n"
+    assert done.stdout == "123\tOTH\n207\tTZS\n"
 
 
 def test_what_a_search_cannot_do_is_refused(run):
