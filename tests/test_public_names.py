@@ -39,7 +39,7 @@ PUBLIC = {
     "EncoderDecoder EncoderDecoderConfig EncoderDecoderState Ensemble EnsembleConfig EnsembleState Family Network "
     "NetworkConfig Perceptron PerceptronConfig Polynomial Recurrent RecurrentConfig RecurrentState WordVectors "
     "WordVectorsConfig families family logistic_regression mean_of_tokens softmax_regression",
-    "qkv.problems": "AtLeast AtMost Markov Near Problem Solution draw fit meets problem problems",
+    "qkv.problems": "AtLeast AtMost Markov Near NextToken Problem Solution draw fit meets problem problems",
     "qkv.pronunciation": "Answer BadLine Dictionary Figures Network Pronouncer Pronunciation Source cmu_dictionary "
     "from_ipa measure pack pronounce read_dictionary strip_stress to_ipa write_lexicon",
     "qkv.tasks": "Agreement ClassJob Completed Config Digits Filler Job MaskedJob Pairs Preset Pronounce Reader "

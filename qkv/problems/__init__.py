@@ -8,6 +8,7 @@ from .expectation import Near as Near
 from .expectation import meets as meets
 from .fit import fit as fit
 from .markov import Markov as Markov
+from .next_token import NextToken as NextToken
 from .pictures import draw as draw
 from .record import Problem as Problem
 from .record import Solution as Solution

@@ -25,13 +25,12 @@ def filling_in_and_writing_on() -> Answer:
     from typing import Any
 
     import torch
-    from torch.nn.functional import cross_entropy
 
     from qkv.decode import Limits, greedy
     from qkv.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
-    from qkv.problems import fit
+    from qkv.problems import NextToken, fit
     from qkv.tasks import MaskedJob, Reader
-    from qkv.train import Settings, Task
+    from qkv.train import Settings
 
     job = MaskedJob.load({"source": "python", "size": 600, "length": 32, "examples": 256})
     tokens, segments = job.sizes()
@@ -50,27 +49,11 @@ def filling_in_and_writing_on() -> Answer:
     # one text, two objectives: name what is hidden, or what comes next
     settings = Settings(steps=400, batch_size=32, learning_rate=5e-3, warmup=50, every=400)
     bert_losses = fit(job.task(bert, settings), settings)
-    train, valid = (job.part(name).tokens.long() for name in ("train", "valid"))
-
-    def windows(ids: list[int], text: torch.Tensor = train) -> tuple[torch.Tensor, ...]:
-        rows = text[(torch.tensor(ids) * 7919 % (len(text) - 32))[:, None] + torch.arange(33)]
-        return rows[:, :-1], rows[:, 1:]
-
-    next_token = Task(
-        model=gpt,
-        order=lambda step: list(range(32 * step, 32 * step + 32)),
-        collate=windows,
-        count=lambda batch: batch[1].numel(),
-        loss=lambda model, batch: cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten(), reduction="sum"),
-        validate=lambda model, may_stop: 0.0,
-    )
-    gpt_losses = fit(next_token, settings)
+    train, valid = (NextToken(job.part(name).tokens.long()) for name in ("train", "valid"))
+    gpt_losses = fit(train.task(gpt), settings)
 
     figures = job.evaluate(bert, "valid")
-    given, following = windows(list(range(256)), valid)
-    with torch.no_grad():
-        right = (gpt(given).argmax(-1) == following).double().mean().item()
-    constant = following.flatten().bincount().max().item() / following.numel()
+    right = valid.accuracy(gpt)
     *prompt, last = job.tokeniser.encode("New in version 3")
     (written,) = greedy(gpt, torch.tensor([prompt]), None, Limits(max_length=12, start=last))
     ((fillers,),) = Reader(bert, job.tokeniser).fill(["New in version 3 [MASK] 8"], best=3)
@@ -81,7 +64,7 @@ def filling_in_and_writing_on() -> Answer:
         "BERT fills in New in version 3 [MASK] 8": {one.text: one.probability for one in fillers},
         "GPT writes on New in version 3": job.tokeniser.decode(written.tokens),
         "BERT's hidden tokens, over the best constant guess": figures["masked_accuracy"] / figures["unigram_accuracy"],
-        "GPT's next tokens, over the best constant guess": right / constant,
+        "GPT's next tokens, over the best constant guess": right / valid.constant(),
         "named rightly: BERT, GPT": [figures["masked_accuracy"], right],
         "loss of every update": {"BERT": bert_losses, "GPT": gpt_losses},
     }

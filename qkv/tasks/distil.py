@@ -55,7 +55,7 @@ class Beliefs(nn.Module):
 
     def __init__(self, teachers: Ensemble, examples: Sequence[Example]):
         super().__init__()
-        # without the END of each target there is one token less than beliefs
+        # END is believed in, too
         lengths = torch.tensor([len(target) + 1 for _, target in examples])
         starts = lengths.cumsum(0) - lengths
         width = self._believe(teachers, [examples[0]])[1].shape[-1]
@@ -88,8 +88,6 @@ class Beliefs(nn.Module):
 
 def taught(strings: Strings, teachers: Ensemble, trust: float) -> Callable[[nn.Module, Settings], Task]:
     """The job of fitting the training part, and with the share `trust` of the loss what the teachers believe of it."""
-    if not 0 <= trust <= 1:
-        raise ValueError(f"trust must be from 0 (the targets alone) to 1 (the teachers alone), got {trust}")
     beliefs = Beliefs(teachers, encode(strings, strings.parts["train"]))
 
     def task(model: nn.Module, settings: Settings) -> Task:

@@ -13,8 +13,9 @@ from qkv.storage import QkvError, open_file
 from qkv.tasks.base import Job, Preset, register
 from qkv.tasks.distil import label, taught, teachers_of
 from qkv.tasks.options import read_options
+from qkv.tasks.resolve import read_config
 from qkv.tasks.strings import Search, Strings, evaluate, hold_out, make_task
-from qkv.train import Settings, Task
+from qkv.train import Run, Settings, Task
 
 
 def quick() -> Preset:
@@ -105,6 +106,12 @@ class StringOptions:
     unlabelled: str | None = None
     """A file of sources, one a line, whose targets are what the teachers say."""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.trust <= 1:
+            raise ValueError(f"trust must be from 0 (the targets alone) to 1 (the teachers alone), got {self.trust}")
+        if self.unlabelled is not None and not self.teachers:
+            raise ValueError(f"unlabelled={self.unlabelled!r} needs teachers, run folders that say its sources")
+
 
 @dataclass(frozen=True)
 class StringJob(Job):
@@ -155,6 +162,13 @@ class StringJob(Job):
         train = [*self.strings.parts["train"], *label(teachers, self.strings, self._unlabelled())]
         strings = replace(self.strings, parts={**self.strings.parts, "train": train})
         return taught(strings, teachers, own.trust)(model, settings)
+
+    def require(self, model: nn.Module) -> None:
+        """Teachers and their words must be there."""
+        for name in self.settings.teachers.split(",") if self.settings.teachers else ():
+            read_config(Run(Path(name.strip())))
+        if self.settings.unlabelled is not None:
+            open_file(Path(self.settings.unlabelled)).close()
 
     def _unlabelled(self) -> list[tuple[str, ...]]:
         """Sources that have no targets: new ones, that may be trained on."""

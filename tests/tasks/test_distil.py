@@ -71,8 +71,6 @@ def test_without_trust_it_is_the_plain_task(teachers):
     ids = plain.order(1)
     assert other.order(1) == ids
     torch.testing.assert_close(other.loss(model, other.collate(ids)), plain.loss(model, plain.collate(ids)))
-    with pytest.raises(ValueError, match=r"trust must be from 0 .* to 1 .*, got 1.5"):
-        taught(STRINGS, teachers, 1.5)
 
 
 def test_labels_are_what_the_teachers_say(teachers, monkeypatch):
@@ -130,6 +128,28 @@ def test_teachers_of_other_tokens_are_refused(tmp_path):
     with pytest.raises(QkvError, match="there is no such run folder"):
         run_of(tmp_path / "other", {**data, "teachers": str(tmp_path / "none")})
     assert Run(tmp_path / "other").folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("lessons", "message"),
+    [
+        ({"trust": 1.5}, r"trust must be from 0 .* to 1 .*, got 1\.5"),
+        ({"unlabelled": "words.txt"}, "unlabelled='words.txt' needs teachers"),
+    ],
+)
+def test_lessons_that_mean_nothing(tmp_path, lessons, message):
+    with pytest.raises(ValueError, match=message):
+        tasks.jobs["pairs"].load({**write_pairs(tmp_path), **lessons})
+
+
+def test_what_is_not_there_is_said_before_there_is_a_folder(tmp_path):
+    data = write_pairs(tmp_path)
+    with pytest.raises(QkvError, match="there is no such run folder"):
+        tasks.jobs["pairs"].load({**data, "teachers": str(tmp_path / "none")}).require(net(0))
+    run_of(tmp_path / "first", data)
+    lessons = {"teachers": str(tmp_path / "first"), "unlabelled": str(tmp_path / "mor.txt")}
+    with pytest.raises(QkvError, match=r"there is no file mor\.txt"):
+        tasks.jobs["pairs"].load({**data, **lessons}).require(net(0))
 
 
 def test_runs_that_answer_as_one(tmp_path):
