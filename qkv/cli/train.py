@@ -40,6 +40,9 @@ def train(
     device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda if it is there.")] = None,
     workers: Annotated[int, typer.Option(help="Processes that prepare batches.")] = 0,
     compile_: Annotated[bool, typer.Option("--compile", help="torch.compile the model.")] = False,
+    graphs: Annotated[
+        bool, typer.Option("--graphs", help="Replay recorded kernels: for small models on cuda.")
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="A bad line is an error.")] = False,
     plugin: Plugin = None,
     json: Json = False,
@@ -52,7 +55,7 @@ def train(
     merge(changes, "train", steps=steps, minutes=minutes, seed=seed)
     merge(changes, "data", train_file=train_file, test_file=test_file, strict=strict or None)
     config, job, folder = _prepare(task, preset, changes, run, resume)
-    machine = {"device": choose_device(device), "workers": workers, "compile": compile_}
+    machine = {"device": choose_device(device), "workers": workers, "compile": compile_, "graphs": graphs}
     figures = _train(config, job, folder, resume, machine)
     if int(os.environ.get("RANK", "0")) == 0:
         _finish(folder, config, job, figures, json)

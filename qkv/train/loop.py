@@ -10,7 +10,7 @@ that is not finite changes nothing but a line in the log.
 import math
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from statistics import mean, median
 from typing import Any
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from qkv.derive import derive
 from qkv.storage import QkvError
+from qkv.train.gradients import Gradients, Launched, Recorded
 from qkv.train.group import Group
 from qkv.train.identity import changed_conditions, identify, require_same
 from qkv.train.interrupt import Interrupt, Interrupted
@@ -46,6 +47,8 @@ class Machine:
     """Processes that prepare batches ahead."""
     compile: bool = False
     """torch.compile the model."""
+    graphs: bool = False
+    """Record the kernels of each shape once and replay them; for a small model, by one process on CUDA."""
 
 
 _CPU = Machine()
@@ -104,6 +107,8 @@ class Loop:
         self.model = task.model.to(self.device)
         objective: nn.Module = _Objective(task)
         self.objective = self.group.wrap(torch.compile(objective) if machine.compile else objective)  # type: ignore[arg-type]
+        make: Callable[[nn.Module, Group], Gradients] = Recorded if machine.graphs else Launched
+        self.gradients = make(self.objective, self.group)
         self.optimiser = make_optimiser(self.model, settings)
         self.average: Weights = copy_of(self.model)
         self.best: Weights = copy_of(self.model)
@@ -225,7 +230,7 @@ class Loop:
         step = self.progress.step
         for group in self.optimiser.param_groups:
             group["lr"] = rate
-        loss = self.group.sum(self._backward(update, max(tokens, 1))) / max(tokens, 1)
+        loss = self.group.sum(self.gradients.add(update, max(tokens, 1))) / max(tokens, 1)
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip))
         if math.isfinite(loss) and math.isfinite(norm):
             self.optimiser.step()
@@ -234,7 +239,7 @@ class Loop:
             self.progress.skipped = 0
         else:
             self._skip(step, loss, norm)
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimiser.zero_grad(set_to_none=not self.gradients.keeps_places)
         return {"loss": loss, "norm": norm}
 
     def _update_itself(self, update: Update, rate: float, tokens: int) -> dict[str, float]:
@@ -260,19 +265,6 @@ class Loop:
         torch.default_generator.manual_seed(number)
         if self.device.type == "cuda":
             torch.cuda.manual_seed_all(number)
-
-    def _backward(self, update: Update, tokens: int) -> float:
-        """Gradients of sum / tokens; wrapped modules average over processes, hence the factor."""
-        total, counts = 0.0, 0.0 if update.idle else 1.0
-        for number, part in enumerate(update.parts):
-            tensors = tuple(tensor.to(self.device) for tensor in part)
-            half = torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
-            with self.group.silent(self.objective, quiet=number + 1 < len(update.parts)):
-                with half:
-                    summed = self.objective(*tensors)
-                (summed * (counts * self.group.world / tokens)).backward()
-            total += counts * float(summed.detach())
-        return total
 
     def _skip(self, step: int, loss: float, norm: float) -> None:
         self.progress.skipped += 1
