@@ -52,18 +52,18 @@ def summed(plan: Plan, stream: Stream, mask: Tensor | None, decay: Tensor | None
     """The sums of each segment by itself, float32: (batch * key_heads, segments, features, values)."""
     batch, heads, length = stream.x.shape[:3]
     segments = max(triton.cdiv(length, plan.segment), 1)
-    rows, width = batch * plan.key_heads, plan.tile * plan.tiles
+    rows, width = batch * plan.key_heads, plan.width
     new = stream.x.new_empty
     sums = new(rows, segments, width, plan.value_size * plan.value_blocks, dtype=torch.float32)
     norms = new(rows, segments, width if plan.parts.normalises else 0, dtype=torch.float32)
     if rows:
-        kernels.states[plan.tiles * plan.value_blocks, segments, rows](
+        kernels.states[plan.width // plan.written * plan.value_blocks, segments, rows](
             stream.x, stream.c, *plan.tables(stream.scale, stream.x.device),
             stream.share, stream.extra, mask, decay, sums, norms,
             *strides(stream.x), *strides(stream.c), length, plan.key_heads, heads, stream.scale,
             FEATURES=plan.parts.features, NORMALISES=plan.parts.normalises, SHARED=stream.share is not None,
             HIDING=mask is not None, DECAYS=decay is not None, REVERSE=stream.reverse,
-            BLOCK=plan.block(WRITE.block), **plan.sizes(), num_warps=WRITE.warps, num_stages=WRITE.stages,
+            BLOCK=plan.block(WRITE.block), **plan.sizes(plan.written), num_warps=WRITE.warps, num_stages=WRITE.stages,
         )  # fmt: skip
     return Memory(sums, norms, segments)
 
@@ -142,7 +142,7 @@ def reading(plan: Plan, sides: Sides, memory: Memory | None, out: Tensor) -> Ten
             LIFT=plan.parts.lift, WEIGHT=plan.parts.weight, FEATURES=plan.parts.features,
             NORMALISES=divides, SHARED=sides.share is not None, HIDING=sides.mask is not None,
             DECAYS=sides.decay is not None, REVERSE=sides.reverse, INSIDE=plan.inside, REMEMBERS=memory is not None,
-            A_BLOCK=block, B_BLOCK=plan.block(MET), **plan.sizes(),
+            A_BLOCK=block, B_BLOCK=plan.block(MET), **plan.sizes(plan.taken),
             num_warps=READ.warps, num_stages=READ.stages,
         )  # fmt: skip
     return inverse
@@ -165,7 +165,7 @@ def pulling(plan: Plan, sides: Sides, g: Tensor, memory: Memory | None, out: Ten
             FEATURES=plan.parts.features, PULL=plan.parts.pull,
             NORMALISES=plan.parts.normalises, HIDING=sides.mask is not None, DECAYS=sides.decay is not None,
             LOSES=lost is not None, REVERSE=sides.reverse, INSIDE=plan.inside, REMEMBERS=memory is not None,
-            A_BLOCK=block, B_BLOCK=plan.block(MET), **plan.sizes(),
+            A_BLOCK=block, B_BLOCK=plan.block(MET), **plan.sizes(plan.taken),
             num_warps=PULL.warps, num_stages=PULL.stages,
         )  # fmt: skip
     return lost

@@ -105,7 +105,7 @@ def _padded(plan: Plan, sums: Tensor | None, norms: Tensor | None) -> Memory | N
     """Sums as the kernels keep them: whole tiles, one row for each key head."""
     if sums is None:
         return None
-    more = plan.tile * plan.tiles - plan.features
+    more = plan.width - plan.features
     columns = plan.value_size * plan.value_blocks - plan.value_dim
     whole = functional.pad(sums.flatten(0, 1), (0, columns, 0, more)).contiguous()
     if norms is None:
@@ -148,7 +148,7 @@ def _(q, k, v, mask, decay, initial_sums, initial_norms, kind, scale, causal, se
     inverse = q.new_empty(*q.shape[:2], q.shape[2] if wide else 0, dtype=torch.float32)
     if not plan.remembers:
         return out, inverse, *_nothing(q), *_nothing(q)
-    batch, rows, width = q.shape[0], q.shape[0] * plan.key_heads, plan.tile * plan.tiles
+    batch, rows, width = q.shape[0], q.shape[0] * plan.key_heads, plan.width
     segments = max(-(-k.shape[2] // segment), 1) if causal else 1
     columns = plan.value_size * plan.value_blocks
     number = {"dtype": torch.float32}

@@ -77,6 +77,8 @@ class Launch:
 
 
 WRITE, READ, PULL = Launch(64, 4, 3), Launch(128, 8, 2), Launch(64, 4, 2)
+TAKEN = 32
+"""Features of a query that read the memory at a time."""
 MET = 64
 """Tokens that a block meets one by one at a time."""
 
@@ -123,16 +125,24 @@ class Plan:
         return comb(self.key_dim + 2, 2) if self.kind == "taylor" else self.key_dim
 
     @property
-    def tile(self) -> int:
-        """Features that are made at once."""
-        if self.kind != "taylor":
-            return self.key_size
-        return min(64, max(SMALLEST, triton.next_power_of_2(self.features)))
+    def written(self) -> int:
+        """Features that are summed at once: as many as a tensor core takes rows."""
+        return self._tile(64)
 
     @property
-    def tiles(self) -> int:
-        """How many times that."""
-        return triton.cdiv(self.features, self.tile)
+    def taken(self) -> int:
+        """Features that are read at once: fewer, since the last ones are then wasted less."""
+        return self._tile(TAKEN)
+
+    @property
+    def width(self) -> int:
+        """Features as they lie in memory."""
+        return self._whole_blocks(self.features, self.written)
+
+    def _tile(self, largest: int) -> int:
+        if self.kind != "taylor":
+            return self.key_size
+        return min(largest, max(SMALLEST, triton.next_power_of_2(self.features)))
 
     @property
     def type(self) -> torch.dtype:
@@ -153,7 +163,7 @@ class Plan:
 
     def forward_multiplications(self, batch: int, heads: int, queries: int) -> dict[str, int]:
         """What the tensor cores do for one forward, padding and choice of features included."""
-        width, expanding = self.tile * self.tiles, self._expanding
+        width, taken, expanding = self.width, self._whole_blocks(self.features, self.taken), self._expanding
         values = self.value_size * self.value_blocks
         asked = batch * heads * self._whole_blocks(queries, self.block(READ.block))
         inside = self._pairs(queries, self.keys, READ.block) * batch * heads
@@ -161,12 +171,12 @@ class Plan:
         if self.remembers:
             written = batch * self.key_heads * self._whole_blocks(self.keys, self.block(WRITE.block))
             found["write"] = written * width * (values + expanding * self.value_blocks)
-            found["read"] = asked * width * (values + expanding * self.value_blocks)
+            found["read"] = asked * taken * (values + expanding * self.value_blocks)
         return found
 
     def backward_multiplications(self, batch: int, heads: int, queries: int) -> dict[str, int]:
         """The same for the backward: the queries' sums, and the gradients of q, k and v."""
-        width, expanding = self.tile * self.tiles, self._expanding
+        width, taken, expanding = self.width, self._whole_blocks(self.features, self.taken), self._expanding
         values, parts = self.value_size * self.value_blocks, self.value_blocks
         by_queries = self._pairs(queries, self.keys, PULL.block)
         by_keys = self._pairs(self.keys, queries, PULL.block)
@@ -182,8 +192,8 @@ class Plan:
             pulled += batch * self.key_heads * self._whole_blocks(self.keys, self.block(PULL.block))
             read = batch * self.key_heads * self._whole_blocks(self.keys, self.block(READ.block))
             found["write"] = written * width * (values + expanding * parts)
-            found["read"] = read * width * (values + expanding * parts)
-            found["pull"] = pulled * width * (values + 2 * expanding)
+            found["read"] = read * taken * (values + expanding * parts)
+            found["pull"] = pulled * taken * (values + 2 * expanding)
         return found
 
     @property
@@ -212,16 +222,17 @@ class Plan:
         """A power of two of tokens that divides a segment."""
         return min(largest, self.segment & -self.segment)
 
-    def sizes(self) -> dict[str, Any]:
-        """What all kernels are told."""
+    def sizes(self, tile: int) -> dict[str, Any]:
+        """What a kernel is told that makes so many features at a time."""
         return {
             "KEY_DIM": self.key_dim,
             "KEY_SIZE": self.key_size,
             "VALUE_DIM": self.value_dim,
             "VALUE_SIZE": self.value_size,
             "VALUE_BLOCKS": self.value_blocks,
-            "TILE": self.tile,
-            "TILES": self.tiles,
+            "WIDTH": self.width,
+            "TILE": tile,
+            "TILES": triton.cdiv(self.features, tile),
             "SEGMENT": self.segment,
             "TYPE": tl.bfloat16 if self.type == torch.bfloat16 else tl.float32,
             "PRECISION": "tf32x3" if self.dtype == torch.float32 else "tf32",
@@ -230,6 +241,6 @@ class Plan:
     def tables(self, scale: float, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """What makes the features of tokens that are scaled by this."""
         if self.kind == "taylor":
-            return taylor_triton.tables(self.key_dim, self.key_size, self.tile * self.tiles, scale, self.type, device)
+            return taylor_triton.tables(self.key_dim, self.key_size, self.width, scale, self.type, device)
         nothing = torch.empty(0, device=device)
         return nothing, nothing, nothing

@@ -47,7 +47,7 @@ def states(
     FEATURES: tl.constexpr, NORMALISES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr,
     DECAYS: tl.constexpr, REVERSE: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    VALUE_BLOCKS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, TYPE: tl.constexpr,
+    VALUE_BLOCKS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, TYPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of the features of one segment, for one block of value columns."""
@@ -75,7 +75,7 @@ def states(
             c = tl.load(places, mask=valid[:, None] & (columns < VALUE_DIM)[None, :], other=0.0).to(TYPE)
             # turned round, so that the features are the left operand of the next product and stay in registers
             p = FEATURES(x, features, first_pointer, second_pointer, terms_pointer, scale, True,
-                         KEY_DIM, KEY_SIZE, TILE * TILES, PRECISION)  # fmt: skip
+                         KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
             if DECAYS:
                 p *= tl.exp(-rate * _ages(tokens, segment, length, SEGMENT, not REVERSE))[None, :]
             if NORMALISES:
@@ -86,7 +86,7 @@ def states(
             if SHARED:
                 p *= tl.load(share_pointer + flat + tokens, mask=valid, other=0.0)[None, :]
             sums = tl.dot(p.to(TYPE), c, sums, input_precision=PRECISION)
-    base = (row.to(tl.int64) * segments + segment) * (TILE * TILES)
+    base = (row.to(tl.int64) * segments + segment) * WIDTH
     tl.store(sums_pointer + (base + features)[:, None] * (VALUE_SIZE * VALUE_BLOCKS) + columns[None, :], sums)
     if NORMALISES and part == 0:
         tl.store(norms_pointer + base + features, norms)
@@ -139,7 +139,7 @@ def read(
     REVERSE: tl.constexpr, INSIDE: tl.constexpr, REMEMBERS: tl.constexpr, SEGMENT: tl.constexpr,
     A_BLOCK: tl.constexpr, B_BLOCK: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
-    TILE: tl.constexpr, TILES: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A block of outputs: of the forward, or (reversed) of the gradient of the values.
 
@@ -186,14 +186,14 @@ def read(
                 out = tl.dot(w.to(TYPE), c, out, input_precision=PRECISION)
     if REMEMBERS:
         memory = batch.to(tl.int64) * memory_heads + a_head * memory_heads // a_heads
-        base = (memory * segments + tl.minimum(segment, segments - 1)) * (TILE * TILES)
+        base = (memory * segments + tl.minimum(segment, segments - 1)) * WIDTH
         fade = tl.full([A_BLOCK], 1.0, tl.float32)
         if DECAYS:
             fade = tl.exp(-rate * _ages(tokens, segment, a_length, SEGMENT, REVERSE))
         for tile in range(TILES):
             features = tile * TILE + tl.arange(0, TILE)
             p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, terms_pointer, a_scale, False,
-                         KEY_DIM, KEY_SIZE, TILE * TILES, PRECISION)  # fmt: skip
+                         KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
             if DECAYS:
                 p *= fade[:, None]
             if NORMALISES:
@@ -227,7 +227,7 @@ def pull(
     REVERSE: tl.constexpr, INSIDE: tl.constexpr, REMEMBERS: tl.constexpr, SEGMENT: tl.constexpr,
     A_BLOCK: tl.constexpr, B_BLOCK: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
-    TILE: tl.constexpr, TILES: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A block of gradients: of the queries, or (reversed) of the keys.
 
@@ -285,7 +285,7 @@ def pull(
                 out = tl.dot((wanted * SLOPE(score) * score_scale).to(TYPE), b, out, input_precision=PRECISION)
     if REMEMBERS:
         memory = batch.to(tl.int64) * memory_heads + a_head * memory_heads // a_heads
-        base = (memory * segments + tl.minimum(segment, segments - 1)) * (TILE * TILES)
+        base = (memory * segments + tl.minimum(segment, segments - 1)) * WIDTH
         age = _ages(tokens, segment, a_length, SEGMENT, REVERSE).to(tl.float32)
         fade = tl.full([A_BLOCK], 1.0, tl.float32)
         if DECAYS:
@@ -307,10 +307,10 @@ def pull(
                 wanted *= fade[:, None]
             if LOSES:
                 p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, terms_pointer, a_scale, False,
-                             KEY_DIM, KEY_SIZE, TILE * TILES, PRECISION)  # fmt: skip
+                             KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
                 lost += age * tl.sum(wanted * p, 1)
             out = PULL(out, raw.to(TYPE), wanted, features, first_pointer, second_pointer, terms_pointer, a_scale,
-                       KEY_SIZE, TILE * TILES, TYPE, PRECISION)  # fmt: skip
+                       KEY_SIZE, WIDTH, TYPE, PRECISION)  # fmt: skip
     out = tl.where(valid[:, None], LOWER(raw, out, a_scale), 0.0)
     dims = tl.arange(0, KEY_SIZE)
     places = out_pointer + batch.to(tl.int64) * o_b + a_head.to(tl.int64) * o_h
