@@ -57,13 +57,13 @@ def summed(plan: Plan, stream: Stream, mask: Tensor | None, decay: Tensor | None
     sums = new(rows, segments, width, plan.value_size * plan.value_blocks, dtype=torch.float32)
     norms = new(rows, segments, width if plan.parts.normalises else 0, dtype=torch.float32)
     if rows:
-        kernels.states[plan.width // plan.written * plan.value_blocks, segments, rows](
+        kernels.states[segments * rows, plan.width // plan.written * plan.value_blocks](
             stream.x, stream.c, *plan.tables(stream.scale, stream.x.device),
             stream.share, stream.extra, mask, decay, sums, norms,
-            *strides(stream.x), *strides(stream.c), length, plan.key_heads, heads, stream.scale,
+            *strides(stream.x), *strides(stream.c), length, segments, rows, plan.key_heads, heads, stream.scale,
             FEATURES=plan.parts.features, NORMALISES=plan.parts.normalises, SHARED=stream.share is not None,
             HIDING=mask is not None, DECAYS=decay is not None, REVERSE=stream.reverse,
-            BLOCK=plan.block(WRITE.block), **plan.sizes(plan.written), num_warps=WRITE.warps, num_stages=WRITE.stages,
+            BLOCK=plan.block(WRITE.block), **plan.sizes(plan.written), **WRITE.options(),
         )  # fmt: skip
     return Memory(sums, norms, segments)
 
@@ -133,17 +133,17 @@ def reading(plan: Plan, sides: Sides, memory: Memory | None, out: Tensor) -> Ten
     inverse = out.new_empty(batch, heads, length if divides else 0, dtype=torch.float32)
     block = plan.block(READ.block)
     if out.numel():
-        kernels.read[triton.cdiv(length, block), plan.value_blocks, batch * heads](
+        kernels.read[(triton.cdiv(length, block) * plan.value_blocks * batch * heads,)](
             sides.a, sides.b, sides.c, *plan.tables(sides.a_scale, out.device), sides.share, sides.mask, sides.decay,
             memory and memory.sums, memory and memory.norms, out, inverse,
             *strides(sides.a), *strides(sides.b), *strides(sides.c), *strides(out),
-            length, sides.b.shape[2], heads, sides.b.shape[1], plan.key_heads, memory.segments if memory else 1,
-            sides.a_scale, sides.b_scale, plan.score_scale,
-            LIFT=plan.parts.lift, WEIGHT=plan.parts.weight, FEATURES=plan.parts.features,
+            length, sides.b.shape[2], batch * heads, heads, sides.b.shape[1], plan.key_heads,
+            memory.segments if memory else 1,
+            sides.a_scale, sides.b_scale, plan.score_scale, plan.read_scale(sides.a_scale),
+            LIFT=plan.parts.lift, WEIGHT=plan.parts.weight, FEATURES=plan.parts.features, EXPANDS=plan.expands,
             NORMALISES=divides, SHARED=sides.share is not None, HIDING=sides.mask is not None,
             DECAYS=sides.decay is not None, REVERSE=sides.reverse, INSIDE=plan.inside, REMEMBERS=memory is not None,
-            A_BLOCK=block, B_BLOCK=plan.block(MET), **plan.sizes(plan.taken),
-            num_warps=READ.warps, num_stages=READ.stages,
+            A_BLOCK=block, B_BLOCK=plan.block(MET), **plan.sizes(plan.taken), **READ.options(),
         )  # fmt: skip
     return inverse
 
@@ -154,19 +154,19 @@ def pulling(plan: Plan, sides: Sides, g: Tensor, memory: Memory | None, out: Ten
     lost = None if sides.decay is None else out.new_empty(batch, heads, length, dtype=torch.float32)
     block = plan.block(PULL.block)
     if out.numel():
-        kernels.pull[triton.cdiv(length, block), batch * heads](
+        kernels.pull[(triton.cdiv(length, block) * batch * heads,)](
             sides.a, sides.b, sides.c, g, *plan.tables(sides.a_scale, out.device),
             sides.share, sides.extra, sides.mask, sides.decay,
             memory and memory.sums, memory and memory.norms, out, lost,
             *strides(sides.a), *strides(sides.b), *strides(sides.c), *strides(g), *strides(out),
-            length, sides.b.shape[2], heads, sides.b.shape[1], plan.key_heads, memory.segments if memory else 1,
+            length, sides.b.shape[2], batch * heads, heads, sides.b.shape[1], plan.key_heads,
+            memory.segments if memory else 1,
             sides.a_scale, sides.b_scale, plan.score_scale,
             LIFT=plan.parts.lift, LOWER=plan.parts.lower, WEIGHT=plan.parts.weight, SLOPE=plan.parts.slope,
             FEATURES=plan.parts.features, PULL=plan.parts.pull,
             NORMALISES=plan.parts.normalises, HIDING=sides.mask is not None, DECAYS=sides.decay is not None,
             LOSES=lost is not None, REVERSE=sides.reverse, INSIDE=plan.inside, REMEMBERS=memory is not None,
-            A_BLOCK=block, B_BLOCK=plan.block(MET), **plan.sizes(plan.taken),
-            num_warps=PULL.warps, num_stages=PULL.stages,
+            A_BLOCK=block, B_BLOCK=plan.block(MET), **plan.sizes(plan.taken), **PULL.options(),
         )  # fmt: skip
     return lost
 
@@ -176,8 +176,8 @@ def normaliser_gradients(out: Tensor, g: Tensor, inverse: Tensor) -> Tensor:
     batch, heads, length, value_dim = out.shape
     delta = torch.empty_like(inverse)
     if delta.numel():
-        kernels.deltas[triton.cdiv(length, 128), batch * heads](
-            out, g, inverse, delta, *strides(out), *strides(g), length, heads,
+        kernels.deltas[(triton.cdiv(length, 128) * batch * heads,)](
+            out, g, inverse, delta, *strides(out), *strides(g), length, batch * heads, heads,
             BLOCK=128, VALUE_DIM=value_dim, VALUE_SIZE=triton.next_power_of_2(value_dim), num_warps=4,
         )  # fmt: skip
     return delta

@@ -69,11 +69,17 @@ LARGEST_VALUE_DIM = 256
 
 @dataclass(frozen=True)
 class Launch:
-    """How a kernel is cut up: tokens a program takes, warps, and loads under way at once."""
+    """How a kernel is cut up: tokens a program takes, warps, loads under way at once, registers of a thread."""
 
     block: int
     warps: int
     stages: int
+    registers: int | None = None
+    """Fewer let more programs live on a processor at the same time."""
+
+    def options(self) -> dict[str, int | None]:
+        """What the compiler is told."""
+        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
 
 WRITE, READ, PULL = Launch(64, 4, 3), Launch(128, 8, 2), Launch(64, 4, 2)
@@ -140,7 +146,7 @@ class Plan:
         return self._whole_blocks(self.features, self.written)
 
     def _tile(self, largest: int) -> int:
-        if self.kind != "taylor":
+        if not self.expands:
             return self.key_size
         return min(largest, max(SMALLEST, triton.next_power_of_2(self.features)))
 
@@ -153,6 +159,15 @@ class Plan:
     def score_scale(self) -> float:
         """What multiplies q.k."""
         return self.scale if self.parts.scales_scores else 1.0
+
+    @property
+    def expands(self) -> bool:
+        """Whether features are more than the lifted numbers themselves."""
+        return self.kind == "taylor"
+
+    def read_scale(self, scale: float) -> float:
+        """What multiplies a reading by tokens of this scale: that of linear features is left to the end."""
+        return scale if self.parts.scales_scores and not self.expands else 1.0
 
     @property
     def inside(self) -> str:

@@ -21,12 +21,20 @@ import triton.language as tl
 
 
 @triton.jit
-def _rows(pointer, batch, head, tokens, stride_b, stride_h, stride_t, valid, WIDTH: tl.constexpr, SIZE: tl.constexpr):
-    """(tokens, SIZE) numbers of one head, zero beyond WIDTH and where not valid."""
+def _rows(
+    pointer, batch, head, first, stride_b, stride_h, stride_t, valid, room, SIZE: tl.constexpr, WHOLE: tl.constexpr
+):
+    """SIZE numbers of each token from `first` on, zero where not valid and, unless WHOLE, beyond `room` numbers.
+
+    Only the first token's place is counted in 64 bits: the others are near it, and addresses take registers.
+    """
     columns = tl.arange(0, SIZE)
-    start = pointer + batch.to(tl.int64) * stride_b + head.to(tl.int64) * stride_h
-    places = start + tokens.to(tl.int64)[:, None] * stride_t + columns[None, :]
-    return tl.load(places, mask=valid[:, None] & (columns < WIDTH)[None, :], other=0.0)
+    start = pointer + batch.to(tl.int64) * stride_b + head.to(tl.int64) * stride_h + tl.cast(first, tl.int64) * stride_t
+    places = start + (tl.arange(0, valid.shape[0])[:, None] * stride_t + columns[None, :])
+    there = valid[:, None]
+    if not WHOLE:
+        there = there & (columns < room)[None, :]
+    return tl.load(places, mask=there, other=0.0)
 
 
 @triton.jit
@@ -43,7 +51,7 @@ def _ages(tokens, segment, length, SEGMENT: tl.constexpr, FALLING: tl.constexpr)
 def states(
     x_pointer, c_pointer, first_pointer, second_pointer, terms_pointer,
     share_pointer, extra_pointer, seen_pointer, decay_pointer, sums_pointer, norms_pointer,
-    x_b, x_h, x_t, c_b, c_h, c_t, length, memory_heads, x_heads, scale,
+    x_b, x_h, x_t, c_b, c_h, c_t, length, segments, rows, memory_heads, x_heads, scale,
     FEATURES: tl.constexpr, NORMALISES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr,
     DECAYS: tl.constexpr, REVERSE: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
@@ -51,8 +59,8 @@ def states(
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of the features of one segment, for one block of value columns."""
-    tile, part = tl.program_id(0) // VALUE_BLOCKS, tl.program_id(0) % VALUE_BLOCKS
-    segment, segments, row = tl.program_id(1), tl.num_programs(1), tl.program_id(2)
+    segment, row = _job(rows)
+    tile, part = tl.program_id(1) // VALUE_BLOCKS, tl.program_id(1) % VALUE_BLOCKS
     batch, memory_head = row // memory_heads, row % memory_heads
     features = tile * TILE + tl.arange(0, TILE)
     columns = part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
@@ -69,12 +77,11 @@ def states(
             valid = tokens < tl.minimum((segment + 1) * SEGMENT, length)
             if HIDING:
                 valid &= tl.load(seen_pointer + batch.to(tl.int64) * length + tokens, mask=valid, other=0) != 0
-            x = _rows(x_pointer, batch, head, tokens, x_b, x_h, x_t, valid, KEY_DIM, KEY_SIZE).to(TYPE)
-            places = c_pointer + batch.to(tl.int64) * c_b + head.to(tl.int64) * c_h
-            places += tokens.to(tl.int64)[:, None] * c_t + columns[None, :]
-            c = tl.load(places, mask=valid[:, None] & (columns < VALUE_DIM)[None, :], other=0.0).to(TYPE)
+            x = _rows(x_pointer, batch, head, start, x_b, x_h, x_t, valid, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
+            c = _rows(c_pointer + part * VALUE_SIZE, batch, head, start, c_b, c_h, c_t, valid,
+                      VALUE_DIM - part * VALUE_SIZE, VALUE_SIZE, VALUE_DIM % VALUE_SIZE == 0).to(TYPE)  # fmt: skip
             # turned round, so that the features are the left operand of the next product and stay in registers
-            p = FEATURES(x, features, first_pointer, second_pointer, terms_pointer, scale, True,
+            p = FEATURES(x.to(TYPE), features, first_pointer, second_pointer, terms_pointer, scale, True,
                          KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
             if DECAYS:
                 p *= tl.exp(-rate * _ages(tokens, segment, length, SEGMENT, not REVERSE))[None, :]
@@ -133,8 +140,8 @@ def read(
     a_pointer, b_pointer, c_pointer, first_pointer, second_pointer, terms_pointer,
     share_pointer, seen_pointer, decay_pointer, prefix_pointer, norms_pointer, out_pointer, inverse_pointer,
     a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, o_b, o_h, o_t,
-    a_length, b_length, a_heads, b_heads, memory_heads, segments, a_scale, b_scale, score_scale,
-    LIFT: tl.constexpr, WEIGHT: tl.constexpr, FEATURES: tl.constexpr,
+    a_length, b_length, rows, a_heads, b_heads, memory_heads, segments, a_scale, b_scale, score_scale, read_scale,
+    LIFT: tl.constexpr, WEIGHT: tl.constexpr, FEATURES: tl.constexpr, EXPANDS: tl.constexpr,
     NORMALISES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr,
     REVERSE: tl.constexpr, INSIDE: tl.constexpr, REMEMBERS: tl.constexpr, SEGMENT: tl.constexpr,
     A_BLOCK: tl.constexpr, B_BLOCK: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr,
@@ -145,61 +152,60 @@ def read(
 
     INSIDE: "" reads the memory alone, "causal" attends in the segment too, "all" attends to every token.
     """
-    part, row = tl.program_id(1), tl.program_id(2)
+    job, row = _job(rows)
+    part, here = job % VALUE_BLOCKS, job // VALUE_BLOCKS * A_BLOCK
     batch, a_head = row // a_heads, row % a_heads
-    tokens = tl.program_id(0) * A_BLOCK + tl.arange(0, A_BLOCK)
-    segment = tl.program_id(0) * A_BLOCK // SEGMENT
+    tokens, segment = here + tl.arange(0, A_BLOCK), here // SEGMENT
     valid = tokens < a_length
     if HIDING and REVERSE:
         valid &= tl.load(seen_pointer + batch.to(tl.int64) * a_length + tokens, mask=valid, other=0) != 0
-    columns = part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
-    raw = _rows(a_pointer, batch, a_head, tokens, a_b, a_h, a_t, valid, KEY_DIM, KEY_SIZE)
+    raw = _rows(a_pointer, batch, a_head, here, a_b, a_h, a_t, valid, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
     a = LIFT(raw, valid, a_scale, KEY_DIM, KEY_SIZE).to(TYPE)
+    room, columns = VALUE_DIM - part * VALUE_SIZE, part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
     out = tl.zeros([A_BLOCK, VALUE_SIZE], tl.float32)
     norm = tl.zeros([A_BLOCK], tl.float32)
     rate = 0.0
     if DECAYS:
         rate = tl.load(decay_pointer + a_head)
-    if INSIDE != "":
-        for member in range(tl.maximum(b_heads // a_heads, 1)):
-            head = a_head * b_heads // a_heads + member
-            low, high = _reach(segment, b_length, INSIDE, REVERSE, SEGMENT, A_BLOCK)
-            for start in range(low, high, B_BLOCK):
-                others = start + tl.arange(0, B_BLOCK)
-                there = others < b_length
-                if HIDING and not REVERSE:
-                    there &= tl.load(seen_pointer + batch.to(tl.int64) * b_length + others, mask=there, other=0) != 0
-                b = _rows(b_pointer, batch, head, others, b_b, b_h, b_t, there, KEY_DIM, KEY_SIZE)
-                b = LIFT(b, there, b_scale, KEY_DIM, KEY_SIZE).to(TYPE)
-                places = c_pointer + batch.to(tl.int64) * c_b + head.to(tl.int64) * c_h
-                places += others.to(tl.int64)[:, None] * c_t + columns[None, :]
-                c = tl.load(places, mask=there[:, None] & (columns < VALUE_DIM)[None, :], other=0.0).to(TYPE)
-                w = WEIGHT(tl.dot(a, tl.trans(b), input_precision=PRECISION) * score_scale)
-                w = _visible(w, tokens, others, rate, INSIDE, REVERSE, DECAYS)
-                if SHARED:
-                    flat = (batch.to(tl.int64) * b_heads + head) * b_length
-                    w *= tl.load(share_pointer + flat + others, mask=there, other=0.0)[None, :]
-                if NORMALISES:
-                    if HIDING or INSIDE == "all":  # a key that is not there weighs 1, not 0, in a polynomial
-                        w = tl.where(there[None, :], w, 0.0)
-                    norm += tl.sum(w, 1)
-                out = tl.dot(w.to(TYPE), c, out, input_precision=PRECISION)
     if REMEMBERS:
         memory = batch.to(tl.int64) * memory_heads + a_head * memory_heads // a_heads
         base = (memory * segments + tl.minimum(segment, segments - 1)) * WIDTH
-        fade = tl.full([A_BLOCK], 1.0, tl.float32)
-        if DECAYS:
-            fade = tl.exp(-rate * _ages(tokens, segment, a_length, SEGMENT, REVERSE))
         for tile in range(TILES):
             features = tile * TILE + tl.arange(0, TILE)
-            p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, terms_pointer, a_scale, False,
-                         KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
-            if DECAYS:
-                p *= fade[:, None]
+            p = a
+            if EXPANDS:
+                p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, terms_pointer, a_scale, False,
+                             KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
             if NORMALISES:
                 norm += tl.sum(p * tl.load(norms_pointer + base + features)[None, :], 1)
-            places = prefix_pointer + (base + features)[:, None] * (VALUE_SIZE * VALUE_BLOCKS) + columns[None, :]
+            places = prefix_pointer + base * (VALUE_SIZE * VALUE_BLOCKS)
+            places += features[:, None] * (VALUE_SIZE * VALUE_BLOCKS) + columns[None, :]
             out = tl.dot(p.to(TYPE), tl.load(places), out, input_precision=PRECISION)
+        out *= read_scale
+        if DECAYS:
+            fade = tl.exp(-rate * _ages(tokens, segment, a_length, SEGMENT, REVERSE))
+            out *= fade[:, None]
+            norm *= fade
+    if INSIDE != "":
+        low, high, ordered_low, ordered_high = _reach(
+            here, segment, b_length, INSIDE, REVERSE, SEGMENT, A_BLOCK, B_BLOCK
+        )
+        for member in range(tl.maximum(b_heads // a_heads, 1)):
+            head = a_head * b_heads // a_heads + member
+            for start in range(low, high, B_BLOCK):
+                out, norm = _weighed(
+                    out, norm, a, tokens, start, b_pointer, c_pointer + part * VALUE_SIZE, share_pointer, seen_pointer,
+                    b_b, b_h, b_t, c_b, c_h, c_t, batch, head, b_heads, b_length, b_scale, score_scale, rate, room,
+                    LIFT, WEIGHT, NORMALISES, SHARED, HIDING, DECAYS, REVERSE, INSIDE, False, B_BLOCK,
+                    KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, TYPE, PRECISION,
+                )  # fmt: skip
+            for start in range(ordered_low, ordered_high, B_BLOCK):
+                out, norm = _weighed(
+                    out, norm, a, tokens, start, b_pointer, c_pointer + part * VALUE_SIZE, share_pointer, seen_pointer,
+                    b_b, b_h, b_t, c_b, c_h, c_t, batch, head, b_heads, b_length, b_scale, score_scale, rate, room,
+                    LIFT, WEIGHT, NORMALISES, SHARED, HIDING, DECAYS, REVERSE, INSIDE, True, B_BLOCK,
+                    KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, TYPE, PRECISION,
+                )  # fmt: skip
     if NORMALISES:
         inverse = 1.0 / tl.where(valid & (norm != 0.0), norm, 1.0)
         out *= inverse[:, None]
@@ -208,10 +214,37 @@ def read(
             tl.store(inverse_pointer + flat + tokens, inverse, mask=tokens < a_length)
     if HIDING and REVERSE:
         out = tl.where(valid[:, None], out, 0.0)
-    places = out_pointer + batch.to(tl.int64) * o_b + a_head.to(tl.int64) * o_h
-    places += tokens.to(tl.int64)[:, None] * o_t + columns[None, :]
-    kept = (tokens < a_length)[:, None] & (columns < VALUE_DIM)[None, :]
-    tl.store(places, out.to(out_pointer.dtype.element_ty), mask=kept)
+    _store(out_pointer + part * VALUE_SIZE, out, batch, a_head, here, o_b, o_h, o_t, tokens < a_length, room,
+           VALUE_SIZE, VALUE_DIM % VALUE_SIZE == 0)  # fmt: skip
+
+
+@triton.jit
+def _weighed(
+    out, norm, a, tokens, start, b_pointer, c_pointer, share_pointer, seen_pointer,
+    b_b, b_h, b_t, c_b, c_h, c_t, batch, head, b_heads, b_length, b_scale, score_scale, rate, room,
+    LIFT: tl.constexpr, WEIGHT: tl.constexpr, NORMALISES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr,
+    DECAYS: tl.constexpr, REVERSE: tl.constexpr, INSIDE: tl.constexpr, ORDERED: tl.constexpr, B_BLOCK: tl.constexpr,
+    KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    TYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """`out` and `norm` with one more block of tokens, each by its weight."""
+    others = start + tl.arange(0, B_BLOCK)
+    there = others < b_length
+    if HIDING and not REVERSE:
+        there &= tl.load(seen_pointer + batch.to(tl.int64) * b_length + others, mask=there, other=0) != 0
+    b = _rows(b_pointer, batch, head, start, b_b, b_h, b_t, there, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
+    b = LIFT(b, there, b_scale, KEY_DIM, KEY_SIZE).to(TYPE)
+    c = _rows(c_pointer, batch, head, start, c_b, c_h, c_t, there, room, VALUE_SIZE, VALUE_DIM % VALUE_SIZE == 0)
+    w = WEIGHT(tl.dot(a, tl.trans(b), input_precision=PRECISION) * score_scale)
+    w = _visible(w, tokens, others, rate, ORDERED, REVERSE, DECAYS and INSIDE == "causal")
+    if SHARED:
+        flat = (batch.to(tl.int64) * b_heads + head) * b_length
+        w *= tl.load(share_pointer + flat + others, mask=there, other=0.0)[None, :]
+    if NORMALISES:
+        if HIDING or INSIDE == "all":  # a key that is not there weighs 1, not 0, in a polynomial
+            w = tl.where(there[None, :], w, 0.0)
+        norm += tl.sum(w, 1)
+    return tl.dot(w.to(TYPE), c.to(TYPE), out, input_precision=PRECISION), norm
 
 
 @triton.jit
@@ -220,7 +253,7 @@ def pull(
     share_pointer, extra_pointer, seen_pointer, decay_pointer, prefix_pointer, norms_pointer,
     out_pointer, lost_pointer,
     a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, o_b, o_h, o_t,
-    a_length, b_length, a_heads, b_heads, memory_heads, segments, a_scale, b_scale, score_scale,
+    a_length, b_length, rows, a_heads, b_heads, memory_heads, segments, a_scale, b_scale, score_scale,
     LIFT: tl.constexpr, LOWER: tl.constexpr, WEIGHT: tl.constexpr, SLOPE: tl.constexpr,
     FEATURES: tl.constexpr, PULL: tl.constexpr,
     NORMALISES: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr, LOSES: tl.constexpr,
@@ -233,15 +266,16 @@ def pull(
 
     `share` and `extra` belong to the queries, which are the a of the forward order and the b of the reverse.
     """
-    row = tl.program_id(1)
+    job, row = _job(rows)
+    here = job * A_BLOCK
     batch, a_head = row // a_heads, row % a_heads
-    tokens = tl.program_id(0) * A_BLOCK + tl.arange(0, A_BLOCK)
-    segment = tl.program_id(0) * A_BLOCK // SEGMENT
+    tokens, segment = here + tl.arange(0, A_BLOCK), here // SEGMENT
     valid = tokens < a_length
     if HIDING and REVERSE:
         valid &= tl.load(seen_pointer + batch.to(tl.int64) * a_length + tokens, mask=valid, other=0) != 0
-    raw = _rows(a_pointer, batch, a_head, tokens, a_b, a_h, a_t, valid, KEY_DIM, KEY_SIZE)
+    raw = _rows(a_pointer, batch, a_head, here, a_b, a_h, a_t, valid, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
     a = LIFT(raw, valid, a_scale, KEY_DIM, KEY_SIZE).to(TYPE)
+    g = _rows(g_pointer, batch, a_head, here, g_b, g_h, g_t, valid, VALUE_DIM, VALUE_SIZE, VALUE_DIM >= VALUE_SIZE)
     share = tl.full([A_BLOCK], 1.0, tl.float32)
     extra = tl.full([A_BLOCK], 1.0, tl.float32)
     if NORMALISES and not REVERSE:
@@ -253,115 +287,172 @@ def pull(
     rate = 0.0
     if DECAYS:
         rate = tl.load(decay_pointer + a_head)
-    if INSIDE != "":
-        for member in range(tl.maximum(b_heads // a_heads, 1)):
-            head = a_head * b_heads // a_heads + member
-            low, high = _reach(segment, b_length, INSIDE, REVERSE, SEGMENT, A_BLOCK)
-            for start in range(low, high, B_BLOCK):
-                others = start + tl.arange(0, B_BLOCK)
-                there = others < b_length
-                if HIDING and not REVERSE:
-                    there &= tl.load(seen_pointer + batch.to(tl.int64) * b_length + others, mask=there, other=0) != 0
-                b = _rows(b_pointer, batch, head, others, b_b, b_h, b_t, there, KEY_DIM, KEY_SIZE)
-                b = LIFT(b, there, b_scale, KEY_DIM, KEY_SIZE).to(TYPE)
-                wanted = tl.zeros([A_BLOCK, B_BLOCK], tl.float32)
-                for part in tl.static_range(VALUE_BLOCKS):
-                    offset, width = part * VALUE_SIZE, VALUE_DIM - part * VALUE_SIZE
-                    g = _rows(g_pointer + offset, batch, a_head, tokens, g_b, g_h, g_t, valid, width, VALUE_SIZE)
-                    c = _rows(c_pointer + offset, batch, head, others, c_b, c_h, c_t, there, width, VALUE_SIZE)
-                    wanted = tl.dot(g.to(TYPE), tl.trans(c.to(TYPE)), wanted, input_precision=PRECISION)
-                if NORMALISES:
-                    if REVERSE:
-                        flat = (batch.to(tl.int64) * b_heads + head) * b_length
-                        wanted *= tl.load(share_pointer + flat + others, mask=there, other=0.0)[None, :]
-                        wanted += tl.load(extra_pointer + flat + others, mask=there, other=0.0)[None, :]
-                    else:
-                        wanted = wanted * share[:, None] + extra[:, None]
-                score = tl.dot(a, tl.trans(b), input_precision=PRECISION) * score_scale
-                wanted = _visible(wanted, tokens, others, rate, INSIDE, REVERSE, DECAYS)
-                if LOSES and not REVERSE:
-                    distance = (tokens[:, None] - others[None, :]).to(tl.float32)
-                    lost += tl.sum(tl.where(there[None, :], wanted * WEIGHT(score) * distance, 0.0), 1)
-                out = tl.dot((wanted * SLOPE(score) * score_scale).to(TYPE), b, out, input_precision=PRECISION)
     if REMEMBERS:
         memory = batch.to(tl.int64) * memory_heads + a_head * memory_heads // a_heads
         base = (memory * segments + tl.minimum(segment, segments - 1)) * WIDTH
         age = _ages(tokens, segment, a_length, SEGMENT, REVERSE).to(tl.float32)
-        fade = tl.full([A_BLOCK], 1.0, tl.float32)
-        if DECAYS:
-            fade = tl.exp(-rate * age)
         for tile in range(TILES):
             features = tile * TILE + tl.arange(0, TILE)
             wanted = tl.zeros([A_BLOCK, TILE], tl.float32)
             for part in tl.static_range(VALUE_BLOCKS):
-                offset, width = part * VALUE_SIZE, VALUE_DIM - part * VALUE_SIZE
-                columns = offset + tl.arange(0, VALUE_SIZE)
-                g = _rows(g_pointer + offset, batch, a_head, tokens, g_b, g_h, g_t, valid, width, VALUE_SIZE)
-                places = (base + features)[None, :] * (VALUE_SIZE * VALUE_BLOCKS) + columns[:, None]
-                prefix = tl.load(prefix_pointer + places)
-                wanted = tl.dot(g.to(TYPE), prefix, wanted, input_precision=PRECISION)
+                more = g
+                if part > 0:
+                    more = _rows(g_pointer + part * VALUE_SIZE, batch, a_head, here, g_b, g_h, g_t, valid,
+                                 VALUE_DIM - part * VALUE_SIZE, VALUE_SIZE, False)  # fmt: skip
+                columns = part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
+                places = prefix_pointer + base * (VALUE_SIZE * VALUE_BLOCKS)
+                places += features[None, :] * (VALUE_SIZE * VALUE_BLOCKS) + columns[:, None]
+                wanted = tl.dot(more.to(TYPE), tl.load(places), wanted, input_precision=PRECISION)
             if NORMALISES:
                 norms = tl.load(norms_pointer + base + features)
                 wanted = wanted * share[:, None] + extra[:, None] * norms[None, :]
             if DECAYS:
-                wanted *= fade[:, None]
+                wanted *= tl.exp(-rate * age)[:, None]
             if LOSES:
                 p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, terms_pointer, a_scale, False,
                              KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
                 lost += age * tl.sum(wanted * p, 1)
             out = PULL(out, raw.to(TYPE), wanted, features, first_pointer, second_pointer, terms_pointer, a_scale,
                        KEY_SIZE, WIDTH, TYPE, PRECISION)  # fmt: skip
+    if INSIDE != "":
+        low, high, ordered_low, ordered_high = _reach(
+            here, segment, b_length, INSIDE, REVERSE, SEGMENT, A_BLOCK, B_BLOCK
+        )
+        for member in range(tl.maximum(b_heads // a_heads, 1)):
+            head = a_head * b_heads // a_heads + member
+            for start in range(low, high, B_BLOCK):
+                out, lost = _followed(
+                    out, lost, a, g, share, extra, tokens, valid, here, start,
+                    b_pointer, c_pointer, g_pointer, share_pointer, extra_pointer, seen_pointer,
+                    b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, batch, a_head, head, b_heads, b_length,
+                    b_scale, score_scale, rate, LIFT, WEIGHT, SLOPE, NORMALISES, HIDING, DECAYS, LOSES, REVERSE, INSIDE,
+                    False, B_BLOCK, KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, TYPE, PRECISION,
+                )  # fmt: skip
+            for start in range(ordered_low, ordered_high, B_BLOCK):
+                out, lost = _followed(
+                    out, lost, a, g, share, extra, tokens, valid, here, start,
+                    b_pointer, c_pointer, g_pointer, share_pointer, extra_pointer, seen_pointer,
+                    b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, batch, a_head, head, b_heads, b_length,
+                    b_scale, score_scale, rate, LIFT, WEIGHT, SLOPE, NORMALISES, HIDING, DECAYS, LOSES, REVERSE, INSIDE,
+                    True, B_BLOCK, KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, TYPE, PRECISION,
+                )  # fmt: skip
     out = tl.where(valid[:, None], LOWER(raw, out, a_scale), 0.0)
-    dims = tl.arange(0, KEY_SIZE)
-    places = out_pointer + batch.to(tl.int64) * o_b + a_head.to(tl.int64) * o_h
-    places += tokens.to(tl.int64)[:, None] * o_t + dims[None, :]
-    tl.store(
-        places, out.to(out_pointer.dtype.element_ty), mask=(tokens < a_length)[:, None] & (dims < KEY_DIM)[None, :]
-    )
+    _store(out_pointer, out, batch, a_head, here, o_b, o_h, o_t, tokens < a_length, KEY_DIM, KEY_SIZE,
+           KEY_DIM == KEY_SIZE)  # fmt: skip
     if LOSES:
         flat = (batch.to(tl.int64) * a_heads + a_head) * a_length
         tl.store(lost_pointer + flat + tokens, tl.where(valid, lost, 0.0), mask=tokens < a_length)
 
 
 @triton.jit
-def _reach(segment, length, INSIDE: tl.constexpr, REVERSE: tl.constexpr, SEGMENT: tl.constexpr, A_BLOCK: tl.constexpr):
-    """Where the tokens that this block attends to one by one begin and end."""
-    here = tl.program_id(0) * A_BLOCK
-    if INSIDE == "all":
-        low, high = here * 0, length
-    elif REVERSE:
-        low, high = here, tl.minimum((segment + 1) * SEGMENT, length)
-    else:
-        low, high = segment * SEGMENT, tl.minimum(here + A_BLOCK, length)
-    return low, high
+def _followed(
+    out, lost, a, g, share, extra, tokens, valid, here, start,
+    b_pointer, c_pointer, g_pointer, share_pointer, extra_pointer, seen_pointer,
+    b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, batch, a_head, head, b_heads, b_length,
+    b_scale, score_scale, rate, LIFT: tl.constexpr, WEIGHT: tl.constexpr, SLOPE: tl.constexpr,
+    NORMALISES: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr, LOSES: tl.constexpr,
+    REVERSE: tl.constexpr, INSIDE: tl.constexpr, ORDERED: tl.constexpr, B_BLOCK: tl.constexpr,
+    KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    VALUE_BLOCKS: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """`out` and `lost` with what one more block of tokens wants of this one."""
+    others = start + tl.arange(0, B_BLOCK)
+    there = others < b_length
+    if HIDING and not REVERSE:
+        there &= tl.load(seen_pointer + batch.to(tl.int64) * b_length + others, mask=there, other=0) != 0
+    b = _rows(b_pointer, batch, head, start, b_b, b_h, b_t, there, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
+    b = LIFT(b, there, b_scale, KEY_DIM, KEY_SIZE).to(TYPE)
+    wanted = tl.zeros([tokens.shape[0], B_BLOCK], tl.float32)
+    for part in tl.static_range(VALUE_BLOCKS):
+        room = VALUE_DIM - part * VALUE_SIZE
+        more = g
+        if part > 0:
+            more = _rows(g_pointer + part * VALUE_SIZE, batch, a_head, here, g_b, g_h, g_t, valid, room, VALUE_SIZE,
+                         False)  # fmt: skip
+        c = _rows(c_pointer + part * VALUE_SIZE, batch, head, start, c_b, c_h, c_t, there, room, VALUE_SIZE,
+                  VALUE_DIM % VALUE_SIZE == 0)  # fmt: skip
+        wanted = tl.dot(more.to(TYPE), tl.trans(c.to(TYPE)), wanted, input_precision=PRECISION)
+    if NORMALISES:
+        if REVERSE:
+            flat = (batch.to(tl.int64) * b_heads + head) * b_length
+            wanted *= tl.load(share_pointer + flat + others, mask=there, other=0.0)[None, :]
+            wanted += tl.load(extra_pointer + flat + others, mask=there, other=0.0)[None, :]
+        else:
+            wanted = wanted * share[:, None] + extra[:, None]
+    score = tl.dot(a, tl.trans(b), input_precision=PRECISION) * score_scale
+    wanted = _visible(wanted, tokens, others, rate, ORDERED, REVERSE, DECAYS and INSIDE == "causal")
+    if LOSES and not REVERSE:
+        distance = (tokens[:, None] - others[None, :]).to(tl.float32)
+        lost += tl.sum(tl.where(there[None, :], wanted * WEIGHT(score) * distance, 0.0), 1)
+    return tl.dot((wanted * SLOPE(score) * score_scale).to(TYPE), b, out, input_precision=PRECISION), lost
 
 
 @triton.jit
-def _visible(w, tokens, others, rate, INSIDE: tl.constexpr, REVERSE: tl.constexpr, DECAYS: tl.constexpr):
-    """Faded by distance, and zero for what comes later (or, reversed, earlier)."""
-    if INSIDE == "causal":
+def _job(rows):
+    """What this program does, and for which row: programs that run together take the heads of the same tokens."""
+    return tl.program_id(0) // rows, tl.program_id(0) % rows
+
+
+@triton.jit
+def _store(pointer, x, batch, head, first, stride_b, stride_h, stride_t, there, room,
+           SIZE: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+    """The other way of `_rows`."""
+    columns = tl.arange(0, SIZE)
+    start = pointer + batch.to(tl.int64) * stride_b + head.to(tl.int64) * stride_h + tl.cast(first, tl.int64) * stride_t
+    places = start + (tl.arange(0, there.shape[0])[:, None] * stride_t + columns[None, :])
+    kept = there[:, None]
+    if not WHOLE:
+        kept = kept & (columns < room)[None, :]
+    tl.store(places, x.to(pointer.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def _reach(
+    here, segment, length, INSIDE: tl.constexpr, REVERSE: tl.constexpr, SEGMENT: tl.constexpr,
+    A_BLOCK: tl.constexpr, B_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The tokens that this block attends to one by one: those that it sees whole, and those in which order matters."""
+    if INSIDE == "all":
+        low, high, ordered_low, ordered_high = here * 0, length, here * 0, here * 0
+    elif REVERSE:
+        ordered_low, high = here, tl.minimum((segment + 1) * SEGMENT, length)
+        low = here + (A_BLOCK + B_BLOCK - 1) // B_BLOCK * B_BLOCK
+        ordered_high = tl.minimum(low, high)
+    else:
+        low, ordered_high = segment * SEGMENT, tl.minimum(here + A_BLOCK, length)
+        ordered_low = low + (here - low) // B_BLOCK * B_BLOCK
+        high = ordered_low
+    return low, high, ordered_low, ordered_high
+
+
+@triton.jit
+def _visible(w, tokens, others, rate, ORDERED: tl.constexpr, REVERSE: tl.constexpr, DECAYS: tl.constexpr):
+    """Faded by distance, and in order: zero for what comes later (or, reversed, earlier)."""
+    if ORDERED or DECAYS:
         distance = tokens[:, None] - others[None, :]
         if REVERSE:
             distance = -distance
         if DECAYS:
             w *= tl.exp(-rate * tl.maximum(distance, 0))
-        w = tl.where(distance >= 0, w, 0.0)
+        if ORDERED:
+            w = tl.where(distance >= 0, w, 0.0)
     return w
 
 
 @triton.jit
 def deltas(
     out_pointer, g_pointer, inverse_pointer, delta_pointer,
-    o_b, o_h, o_t, g_b, g_h, g_t, length, heads,
+    o_b, o_h, o_t, g_b, g_h, g_t, length, rows, heads,
     BLOCK: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of each normaliser: -(g.out) / norm."""
-    row = tl.program_id(1)
-    batch, head = row // heads, row % heads
-    tokens = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    job, row = _job(rows)
+    batch, head, here = row // heads, row % heads, job * BLOCK
+    tokens = here + tl.arange(0, BLOCK)
     valid = tokens < length
-    out = _rows(out_pointer, batch, head, tokens, o_b, o_h, o_t, valid, VALUE_DIM, VALUE_SIZE).to(tl.float32)
-    g = _rows(g_pointer, batch, head, tokens, g_b, g_h, g_t, valid, VALUE_DIM, VALUE_SIZE).to(tl.float32)
+    whole: tl.constexpr = VALUE_DIM == VALUE_SIZE
+    out = _rows(out_pointer, batch, head, here, o_b, o_h, o_t, valid, VALUE_DIM, VALUE_SIZE, whole).to(tl.float32)
+    g = _rows(g_pointer, batch, head, here, g_b, g_h, g_t, valid, VALUE_DIM, VALUE_SIZE, whole).to(tl.float32)
     flat = row.to(tl.int64) * length + tokens
     inverse = tl.load(inverse_pointer + flat, mask=valid, other=0.0)
     tl.store(delta_pointer + flat, -tl.sum(out * g, 1) * inverse, mask=valid)
