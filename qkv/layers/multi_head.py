@@ -6,6 +6,7 @@ The mechanism and the positions are parts that are passed in; an impossible pair
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -115,9 +116,7 @@ class MultiHead(nn.Module):
             return self._forward_packed(x, packing, plain=causal and mask is None)
         if self.convolution is not None:
             x = self.convolution(x, causal=causal, mask=mask)
-        index = torch.arange(x.shape[1], device=x.device)
-        q, k, v = self._project(x, index)
-        return self._join(self._attend(q, k, v, index, causal=causal, mask=mask))
+        return self._join(self._mix(*self._project(x), causal=causal, mask=mask))
 
     def start(self, batch: int, capacity: int | None = None) -> HeadsState:
         """The state before the first token, where this layer's weights are."""
@@ -144,7 +143,7 @@ class MultiHead(nn.Module):
             x, convolution = self.convolution.step(x, convolution, mask=mask)
         past, end = state.attention, state.attention.length + x.shape[1]
         index = torch.arange(past.length, end, device=x.device)
-        q, k, v = self._project(x, index)
+        q, k, v = self._place(*self._project(x), index)
         bias, decay = self._tell_places(q, index, torch.arange(past.length - past.reach, end, device=x.device))
         out, new = self.attention.step(q, k, v, past, mask=mask, bias=bias, decay=decay)
         return self._join(out), HeadsState(new, convolution)
@@ -192,23 +191,23 @@ class MultiHead(nn.Module):
         if not plain:
             raise ValueError("packing needs causal=True and no mask: documents are filled up where nothing looks back")
         if self.convolution is not None:
-            x = packing.pack([self.convolution(part, causal=True) for part in packing.unpack(x)])
-        parts = []
-        projected = (packing.unpack(layer(x)) for layer in (self.query, self.key, self.value))
-        for queries, keys, values in zip(*projected, strict=True):
-            index = torch.arange(queries.shape[1], device=x.device)
-            out = self._attend(*self._place(queries, keys, values, index), index, causal=True)
-            parts.append(out.transpose(1, 2))  # documents time heads value_dim
-        return self._join(packing.pack(parts).transpose(1, 2))
+            x = packing.by_document(partial(self.convolution, causal=True), x)
 
-    def _attend(
-        self, q: Queries, k: Keys, v: Values, index: Tensor, *, causal: bool, mask: Mask | None = None
-    ) -> Outputs:
+        def mix(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            return self._mix(queries, keys, values, causal=True).transpose(1, 2)  # documents time heads value_dim
+
+        return self._join(packing.by_document(mix, *self._project(x)).transpose(1, 2))
+
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, *, causal: bool, mask: Mask | None = None) -> Outputs:
+        """Attention between projections (batch, time, heads * dim) of whole sequences."""
+        index = torch.arange(queries.shape[1], device=queries.device)
+        q, k, v = self._place(queries, keys, values, index)
         bias, decay = self._tell_places(q, index, index)
         return self.attention(q, k, v, causal=causal, mask=mask, bias=bias, decay=decay)
 
-    def _project(self, x: Hidden, index: Tensor) -> tuple[Queries, Keys, Values]:
-        return self._place(self.query(x), self.key(x), self.value(x), index)
+    def _project(self, x: Hidden) -> tuple[Tensor, Tensor, Tensor]:
+        x = _cast_once(x)
+        return self.query(x), self.key(x), self.value(x)
 
     def _place(self, queries: Tensor, keys: Tensor, values: Tensor, index: Tensor) -> tuple[Queries, Keys, Values]:
         """Projections (batch, time, heads * dim) as heads, turned by their places if the scheme says so."""
@@ -234,6 +233,12 @@ class MultiHead(nn.Module):
     @staticmethod
     def _split(x: Hidden, heads: int) -> Tensor:
         return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # batch heads time dim
+
+
+def _cast_once(x: Hidden) -> Hidden:
+    """Under autocast in its type, which else each of three projections casts to, and each of their gradients back."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if x.dtype == torch.float and torch.is_autocast_enabled(kind) else x
 
 
 def _role(positions: Positions | None, attention: Attention) -> str | None:

@@ -1,51 +1,72 @@
 """Several documents in one row, none of which sees another.
 
-    [a a a b b | c c c c c]   attention runs on   [a a a .], [b b . .], [c c c c c]   and all else on the packed rows
+    [a a a b b | c c c c c]   attention runs on   [a a a b b], [c c c c c]   and again on   [b b]
 
-Documents of about one length are attended to together, filled up at their ends, where in a causal attention nothing
-before them can look. So every mechanism and every position scheme does what it would do for each document alone.
+In a causal attention nothing sees what comes after it, so the first document of a row is right where it stands. Only
+what follows it is taken out, worked on once more by itself, and put back: few tokens, where documents are longer than
+rows. Where they are short, so that most tokens would be worked on twice, all documents are taken out, and rows are not
+worked on at all. Those of about one length go together, filled up at their ends, where nothing looks. So every
+mechanism and every position scheme does what it would do for each document alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
 SPARE = 1.25
-"""How much longer unpacked rows, all together, may be made than packed ones, so that there are fewer groups."""
+"""How much more than the packed rows may be worked on for the sake of fewer groups."""
+TWICE = 0.5
+"""The largest part of all tokens that is worked on twice."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where each token of packed rows stands among unpacked ones, and back."""
+    """Which tokens of packed rows are taken out, where they stand then, and back."""
 
     places: Int64[Tensor, "rows time"]
     """Of each token in its document, from 0."""
-    home: Int64[Tensor, "rows time"]
-    """Of each token among those of all unpacked rows, laid end to end."""
+    moved: Int64[Tensor, " moved"]
+    """The tokens that are taken out, numbered over all rows."""
+    home: Int64[Tensor, " moved"]
+    """Of each of them, its place among those of all groups, laid end to end."""
     groups: tuple[Int64[Tensor, "_ _"], ...]
-    """Documents of about one length each, (documents, longest): the number of every token over all packed rows."""
+    """Documents of about one length each, (documents, longest): the number of every token."""
 
-    def unpack(self, x: Tensor) -> list[Tensor]:
-        """(rows, time, ...) as documents: a (documents, longest, ...) for each group."""
-        flat = x.flatten(0, 1)
-        return [flat[group] for group in self.groups]
+    def by_document(self, mix: Callable[..., Tensor], *given: Tensor) -> Tensor:
+        """mix(*given), for tensors (rows, time, ...), as if each document were a row of its own.
 
-    def pack(self, parts: Sequence[Tensor]) -> Tensor:
-        """What `unpack` gave, or something of the same first axes, as packed rows again."""
-        return torch.cat([part.flatten(0, 1) for part in parts])[self.home]
+        `mix` may let a token see those before it in its row, but none after it.
+        """
+        # all groups at once: the backward pass of each reading is as long as all rows are
+        sizes = [group.numel() for group in self.groups]
+        taken = [x.flatten(0, 1).index_select(0, self._read).split(sizes) for x in given]
+        parts = [
+            mix(*(part.unflatten(0, group.shape) for part in of_group)).flatten(0, 1)
+            for group, *of_group in zip(self.groups, *taken, strict=True)
+        ]
+        alone = torch.cat(parts).index_select(0, self.home)
+        if self.moved.numel() == self.places.numel():
+            return alone.unflatten(0, self.places.shape)
+        return mix(*given).flatten(0, 1).index_copy(0, self.moved, alone).unflatten(0, self.places.shape)
+
+    @cached_property
+    def _read(self) -> Tensor:
+        """The tokens of all groups, end to end; every layer of a model asks for them."""
+        return torch.cat([group.flatten() for group in self.groups])
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """All of it, to be sent somewhere."""
-        return self.places, self.home, *self.groups
+        return self.places, self.moved, self.home, *self.groups
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> "Packing | None":
         """What `tensors` gave; nothing for nothing."""
-        return cls(tensors[0], tensors[1], tuple(tensors[2:])) if tensors else None
+        return cls(tensors[0], tensors[1], tensors[2], tuple(tensors[3:])) if tensors else None
 
 
 def pack_documents(starts: Bool[Tensor, "rows time"]) -> Packing | None:
@@ -58,9 +79,14 @@ def pack_documents(starts: Bool[Tensor, "rows time"]) -> Packing | None:
         return None
     lengths = firsts.diff(append=firsts.new_tensor([rows * time]))
     places = torch.arange(rows * time) - firsts.repeat_interleave(lengths)
-    home = torch.empty_like(places)
+    later = firsts % time > 0
+    if int(lengths[later].sum()) > TWICE * rows * time:
+        later[:] = True
+    moved = later.repeat_interleave(lengths).nonzero()[:, 0]
+    firsts, lengths = firsts[later], lengths[later]
+    home = torch.empty(rows * time, dtype=torch.long)
     groups, before = [], 0
-    for members in _alike(lengths):
+    for members in _alike(lengths, (SPARE - 1) * rows * time):
         first, length = firsts[members], lengths[members]
         longest = int(length.max())
         # filled up with a document's own last token
@@ -69,11 +95,11 @@ def pack_documents(starts: Bool[Tensor, "rows time"]) -> Packing | None:
         home[group[real]] = before + real.flatten().nonzero()[:, 0]
         before += group.numel()
         groups.append(group)
-    return Packing(places.view(rows, time), home.view(rows, time), tuple(groups))
+    return Packing(places.view(rows, time), moved, home[moved], tuple(groups))
 
 
-def _alike(lengths: Tensor) -> list[Tensor]:
-    """The numbers of the documents in groups: by powers of two first, then joined while little is wasted."""
+def _alike(lengths: Tensor, spare: float) -> list[Tensor]:
+    """The numbers of the documents in groups: by powers of two, then joined while at most `spare` is filled up."""
     classes = torch.log2(lengths.double()).ceil().long()
     groups = [(classes == number).nonzero()[:, 0] for number in classes.unique().tolist()]
     widths = [int(lengths[group].max()) for group in groups]
@@ -82,7 +108,7 @@ def _alike(lengths: Tensor) -> list[Tensor]:
         added = [len(groups[i]) * (widths[i + 1] - widths[i]) for i in range(len(groups) - 1)]
         place = min(range(len(added)), key=added.__getitem__)
         wasted += added[place]
-        if wasted > (SPARE - 1) * int(lengths.sum()):
+        if wasted > spare:
             break
         groups[place : place + 2] = [torch.cat(groups[place : place + 2])]
         del widths[place]

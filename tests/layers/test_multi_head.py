@@ -111,3 +111,22 @@ def test_bad_input():
         MultiHead(12, Heads(6, key_heads=4), Softmax())
     with pytest.raises(ValueError, match="positions 'rope' relate places of one sequence"):
         MultiHead(12, 3, Softmax(), Rope()).remember(torch.zeros(1, 2, 12))
+
+
+def test_under_autocast_three_projections_share_one_cast():
+    """Stopped before any product: some CPUs fault in those of half precision."""
+    layer, seen = MultiHead(6, 2, Softmax()), []
+
+    def stop(module, given):
+        seen.append(given[0].dtype)
+        raise InterruptedError
+
+    layer.query.register_forward_pre_hook(stop)
+    x = torch.randn(2, 5, 6)
+    with pytest.raises(InterruptedError):
+        layer(x)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(InterruptedError):
+        layer(x)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(InterruptedError):
+        layer(x.double())
+    assert seen == [torch.float32, torch.bfloat16, torch.float64]

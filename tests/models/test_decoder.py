@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from safetensors.torch import load, save
@@ -154,24 +156,23 @@ def gradients(model, logits):
     return {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
+@pytest.mark.parametrize("short", [False, True])
 @pytest.mark.parametrize(("attention", "positions"), [*every_pair(), ("softmax(window=3)", "rope")])
-def test_packed_documents_mean_what_each_means_alone(attention, positions):
-    """Values and gradients; documents of 1 to 13 tokens, cut by the ends of rows."""
+def test_packed_documents_mean_what_each_means_alone(attention, positions, short):
+    """Values and gradients; documents of 1 to 13 tokens, cut by the ends of rows; short ones are all taken out."""
     model = small(attention=attention, positions=positions)
     tokens = torch.randint(0, TOKENS, (3, 13))
     starts = torch.zeros(3, 13, dtype=torch.bool)
     starts[0, [2, 3, 7]] = starts[1, 12] = True  # 2, 1, 4, 6 tokens; 12 and 1; 13
-    packed = model(tokens, packing=pack_documents(starts))
+    if short:
+        starts[2, [1, 4, 5]] = starts[1, 3] = True
+    packing = pack_documents(starts)
+    packed = model(tokens, packing=packing)
     own = gradients(model, packed)
-    documents = [
-        tokens[0, :2],
-        tokens[0, 2:3],
-        tokens[0, 3:7],
-        tokens[0, 7:],
-        tokens[1, :12],
-        tokens[1, 12:],
-        tokens[2],
-    ]
+    starts[:, 0] = True
+    firsts = [*starts.flatten().nonzero()[:, 0].tolist(), 39]
+    documents = [tokens.flatten()[a:b] for a, b in pairwise(firsts)]
+    assert (packing.moved.numel() == tokens.numel()) == short
     alone = torch.cat([model(document[None])[0] for document in documents])
     torch.testing.assert_close(packed.flatten(0, 1), alone, rtol=0, atol=1e-12)
     for name, expected in gradients(model, alone).items():
