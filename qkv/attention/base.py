@@ -5,6 +5,7 @@ Layout everywhere (batch, heads, time, dim), as in torch's `scaled_dot_product_a
 """
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
 import torch
@@ -138,6 +139,15 @@ def check_backend(kind: str, backend: str, backends: tuple[str, ...]) -> str:
 def widen(x: Tensor) -> Tensor:
     """Half precision becomes float32: sums, states and normalisers are kept in at least that."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def unnarrowed(x: Tensor) -> AbstractContextManager[object]:
+    """Where products are as wide as their factors, inside of an autocast region too: it would narrow what was widened.
+
+    A backward runs outside of the region that its forward was in; in here, both compute the same.
+    """
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 def expand_heads(x: Tensor, heads: int) -> Tensor:

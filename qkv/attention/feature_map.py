@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from qkv.attention import kernels
-from qkv.attention.base import Attention, State, expand_heads, widen
+from qkv.attention.base import Attention, State, expand_heads, unnarrowed, widen
 from qkv.attention.inputs import Extras, check_inputs
 from qkv.attention.masking import blank, safe_divide, visible
 from qkv.attention.memory import Memory
@@ -80,7 +80,8 @@ class FeatureMap(Attention):
         """The definition: similarity of each visible pair, faded by distance, divided by the row's sum."""
         extras = Extras(causal, mask, bias, decay)
         check_inputs(self, q, k, None, extras)
-        return self._weigh(q, k, extras).to(q.dtype)
+        with unnarrowed(q):
+            return self._weigh(q, k, extras).to(q.dtype)
 
     def forward(
         self,
@@ -101,7 +102,8 @@ class FeatureMap(Attention):
             return kernels.attend(self, q, k, v, extras)
         if backend == "reference":
             values = widen(expand_heads(blank(v, mask), q.shape[1]))
-            return (self._weigh(q, k, extras) @ values).to(q.dtype)
+            with unnarrowed(q):
+                return (self._weigh(q, k, extras) @ values).to(q.dtype)
         if decay is not None:
             k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
         nothing = self._nothing(k, v)

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.attention.base import unnarrowed
+
 Tensors = tuple[Tensor, ...]
 Body = Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensor | None]]
 
@@ -23,8 +25,8 @@ def scan(
 ) -> tuple[Tensors, Tensor | None]:
     """The last carry and the outputs of all chunks, joined along the time axis (the last but one).
 
-    `body` must be a pure function of its tensors. If it gives None instead of an output, so does
-    the scan. Second derivatives are refused.
+    `body` must be a pure function of its tensors; it runs outside of any autocast region. If it gives None
+    instead of an output, so does the scan. Second derivatives are refused.
     """
     inputs = (*constants, *carry, *sequences)
     if not (torch.is_grad_enabled() and any(x.requires_grad for x in inputs)):
@@ -63,7 +65,8 @@ def _run(
     for start, end in _bounds(sequences, chunk):
         if diary is not None:
             diary.append(carry)
-        carry, output = body(constants, carry, _cut(sequences, start, end))
+        with unnarrowed(sequences[0]):
+            carry, output = body(constants, carry, _cut(sequences, start, end))
         if output is not None:
             if outputs is None:
                 outputs = output.new_empty(*output.shape[:-2], sequences[0].shape[-2], output.shape[-1])
@@ -117,7 +120,7 @@ def _replay(
     body: Body, inputs: tuple[Tensors, Tensors, Tensors], carry_gradient: Tensors, output_gradient: Tensor | None
 ) -> list[list[Tensor]]:
     """Gradients of one chunk with respect to its constants, carry and pieces (zeros for what is not a number)."""
-    with torch.enable_grad():
+    with torch.enable_grad(), unnarrowed(inputs[2][0]):
         leaves = [[x.detach().requires_grad_(x.is_floating_point()) for x in group] for group in inputs]
         carry, output = body(*(tuple(group) for group in leaves))
         ends, starts = [*carry], [*carry_gradient]

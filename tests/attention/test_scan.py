@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from qkv.attention import parse
 from qkv.attention.scan import scan
 
 
@@ -67,3 +68,42 @@ def test_second_derivatives_are_refused():
     (gradient,) = torch.autograd.grad((outputs**2).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
+
+
+def multiply(constants, carry, pieces):
+    """A product that autocast would narrow, added to a carry that it would not."""
+    (weight,), (total,), (x,) = constants, carry, pieces
+    product = torch.bmm(x, weight)
+    return (torch.baddbmm(total, x.transpose(1, 2), product),), product
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_autocast_changes_neither_direction(inside):
+    """The backward of a training step runs outside of the autocast region that its forward was in."""
+    weight = torch.randn(2, 5, 3, requires_grad=True)
+    total = torch.randn(2, 5, 3, requires_grad=True)
+    x = torch.randn(2, 11, 5, requires_grad=True)
+    (expected_last,), expected = multiply((weight,), (total,), (x,))
+    wanted = torch.autograd.grad((expected**2).sum() + expected_last.sum(), (weight, total, x))
+    with torch.autocast("cpu", torch.float16):
+        (last,), outputs = scan(multiply, (weight,), (total,), (x,), 4)
+        with torch.autocast("cpu", torch.float16, enabled=inside):
+            actual = torch.autograd.grad((outputs**2).sum() + last.sum(), (weight, total, x))
+    torch.testing.assert_close((last, outputs, *actual), (expected_last, expected, *wanted), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["linear", "elu", "taylor"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+def test_autocast_leaves_the_sums_of_features_as_wide_as_they_are(kind, causal, backend):
+    """In float16 each product would be off by about 1e-3."""
+    q, k, v = (torch.randn(2, 3, 7, 5, requires_grad=True) for _ in range(3))
+    mechanism = parse(f"{kind}(backend={backend!r},chunk=3)")
+    weighted = mechanism.weights(q.double(), k.double(), causal=causal) @ v.double()
+    wanted = torch.autograd.grad(weighted.sum(), (q, k, v))
+    with torch.autocast("cpu", torch.float16):
+        out = mechanism(q, k, v, causal=causal)
+        weights = mechanism.weights(q, k, causal=causal)
+    found = torch.autograd.grad(out.sum(), (q, k, v))
+    torch.testing.assert_close((out, *found), (weighted.float(), *wanted), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(weights @ v, weighted.float(), rtol=1e-4, atol=1e-4)
