@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from qkv.attention import taylor_triton
 from qkv.attention.feature_map_launch import side_by_side, strides
 from qkv.attention.feature_map_plan import Plan
 from qkv.cost.operations import FORMULAS
@@ -93,16 +94,20 @@ def advance(
 
 @lru_cache(maxsize=64)
 def _indices(plan: Plan, scale: float, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Which two numbers make each feature, and the constants; for one number a feature, which one."""
-    if plan.kind != "taylor":
+    """Which two numbers make each feature, and u, v, w of (u x_i + v) (x_j + w); of one number, which one."""
+    if not plan.expands:
         places = torch.arange(plan.key_dim, device=device, dtype=torch.int32)
         return places, places, places
-    first, second, terms = plan.tables(scale, device)
-    chosen = [
-        torch.where(table.any(0), table.float().argmax(0), -1).to(torch.int32)[: plan.features].contiguous()
-        for table in (first, second)
-    ]
-    return chosen[0], chosen[1], terms[:, : plan.features].contiguous()
+    chosen = torch.full((2, plan.features), -1, dtype=torch.int32)
+    terms = torch.zeros(3, plan.features, dtype=torch.float64)
+    for one, two, place in taylor_triton.pairs(plan.key_dim):
+        absent = [index == plan.key_dim for index in (one, two)]
+        for side, index in enumerate((one, two)):
+            chosen[side, place] = -1 if absent[side] else index
+        u = scale**2 * (0.5**0.5 if one == two < plan.key_dim else 1.0)
+        terms[:, place] = torch.tensor([u, u * absent[0] / scale, absent[1] / scale])
+    first, second = chosen.to(device)
+    return first, second, terms.to(device, torch.float32)
 
 
 @torch.library.custom_op("qkv::feature_map_step", mutates_args=("sums", "norms"))

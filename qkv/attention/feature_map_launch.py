@@ -58,7 +58,7 @@ def summed(plan: Plan, stream: Stream, mask: Tensor | None, decay: Tensor | None
     norms = new(rows, segments, width if plan.parts.normalises else 0, dtype=torch.float32)
     if rows:
         kernels.states[segments * rows, plan.width // plan.written * plan.value_blocks](
-            stream.x, stream.c, *plan.tables(stream.scale, stream.x.device),
+            stream.x, stream.c, *plan.tables(stream.x.device),
             stream.share, stream.extra, mask, decay, sums, norms,
             *strides(stream.x), *strides(stream.c), length, segments, rows, plan.key_heads, heads, stream.scale,
             FEATURES=plan.parts.features, NORMALISES=plan.parts.normalises, SHARED=stream.share is not None,
@@ -99,13 +99,16 @@ def _scan(
     block = min(1024, triton.next_power_of_2(max(size, 1)))
     blocks = triton.cdiv(size, block)
     lost = None if walk.decay is None or against is None else sums.new_zeros(rows, blocks)
+    weights = plan.memory_weights(sums.device)
+    columns = sums.shape[3:].numel()
     if rows and size:
         kernels.scan[rows, blocks](
-            sums, initial, against, walk.decay, prefix, final, lost, size, segments, walk.length, plan.key_heads,
+            sums, initial, against, walk.decay, weights, prefix, final, lost,
+            size, columns, segments, walk.length, plan.key_heads, WEIGHS=weights is not None,
             STARTED=initial is not None, PREFIXES=plan.causal, DECAYS=walk.decay is not None, REVERSE=walk.reverse,
             LOSES=lost is not None, SEGMENT=plan.segment, BLOCK=block, num_warps=4,
         )  # fmt: skip
-    return prefix, final, None if lost is None else lost.sum(1)
+    return prefix, final, None if lost is None else lost.sum(1) * plan.result_scale
 
 
 @dataclass(frozen=True)
@@ -134,12 +137,12 @@ def reading(plan: Plan, sides: Sides, memory: Memory | None, out: Tensor) -> Ten
     block = plan.block(READ.block)
     if out.numel():
         kernels.read[(triton.cdiv(length, block) * plan.value_blocks * batch * heads,)](
-            sides.a, sides.b, sides.c, *plan.tables(sides.a_scale, out.device), sides.share, sides.mask, sides.decay,
+            sides.a, sides.b, sides.c, *plan.tables(out.device), sides.share, sides.mask, sides.decay,
             memory and memory.sums, memory and memory.norms, out, inverse,
             *strides(sides.a), *strides(sides.b), *strides(sides.c), *strides(out),
             length, sides.b.shape[2], batch * heads, heads, sides.b.shape[1], plan.key_heads,
             memory.segments if memory else 1,
-            sides.a_scale, sides.b_scale, plan.score_scale, plan.read_scale(sides.a_scale),
+            sides.a_scale, sides.b_scale, plan.score_scale, plan.result_scale,
             LIFT=plan.parts.lift, WEIGHT=plan.parts.weight, FEATURES=plan.parts.features, EXPANDS=plan.expands,
             NORMALISES=divides, SHARED=sides.share is not None, HIDING=sides.mask is not None,
             DECAYS=sides.decay is not None, REVERSE=sides.reverse, INSIDE=plan.inside, REMEMBERS=memory is not None,
@@ -155,13 +158,13 @@ def pulling(plan: Plan, sides: Sides, g: Tensor, memory: Memory | None, out: Ten
     block = plan.block(PULL.block)
     if out.numel():
         kernels.pull[(triton.cdiv(length, block) * batch * heads,)](
-            sides.a, sides.b, sides.c, g, *plan.tables(sides.a_scale, out.device),
+            sides.a, sides.b, sides.c, g, *plan.tables(out.device),
             sides.share, sides.extra, sides.mask, sides.decay,
             memory and memory.sums, memory and memory.norms, out, lost,
             *strides(sides.a), *strides(sides.b), *strides(sides.c), *strides(g), *strides(out),
             length, sides.b.shape[2], batch * heads, heads, sides.b.shape[1], plan.key_heads,
             memory.segments if memory else 1,
-            sides.a_scale, sides.b_scale, plan.score_scale,
+            sides.a_scale, sides.b_scale, plan.score_scale, plan.result_scale,
             LIFT=plan.parts.lift, LOWER=plan.parts.lower, WEIGHT=plan.parts.weight, SLOPE=plan.parts.slope,
             FEATURES=plan.parts.features, PULL=plan.parts.pull,
             NORMALISES=plan.parts.normalises, HIDING=sides.mask is not None, DECAYS=sides.decay is not None,

@@ -41,12 +41,12 @@ def feature_map_attention(
     out = q.new_empty(*q.shape[:3], v.shape[3])
     if not plan.remembers:
         return out, reading(plan, sides, None, out), *_nothing(q), *_nothing(q)
-    initial = _padded(plan, initial_sums, initial_norms)
+    initial = _padded(plan, initial_sums, initial_norms, 1.0)
     segments = summed(plan, Stream(k, v, 1.0), mask, decay)
     prefix, final, _ = scanned(plan, segments, Walk(k.shape[2], decay, initial))
     prefix = prefix if plan.causal else _for_all(plan, final)
     inverse = reading(plan, sides, prefix, out)
-    return out, inverse, prefix.sums, prefix.norms, *_cut(plan, final, q.shape[0])
+    return out, inverse, prefix.sums, prefix.norms, *_cut(plan, final, q.shape[0], 1.0)
 
 
 @torch.library.custom_op("qkv::feature_map_attention_backward", mutates_args=())
@@ -66,13 +66,13 @@ def feature_map_attention_backward(
     first = _nothing(q)
     if plan.remembers:
         prefix = Memory(prefix_sums, prefix_norms, prefix_sums.shape[1])
-        final = _padded(plan, g_sums, g_norms)
+        final = _padded(plan, g_sums, g_norms, scale)
         segments = summed(plan, Stream(q, g, scale, share, extra, reverse=True), None, decay)
         suffix, last, lost = scanned(
             plan, segments, Walk(q.shape[2], decay, final, True, prefix if plan.causal else None)
         )
         suffix = suffix if plan.causal else _for_all(plan, last)
-        first = _cut(plan, last, q.shape[0])
+        first = _cut(plan, last, q.shape[0], scale)
     asked = Sides(q, k, v, scale, 1.0, mask, decay, share, extra)
     answered = Sides(k, q, g, 1.0, scale, mask, decay, share, extra, reverse=True)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
@@ -101,32 +101,45 @@ def _nothing(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(0, dtype=torch.float32), x.new_empty(0, dtype=torch.float32)
 
 
-def _padded(plan: Plan, sums: Tensor | None, norms: Tensor | None) -> Memory | None:
-    """Sums as the kernels keep them: whole tiles, one row for each key head."""
+def _padded(plan: Plan, sums: Tensor | None, norms: Tensor | None, scale: float) -> Memory | None:
+    """Sums as the kernels keep them: in their order, without weights, whole tiles, one row for each key head."""
     if sums is None:
         return None
     more = plan.width - plan.features
     columns = plan.value_size * plan.value_blocks - plan.value_dim
-    whole = functional.pad(sums.flatten(0, 1), (0, columns, 0, more)).contiguous()
+    weights, order = plan.side_weights(scale, sums.device), plan.order(sums.device)
+
+    def kept(x: Tensor) -> Tensor:
+        return (x if order is None else x.index_select(2, order)).flatten(0, 1) / weights
+
+    whole = functional.pad(kept(sums), (0, columns, 0, more)).contiguous()
     if norms is None:
         return Memory(whole, whole.new_empty(whole.shape[0], 0), 1)
-    return Memory(whole, functional.pad(norms.flatten(0, 1).squeeze(-1), (0, more)).contiguous(), 1)
+    return Memory(whole, functional.pad(kept(norms).squeeze(-1), (0, more)).contiguous(), 1)
 
 
-def _cut(plan: Plan, memory: Memory, batch: int) -> tuple[Tensor, Tensor]:
+def _cut(plan: Plan, memory: Memory, batch: int, scale: float) -> tuple[Tensor, Tensor]:
     """The way back: (batch, key_heads, features, value_dim) and (batch, key_heads, features, 1)."""
-    # cloned: an operator's results may not share memory
-    sums = memory.sums[:, : plan.features, : plan.value_dim].clone(memory_format=torch.contiguous_format)
-    sums = sums.unflatten(0, (batch, plan.key_heads))
+    weights, order = plan.side_weights(scale, memory.sums.device), plan.order(memory.sums.device)
+
+    def given(x: Tensor) -> Tensor:
+        weighed = x * weights  # a new tensor: an operator's results may not share memory
+        found = weighed if order is None else torch.empty_like(weighed).index_copy_(1, order, weighed)
+        return found.unflatten(0, (batch, plan.key_heads))
+
+    sums = given(memory.sums[:, : plan.features, : plan.value_dim])
     if not plan.parts.normalises:
         return sums, sums.new_empty(0)
-    norms = memory.norms[:, : plan.features, None].clone(memory_format=torch.contiguous_format)
-    return sums, norms.unflatten(0, (batch, plan.key_heads))
+    return sums, given(memory.norms[:, : plan.features, None])
 
 
 def _for_all(plan: Plan, final: Memory) -> Memory:
     """What every query reads where there is no order."""
-    return Memory(final.sums.to(plan.type).unsqueeze(1), final.norms.unsqueeze(1), 1)
+    weights = plan.memory_weights(final.sums.device)
+    sums, norms = final.sums, final.norms
+    if weights is not None:
+        sums, norms = sums * weights[:, None], norms * weights
+    return Memory(sums.to(plan.type).unsqueeze(1), norms.unsqueeze(1), 1)
 
 
 def _decay_gradient(

@@ -57,7 +57,7 @@ KINDS = {
         _linear.weight,
         _linear.slope,
         _linear.features_elu,
-        _linear.pull_elu,
+        _linear.pull,
         True,
         False,
         128,
@@ -165,9 +165,24 @@ class Plan:
         """Whether features are more than the lifted numbers themselves."""
         return self.kind == "taylor"
 
-    def read_scale(self, scale: float) -> float:
-        """What multiplies a reading by tokens of this scale: that of linear features is left to the end."""
-        return scale if self.parts.scales_scores and not self.expands else 1.0
+    @property
+    def result_scale(self) -> float:
+        """What multiplies results: the scale of linear features, which is left to the end."""
+        return self.scale if self.parts.scales_scores and not self.expands else 1.0
+
+    def side_weights(self, scale: float, device: torch.device) -> Tensor | float:
+        """What a token of this scale has in front of each feature; the kernels sum features without it."""
+        if self.expands:
+            return taylor_triton.weights(self.key_dim, scale, device)[:, None]
+        return scale if self.parts.scales_scores else 1.0
+
+    def memory_weights(self, device: torch.device) -> Tensor | None:
+        """What the sums of features are multiplied by before they are read, in whole tiles: those of both sides."""
+        return taylor_triton.memory_weights(self.key_dim, self.scale, self.width, device) if self.expands else None
+
+    def order(self, device: torch.device) -> Tensor | None:
+        """The place of each feature in a memory as others keep it; None: it is the same."""
+        return taylor_triton.order(self.key_dim, device) if self.expands else None
 
     @property
     def inside(self) -> str:
@@ -248,14 +263,15 @@ class Plan:
             "WIDTH": self.width,
             "TILE": tile,
             "TILES": triton.cdiv(self.features, tile),
+            "PURE": comb(self.key_dim + 1, 2) // tile if self.expands else 0,
             "SEGMENT": self.segment,
             "TYPE": tl.bfloat16 if self.type == torch.bfloat16 else tl.float32,
             "PRECISION": "tf32x3" if self.dtype == torch.float32 else "tf32",
         }
 
-    def tables(self, scale: float, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """What makes the features of tokens that are scaled by this."""
-        if self.kind == "taylor":
-            return taylor_triton.tables(self.key_dim, self.key_size, self.width, scale, self.type, device)
+    def tables(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """What makes the features of tokens."""
+        if self.expands:
+            return taylor_triton.tables(self.key_dim, self.key_size, self.width, self.type, device)
         nothing = torch.empty(0, device=device)
         return nothing, nothing, nothing

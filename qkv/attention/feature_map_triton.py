@@ -29,7 +29,8 @@ def _rows(
     Only the first token's place is counted in 64 bits: the others are near it, and addresses take registers.
     """
     columns = tl.arange(0, SIZE)
-    start = pointer + batch.to(tl.int64) * stride_b + head.to(tl.int64) * stride_h + tl.cast(first, tl.int64) * stride_t
+    start = pointer + batch.to(tl.int64) * stride_b + head.to(tl.int64) * stride_h
+    start += tl.cast(first, tl.int64) * stride_t
     places = start + (tl.arange(0, valid.shape[0])[:, None] * stride_t + columns[None, :])
     there = valid[:, None]
     if not WHOLE:
@@ -49,14 +50,14 @@ def _ages(tokens, segment, length, SEGMENT: tl.constexpr, FALLING: tl.constexpr)
 
 @triton.jit
 def states(
-    x_pointer, c_pointer, first_pointer, second_pointer, terms_pointer,
+    x_pointer, c_pointer, first_pointer, second_pointer, biases_pointer,
     share_pointer, extra_pointer, seen_pointer, decay_pointer, sums_pointer, norms_pointer,
     x_b, x_h, x_t, c_b, c_h, c_t, length, segments, rows, memory_heads, x_heads, scale,
     FEATURES: tl.constexpr, NORMALISES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr,
     DECAYS: tl.constexpr, REVERSE: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    VALUE_BLOCKS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, TYPE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    VALUE_BLOCKS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, PURE: tl.constexpr,
+    TYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of the features of one segment, for one block of value columns."""
     segment, row = _job(rows)
@@ -81,7 +82,7 @@ def states(
             c = _rows(c_pointer + part * VALUE_SIZE, batch, head, start, c_b, c_h, c_t, valid,
                       VALUE_DIM - part * VALUE_SIZE, VALUE_SIZE, VALUE_DIM % VALUE_SIZE == 0).to(TYPE)  # fmt: skip
             # turned round, so that the features are the left operand of the next product and stay in registers
-            p = FEATURES(x.to(TYPE), features, first_pointer, second_pointer, terms_pointer, scale, True,
+            p = FEATURES(x.to(TYPE), features, first_pointer, second_pointer, biases_pointer, scale, False, True,
                          KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
             if DECAYS:
                 p *= tl.exp(-rate * _ages(tokens, segment, length, SEGMENT, not REVERSE))[None, :]
@@ -101,18 +102,24 @@ def states(
 
 @triton.jit
 def scan(
-    sums_pointer, initial_pointer, other_pointer, decay_pointer, prefix_pointer, final_pointer, lost_pointer,
-    size, segments, length, memory_heads,
-    STARTED: tl.constexpr, PREFIXES: tl.constexpr, DECAYS: tl.constexpr, REVERSE: tl.constexpr,
-    LOSES: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
+    sums_pointer, initial_pointer, other_pointer, decay_pointer, weights_pointer, prefix_pointer, final_pointer,
+    lost_pointer, size, columns, segments, length, memory_heads,
+    WEIGHS: tl.constexpr, STARTED: tl.constexpr, PREFIXES: tl.constexpr, DECAYS: tl.constexpr,
+    REVERSE: tl.constexpr, LOSES: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Running sums of `size` numbers per segment; `lost` gathers the gradient of the decay between segments."""
+    """Running sums of `size` numbers per segment, each feature by its weight.
+
+    `lost` gathers the gradient of the decay between segments.
+    """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     place = block * BLOCK + tl.arange(0, BLOCK)
     inside = place < size
     total = tl.zeros([BLOCK], tl.float32)
     if STARTED:
         total += tl.load(initial_pointer + row * size + place, mask=inside, other=0.0)
+    weight = tl.full([BLOCK], 1.0, tl.float32)
+    if WEIGHS:
+        weight = tl.load(weights_pointer + place // columns, mask=inside, other=0.0)
     lost = tl.zeros([BLOCK], tl.float32)
     rate = 0.0
     if DECAYS:
@@ -123,7 +130,7 @@ def scan(
             segment = segments - 1 - number
         here = (row * segments + segment) * size + place
         if PREFIXES:
-            tl.store(prefix_pointer + here, total.to(prefix_pointer.dtype.element_ty), mask=inside)
+            tl.store(prefix_pointer + here, (total * weight).to(prefix_pointer.dtype.element_ty), mask=inside)
         if DECAYS:
             tokens = tl.minimum((segment + 1) * SEGMENT, length) - segment * SEGMENT
             total *= tl.exp(-rate * tokens)
@@ -137,16 +144,17 @@ def scan(
 
 @triton.jit
 def read(
-    a_pointer, b_pointer, c_pointer, first_pointer, second_pointer, terms_pointer,
+    a_pointer, b_pointer, c_pointer, first_pointer, second_pointer, biases_pointer,
     share_pointer, seen_pointer, decay_pointer, prefix_pointer, norms_pointer, out_pointer, inverse_pointer,
     a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, o_b, o_h, o_t,
-    a_length, b_length, rows, a_heads, b_heads, memory_heads, segments, a_scale, b_scale, score_scale, read_scale,
+    a_length, b_length, rows, a_heads, b_heads, memory_heads, segments, a_scale, b_scale, score_scale, result_scale,
     LIFT: tl.constexpr, WEIGHT: tl.constexpr, FEATURES: tl.constexpr, EXPANDS: tl.constexpr,
     NORMALISES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr,
     REVERSE: tl.constexpr, INSIDE: tl.constexpr, REMEMBERS: tl.constexpr, SEGMENT: tl.constexpr,
     A_BLOCK: tl.constexpr, B_BLOCK: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, PURE: tl.constexpr, TYPE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A block of outputs: of the forward, or (reversed) of the gradient of the values.
 
@@ -160,8 +168,8 @@ def read(
     if HIDING and REVERSE:
         valid &= tl.load(seen_pointer + batch.to(tl.int64) * a_length + tokens, mask=valid, other=0) != 0
     raw = _rows(a_pointer, batch, a_head, here, a_b, a_h, a_t, valid, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
-    a = LIFT(raw, valid, a_scale, KEY_DIM, KEY_SIZE).to(TYPE)
-    room, columns = VALUE_DIM - part * VALUE_SIZE, part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
+    a = LIFT(raw, valid, a_scale, False, KEY_DIM, KEY_SIZE).to(TYPE)
+    room = VALUE_DIM - part * VALUE_SIZE
     out = tl.zeros([A_BLOCK, VALUE_SIZE], tl.float32)
     norm = tl.zeros([A_BLOCK], tl.float32)
     rate = 0.0
@@ -170,18 +178,18 @@ def read(
     if REMEMBERS:
         memory = batch.to(tl.int64) * memory_heads + a_head * memory_heads // a_heads
         base = (memory * segments + tl.minimum(segment, segments - 1)) * WIDTH
-        for tile in range(TILES):
-            features = tile * TILE + tl.arange(0, TILE)
-            p = a
-            if EXPANDS:
-                p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, terms_pointer, a_scale, False,
-                             KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
-            if NORMALISES:
-                norm += tl.sum(p * tl.load(norms_pointer + base + features)[None, :], 1)
-            places = prefix_pointer + base * (VALUE_SIZE * VALUE_BLOCKS)
-            places += features[:, None] * (VALUE_SIZE * VALUE_BLOCKS) + columns[None, :]
-            out = tl.dot(p.to(TYPE), tl.load(places), out, input_precision=PRECISION)
-        out *= read_scale
+        for tile in range(PURE):
+            out, norm = _recalled(
+                out, norm, a, raw, tile, part, base, first_pointer, second_pointer, biases_pointer, prefix_pointer,
+                norms_pointer, a_scale, FEATURES, EXPANDS, NORMALISES, True, KEY_DIM, KEY_SIZE, VALUE_SIZE,
+                VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
+            )  # fmt: skip
+        for tile in tl.static_range(PURE, TILES):
+            out, norm = _recalled(
+                out, norm, a, raw, tile, part, base, first_pointer, second_pointer, biases_pointer, prefix_pointer,
+                norms_pointer, a_scale, FEATURES, EXPANDS, NORMALISES, False, KEY_DIM, KEY_SIZE, VALUE_SIZE,
+                VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
+            )  # fmt: skip
         if DECAYS:
             fade = tl.exp(-rate * _ages(tokens, segment, a_length, SEGMENT, REVERSE))
             out *= fade[:, None]
@@ -206,6 +214,7 @@ def read(
                     LIFT, WEIGHT, NORMALISES, SHARED, HIDING, DECAYS, REVERSE, INSIDE, True, B_BLOCK,
                     KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, TYPE, PRECISION,
                 )  # fmt: skip
+    out *= result_scale
     if NORMALISES:
         inverse = 1.0 / tl.where(valid & (norm != 0.0), norm, 1.0)
         out *= inverse[:, None]
@@ -216,6 +225,27 @@ def read(
         out = tl.where(valid[:, None], out, 0.0)
     _store(out_pointer + part * VALUE_SIZE, out, batch, a_head, here, o_b, o_h, o_t, tokens < a_length, room,
            VALUE_SIZE, VALUE_DIM % VALUE_SIZE == 0)  # fmt: skip
+
+
+@triton.jit
+def _recalled(
+    out, norm, a, raw, tile, part, base, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
+    a_scale, FEATURES: tl.constexpr, EXPANDS: tl.constexpr, NORMALISES: tl.constexpr, PURE: tl.constexpr,
+    KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """`out` and `norm` with what one more tile of features reads from the memory."""
+    features = tile * TILE + tl.arange(0, TILE)
+    columns = part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
+    p = a
+    if EXPANDS:
+        p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, biases_pointer, a_scale, PURE, False,
+                     KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
+    if NORMALISES:
+        norm += tl.sum(p * tl.load(norms_pointer + base + features)[None, :], 1)
+    places = prefix_pointer + base * (VALUE_SIZE * VALUE_BLOCKS)
+    places += features[:, None] * (VALUE_SIZE * VALUE_BLOCKS) + columns[None, :]
+    return tl.dot(p.to(TYPE), tl.load(places), out, input_precision=PRECISION), norm
 
 
 @triton.jit
@@ -233,9 +263,9 @@ def _weighed(
     if HIDING and not REVERSE:
         there &= tl.load(seen_pointer + batch.to(tl.int64) * b_length + others, mask=there, other=0) != 0
     b = _rows(b_pointer, batch, head, start, b_b, b_h, b_t, there, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
-    b = LIFT(b, there, b_scale, KEY_DIM, KEY_SIZE).to(TYPE)
+    b = LIFT(b, there, b_scale, HIDING or INSIDE == "all", KEY_DIM, KEY_SIZE).to(TYPE)
     c = _rows(c_pointer, batch, head, start, c_b, c_h, c_t, there, room, VALUE_SIZE, VALUE_DIM % VALUE_SIZE == 0)
-    w = WEIGHT(tl.dot(a, tl.trans(b), input_precision=PRECISION) * score_scale)
+    w = WEIGHT(tl.dot(a, tl.trans(b), input_precision=PRECISION), score_scale)
     w = _visible(w, tokens, others, rate, ORDERED, REVERSE, DECAYS and INSIDE == "causal")
     if SHARED:
         flat = (batch.to(tl.int64) * b_heads + head) * b_length
@@ -249,18 +279,19 @@ def _weighed(
 
 @triton.jit
 def pull(
-    a_pointer, b_pointer, c_pointer, g_pointer, first_pointer, second_pointer, terms_pointer,
+    a_pointer, b_pointer, c_pointer, g_pointer, first_pointer, second_pointer, biases_pointer,
     share_pointer, extra_pointer, seen_pointer, decay_pointer, prefix_pointer, norms_pointer,
     out_pointer, lost_pointer,
     a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, o_b, o_h, o_t,
-    a_length, b_length, rows, a_heads, b_heads, memory_heads, segments, a_scale, b_scale, score_scale,
+    a_length, b_length, rows, a_heads, b_heads, memory_heads, segments, a_scale, b_scale, score_scale, result_scale,
     LIFT: tl.constexpr, LOWER: tl.constexpr, WEIGHT: tl.constexpr, SLOPE: tl.constexpr,
     FEATURES: tl.constexpr, PULL: tl.constexpr,
     NORMALISES: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr, LOSES: tl.constexpr,
     REVERSE: tl.constexpr, INSIDE: tl.constexpr, REMEMBERS: tl.constexpr, SEGMENT: tl.constexpr,
     A_BLOCK: tl.constexpr, B_BLOCK: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, PURE: tl.constexpr, TYPE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A block of gradients: of the queries, or (reversed) of the keys.
 
@@ -274,7 +305,7 @@ def pull(
     if HIDING and REVERSE:
         valid &= tl.load(seen_pointer + batch.to(tl.int64) * a_length + tokens, mask=valid, other=0) != 0
     raw = _rows(a_pointer, batch, a_head, here, a_b, a_h, a_t, valid, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
-    a = LIFT(raw, valid, a_scale, KEY_DIM, KEY_SIZE).to(TYPE)
+    a = LIFT(raw, valid, a_scale, False, KEY_DIM, KEY_SIZE).to(TYPE)
     g = _rows(g_pointer, batch, a_head, here, g_b, g_h, g_t, valid, VALUE_DIM, VALUE_SIZE, VALUE_DIM >= VALUE_SIZE)
     share = tl.full([A_BLOCK], 1.0, tl.float32)
     extra = tl.full([A_BLOCK], 1.0, tl.float32)
@@ -291,29 +322,20 @@ def pull(
         memory = batch.to(tl.int64) * memory_heads + a_head * memory_heads // a_heads
         base = (memory * segments + tl.minimum(segment, segments - 1)) * WIDTH
         age = _ages(tokens, segment, a_length, SEGMENT, REVERSE).to(tl.float32)
-        for tile in range(TILES):
-            features = tile * TILE + tl.arange(0, TILE)
-            wanted = tl.zeros([A_BLOCK, TILE], tl.float32)
-            for part in tl.static_range(VALUE_BLOCKS):
-                more = g
-                if part > 0:
-                    more = _rows(g_pointer + part * VALUE_SIZE, batch, a_head, here, g_b, g_h, g_t, valid,
-                                 VALUE_DIM - part * VALUE_SIZE, VALUE_SIZE, False)  # fmt: skip
-                columns = part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
-                places = prefix_pointer + base * (VALUE_SIZE * VALUE_BLOCKS)
-                places += features[None, :] * (VALUE_SIZE * VALUE_BLOCKS) + columns[:, None]
-                wanted = tl.dot(more.to(TYPE), tl.load(places), wanted, input_precision=PRECISION)
-            if NORMALISES:
-                norms = tl.load(norms_pointer + base + features)
-                wanted = wanted * share[:, None] + extra[:, None] * norms[None, :]
-            if DECAYS:
-                wanted *= tl.exp(-rate * age)[:, None]
-            if LOSES:
-                p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, terms_pointer, a_scale, False,
-                             KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
-                lost += age * tl.sum(wanted * p, 1)
-            out = PULL(out, raw.to(TYPE), wanted, features, first_pointer, second_pointer, terms_pointer, a_scale,
-                       KEY_SIZE, WIDTH, TYPE, PRECISION)  # fmt: skip
+        for tile in range(PURE):
+            out, lost = _reached(
+                out, lost, raw, g, share, extra, age, rate, tile, base, valid, here, batch, a_head,
+                g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
+                g_b, g_h, g_t, a_scale, FEATURES, PULL, NORMALISES, DECAYS, LOSES, True, KEY_DIM, KEY_SIZE,
+                VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
+            )  # fmt: skip
+        for tile in tl.static_range(PURE, TILES):
+            out, lost = _reached(
+                out, lost, raw, g, share, extra, age, rate, tile, base, valid, here, batch, a_head,
+                g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
+                g_b, g_h, g_t, a_scale, FEATURES, PULL, NORMALISES, DECAYS, LOSES, False, KEY_DIM, KEY_SIZE,
+                VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
+            )  # fmt: skip
     if INSIDE != "":
         low, high, ordered_low, ordered_high = _reach(
             here, segment, b_length, INSIDE, REVERSE, SEGMENT, A_BLOCK, B_BLOCK
@@ -336,12 +358,47 @@ def pull(
                     b_scale, score_scale, rate, LIFT, WEIGHT, SLOPE, NORMALISES, HIDING, DECAYS, LOSES, REVERSE, INSIDE,
                     True, B_BLOCK, KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, TYPE, PRECISION,
                 )  # fmt: skip
-    out = tl.where(valid[:, None], LOWER(raw, out, a_scale), 0.0)
+    out = tl.where(valid[:, None], LOWER(raw, out * result_scale, a_scale), 0.0)
     _store(out_pointer, out, batch, a_head, here, o_b, o_h, o_t, tokens < a_length, KEY_DIM, KEY_SIZE,
            KEY_DIM == KEY_SIZE)  # fmt: skip
     if LOSES:
         flat = (batch.to(tl.int64) * a_heads + a_head) * a_length
-        tl.store(lost_pointer + flat + tokens, tl.where(valid, lost, 0.0), mask=tokens < a_length)
+        tl.store(lost_pointer + flat + tokens, tl.where(valid, lost * result_scale, 0.0), mask=tokens < a_length)
+
+
+@triton.jit
+def _reached(
+    out, lost, raw, g, share, extra, age, rate, tile, base, valid, here, batch, a_head,
+    g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
+    g_b, g_h, g_t, a_scale, FEATURES: tl.constexpr, PULL: tl.constexpr, NORMALISES: tl.constexpr, DECAYS: tl.constexpr,
+    LOSES: tl.constexpr, PURE: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr,
+    VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """`out` and `lost` with what the memory wants of one more tile of features."""
+    features = tile * TILE + tl.arange(0, TILE)
+    wanted = tl.zeros([valid.shape[0], TILE], tl.float32)
+    for part in tl.static_range(VALUE_BLOCKS):
+        more = g
+        if part > 0:
+            more = _rows(g_pointer + part * VALUE_SIZE, batch, a_head, here, g_b, g_h, g_t, valid,
+                         VALUE_DIM - part * VALUE_SIZE, VALUE_SIZE, False)  # fmt: skip
+        columns = part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
+        places = prefix_pointer + base * (VALUE_SIZE * VALUE_BLOCKS)
+        places += features[None, :] * (VALUE_SIZE * VALUE_BLOCKS) + columns[:, None]
+        wanted = tl.dot(more.to(TYPE), tl.load(places), wanted, input_precision=PRECISION)
+    if NORMALISES:
+        norms = tl.load(norms_pointer + base + features)
+        wanted = wanted * share[:, None] + extra[:, None] * norms[None, :]
+    if DECAYS:
+        wanted *= tl.exp(-rate * age)[:, None]
+    if LOSES:
+        p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, biases_pointer, a_scale, PURE, False,
+                     KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
+        lost += age * tl.sum(wanted * p, 1)
+    out = PULL(out, raw.to(TYPE), wanted, features, first_pointer, second_pointer, biases_pointer, PURE,
+               KEY_SIZE, WIDTH, TYPE, PRECISION)  # fmt: skip
+    return out, lost
 
 
 @triton.jit
@@ -361,7 +418,7 @@ def _followed(
     if HIDING and not REVERSE:
         there &= tl.load(seen_pointer + batch.to(tl.int64) * b_length + others, mask=there, other=0) != 0
     b = _rows(b_pointer, batch, head, start, b_b, b_h, b_t, there, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
-    b = LIFT(b, there, b_scale, KEY_DIM, KEY_SIZE).to(TYPE)
+    b = LIFT(b, there, b_scale, HIDING or INSIDE == "all", KEY_DIM, KEY_SIZE).to(TYPE)
     wanted = tl.zeros([tokens.shape[0], B_BLOCK], tl.float32)
     for part in tl.static_range(VALUE_BLOCKS):
         room = VALUE_DIM - part * VALUE_SIZE
@@ -379,12 +436,12 @@ def _followed(
             wanted += tl.load(extra_pointer + flat + others, mask=there, other=0.0)[None, :]
         else:
             wanted = wanted * share[:, None] + extra[:, None]
-    score = tl.dot(a, tl.trans(b), input_precision=PRECISION) * score_scale
+    product = tl.dot(a, tl.trans(b), input_precision=PRECISION)
     wanted = _visible(wanted, tokens, others, rate, ORDERED, REVERSE, DECAYS and INSIDE == "causal")
     if LOSES and not REVERSE:
         distance = (tokens[:, None] - others[None, :]).to(tl.float32)
-        lost += tl.sum(tl.where(there[None, :], wanted * WEIGHT(score) * distance, 0.0), 1)
-    return tl.dot((wanted * SLOPE(score) * score_scale).to(TYPE), b, out, input_precision=PRECISION), lost
+        lost += tl.sum(tl.where(there[None, :], wanted * WEIGHT(product, score_scale) * distance, 0.0), 1)
+    return tl.dot((wanted * SLOPE(product, score_scale)).to(TYPE), b, out, input_precision=PRECISION), lost
 
 
 @triton.jit
@@ -398,7 +455,8 @@ def _store(pointer, x, batch, head, first, stride_b, stride_h, stride_t, there, 
            SIZE: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
     """The other way of `_rows`."""
     columns = tl.arange(0, SIZE)
-    start = pointer + batch.to(tl.int64) * stride_b + head.to(tl.int64) * stride_h + tl.cast(first, tl.int64) * stride_t
+    start = pointer + batch.to(tl.int64) * stride_b + head.to(tl.int64) * stride_h
+    start += tl.cast(first, tl.int64) * stride_t
     places = start + (tl.arange(0, there.shape[0])[:, None] * stride_t + columns[None, :])
     kept = there[:, None]
     if not WHOLE:

@@ -1,6 +1,6 @@
 """Linear and elu attention on a GPU: what their kernels compute of a score, and of a key.
 
-linear   weight(s) = s, slope(s) = 1, features(x) = scale x
+linear   weight(s) = s, slope(s) = 1, features(x) = x; results are multiplied by the scale
 elu      the same of elu(scale x) + 1, which replaces x where it is loaded
 """
 
@@ -9,7 +9,7 @@ import triton.language as tl
 
 
 @triton.jit
-def lift(x, valid, scale, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr):
+def lift(x, valid, scale, MASKED: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr):
     """Scores are of the plain numbers."""
     return x
 
@@ -21,35 +21,35 @@ def lower(x, gradient, scale):
 
 
 @triton.jit
-def weight(score):
-    """The score itself."""
-    return score
+def weight(product, scale):
+    """The product itself: its scale is left to the end."""
+    return product
 
 
 @triton.jit
-def slope(score):
+def slope(product, scale):
     """1, in the shape of the scores."""
     return 1.0
 
 
 @triton.jit
 def features(
-    x, places, first, second, terms, scale, TURNED: tl.constexpr,
+    x, places, first, second, biases, scale, PURE: tl.constexpr, TURNED: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The number itself."""
+    """The number itself; its scale, too, is left to the end."""
     if TURNED:
         x = tl.trans(x)
-    return x.to(tl.float32) * scale
+    return x.to(tl.float32)
 
 
 @triton.jit
 def pull(
-    total, x, wanted, places, first, second, terms, scale,
+    total, x, wanted, places, first, second, biases, PURE: tl.constexpr,
     KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a feature is that of its number."""
-    return total + wanted * scale
+    return total + wanted
 
 
 @triton.jit
@@ -59,10 +59,14 @@ def _positive(x):
 
 
 @triton.jit
-def lift_elu(x, valid, scale, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr):
+def lift_elu(x, valid, scale, MASKED: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr):
     """elu(scale x) + 1, and zero where there is no number."""
-    there = valid[:, None] & (tl.arange(0, KEY_SIZE) < KEY_DIM)[None, :]
-    return tl.where(there, _positive(x.to(tl.float32) * scale), 0.0)
+    lifted = _positive(x.to(tl.float32) * scale)
+    if MASKED:
+        lifted = tl.where(valid[:, None], lifted, 0.0)
+    if KEY_DIM < KEY_SIZE:
+        lifted = tl.where((tl.arange(0, KEY_SIZE) < KEY_DIM)[None, :], lifted, 0.0)
+    return lifted
 
 
 @triton.jit
@@ -75,21 +79,14 @@ def lower_elu(x, gradient, scale):
 
 @triton.jit
 def features_elu(
-    x, places, first, second, terms, scale, TURNED: tl.constexpr,
+    x, places, first, second, biases, scale, PURE: tl.constexpr, TURNED: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """elu(scale x) + 1, and zero beyond the last number."""
     if TURNED:
-        mapped = tl.where(places[:, None] < KEY_DIM, _positive(tl.trans(x).to(tl.float32) * scale), 0.0)
-    else:
-        mapped = tl.where(places[None, :] < KEY_DIM, _positive(x.to(tl.float32) * scale), 0.0)
+        x = tl.trans(x)
+    mapped = _positive(x.to(tl.float32) * scale)
+    if KEY_DIM < KEY_SIZE:
+        there = places < KEY_DIM
+        mapped = tl.where(there[:, None] if TURNED else there[None, :], mapped, 0.0)
     return mapped
-
-
-@triton.jit
-def pull_elu(
-    total, x, wanted, places, first, second, terms, scale,
-    KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """As `lower_elu` undoes the map for all."""
-    return total + wanted

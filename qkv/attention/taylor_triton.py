@@ -1,11 +1,12 @@
 """Taylor attention of order 2 on a GPU: what its kernels compute of a score, and of a key.
 
     weight(s) = 1 + s + s^2 / 2,    slope(s) = 1 + s
-    feature_f(x) = (u_f x_i + v_f) (x_j + w_f)
+    feature_f(x) = (x_i + b_f) (x_j + c_f)
 
 A tensor core picks x_i and x_j for all features at once, as products with matrices of zeros and ones: exact, and
-the result is where the next product wants it. The constants hold the weights of `taylor_features` and the scale:
-u = c scale^2, v = u b_i / scale, w = b_j / scale, where b is 1 in place of a missing x and c is 2^-1/2 for a square.
+the result is where the next product wants it. b and c are 1 in place of a missing x and else 0. Products of two numbers
+come first, then the numbers themselves and 1: most tiles are `PURE` and add nothing. The weights of
+`taylor_features` and the scale are the same for all tokens, so a memory is multiplied by them once, when it is made.
 """
 
 from functools import lru_cache
@@ -15,18 +16,19 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
 
 @triton.jit
-def weight(score):
-    """1 + s + s^2 / 2."""
-    return 1.0 + score * (1.0 + 0.5 * score)
+def weight(product, scale):
+    """1 + s + s^2 / 2 of s = scale * product."""
+    return 1.0 + product * (scale + product * (0.5 * scale * scale))
 
 
 @triton.jit
-def slope(score):
-    """Its derivative."""
-    return 1.0 + score
+def slope(product, scale):
+    """Its derivative by the product."""
+    return scale + product * (scale * scale)
 
 
 @triton.jit
@@ -45,54 +47,84 @@ def _picked(
 
 
 @triton.jit
+def _pair(
+    x, places, first, second, biases, PURE: tl.constexpr, TURNED: tl.constexpr,
+    KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The two factors of a tile of features, float32."""
+    one = _picked(x, first, places, TURNED, KEY_SIZE, WIDTH, PRECISION)
+    two = _picked(x, second, places, TURNED, KEY_SIZE, WIDTH, PRECISION)
+    if not PURE:
+        b, c = tl.load(biases + places), tl.load(biases + WIDTH + places)
+        if TURNED:
+            one, two = one + b[:, None], two + c[:, None]
+        else:
+            one, two = one + b[None, :], two + c[None, :]
+    return one, two
+
+
+@triton.jit
 def features(
-    x, places, first, second, terms, scale, TURNED: tl.constexpr,
+    x, places, first, second, biases, scale, PURE: tl.constexpr, TURNED: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A tile of features, float32."""
-    u, v, w = tl.load(terms + places), tl.load(terms + WIDTH + places), tl.load(terms + 2 * WIDTH + places)
-    one = _picked(x, first, places, TURNED, KEY_SIZE, WIDTH, PRECISION)
-    two = _picked(x, second, places, TURNED, KEY_SIZE, WIDTH, PRECISION)
-    if TURNED:
-        product = (one * u[:, None] + v[:, None]) * (two + w[:, None])
-    else:
-        product = (one * u[None, :] + v[None, :]) * (two + w[None, :])
-    return product
+    one, two = _pair(x, places, first, second, biases, PURE, TURNED, KEY_SIZE, WIDTH, PRECISION)
+    return one * two
 
 
 @triton.jit
 def pull(
-    total, x, wanted, places, first, second, terms, scale,
+    total, x, wanted, places, first, second, biases, PURE: tl.constexpr,
     KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of x from that of a tile of its features, added to `total`."""
-    u, v, w = tl.load(terms + places), tl.load(terms + WIDTH + places), tl.load(terms + 2 * WIDTH + places)
-    dims = tl.arange(0, KEY_SIZE)
-    one = _picked(x, first, places, False, KEY_SIZE, WIDTH, PRECISION)
-    two = _picked(x, second, places, False, KEY_SIZE, WIDTH, PRECISION)
-    back = dims[None, :] * WIDTH + places[:, None]
-    of_one = (wanted * (u[None, :] * (two + w[None, :]))).to(TYPE)
-    total = tl.dot(of_one, tl.load(first + back), total, input_precision=PRECISION)
-    of_two = (wanted * (one * u[None, :] + v[None, :])).to(TYPE)
-    return tl.dot(of_two, tl.load(second + back), total, input_precision=PRECISION)
+    one, two = _pair(x, places, first, second, biases, PURE, False, KEY_SIZE, WIDTH, PRECISION)
+    back = tl.arange(0, KEY_SIZE)[None, :] * WIDTH + places[:, None]
+    total = tl.dot((wanted * two).to(TYPE), tl.load(first + back), total, input_precision=PRECISION)
+    return tl.dot((wanted * one).to(TYPE), tl.load(second + back), total, input_precision=PRECISION)
+
+
+@lru_cache(maxsize=32)
+def pairs(key_dim: int) -> list[tuple[int, int, int]]:
+    """The two numbers of each feature, `key_dim` for a missing one, and its place in `taylor_features`."""
+    found = [(one, two, place) for place, (one, two) in enumerate(combinations_with_replacement(range(key_dim + 1), 2))]
+    return sorted(found, key=lambda feature: (feature[0] == key_dim) + (feature[1] == key_dim))
 
 
 @lru_cache(maxsize=32)
 def tables(
-    key_dim: int, key_size: int, width: int, scale: float, dtype: torch.dtype, device: torch.device
+    key_dim: int, key_size: int, width: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The two choices (key_size, width), and u, v, w (3, width); features in the order of `taylor_features`."""
-    pairs = list(combinations_with_replacement(range(key_dim + 1), 2))
-    picks = torch.zeros(2, key_size, width, dtype=torch.float64)
-    terms = torch.zeros(3, width, dtype=torch.float64)
-    for place, (one, two) in enumerate(pairs):
-        absent = [0.0, 0.0]
+    """The two choices (key_size, width), and what is added to each (2, width)."""
+    picks, biases = torch.zeros(2, key_size, width), torch.zeros(2, width)
+    for place, (one, two, _) in enumerate(pairs(key_dim)):
         for side, index in enumerate((one, two)):
             if index == key_dim:
-                absent[side] = 1.0
+                biases[side, place] = 1.0
             else:
                 picks[side, index, place] = 1.0
-        u = scale**2 * (2**-0.5 if one == two < key_dim else 1.0)
-        terms[:, place] = torch.tensor([u, u * absent[0] / scale, absent[1] / scale])
     first, second = picks.to(device, dtype)
-    return first, second, terms.to(device, torch.float32)
+    return first, second, biases.to(device)
+
+
+@lru_cache(maxsize=64)
+def weights(key_dim: int, scale: float, device: torch.device) -> Tensor:
+    """What `taylor_features` of tokens with this scale have in front of each feature, in our order."""
+    degrees = [2 - (one == key_dim) - (two == key_dim) for one, two, _ in pairs(key_dim)]
+    halves = [0.5**0.5 if one == two < key_dim else 1.0 for one, two, _ in pairs(key_dim)]
+    exact = torch.tensor(halves, dtype=torch.float64) * torch.tensor([scale**d for d in degrees], dtype=torch.float64)
+    return exact.to(device, torch.float32)
+
+
+@lru_cache(maxsize=64)
+def memory_weights(key_dim: int, scale: float, width: int, device: torch.device) -> Tensor:
+    """Those of a key and a query together, and nothing beyond the last feature."""
+    both = weights(key_dim, 1.0, device) * weights(key_dim, scale, device)
+    return functional.pad(both, (0, width - len(both)))
+
+
+@lru_cache(maxsize=32)
+def order(key_dim: int, device: torch.device) -> Tensor:
+    """The place in `taylor_features` of each of our features."""
+    return torch.tensor([place for _, _, place in pairs(key_dim)], device=device)
