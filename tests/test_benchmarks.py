@@ -17,10 +17,10 @@ from qkv.tasks.compare import Comparison, Rules
 from qkv.tasks.contestants import Field, enter
 from tests.tasks.tiny import CHANGES, TINY, write_pairs
 
-OTHERS = {"device": "cpu", "steps": None, "processes": 7}
+OTHERS = {"device": "cpu", "steps": None, "processes": 7, "graphs": False}
 
 
-@pytest.mark.parametrize(("choice", "contestants"), [("ablation", 3), ("taylor", 2)])
+@pytest.mark.parametrize(("choice", "contestants"), [("ablation", 5)])
 def test_every_choice_can_compete(tmp_path, choice, contestants):
     given = argparse.Namespace(choice=choice, out=tmp_path / "out", **write_pairs(tmp_path), **OTHERS)
     comparison = compare_pronounce._comparison(given)
@@ -28,6 +28,10 @@ def test_every_choice_can_compete(tmp_path, choice, contestants):
     assert len(configs) == contestants
     assert len({(config.train.steps, config.train.batch_size) for config in configs}) == 1
     assert all(config.train.minutes is None for config in configs)
+    assert {config.model["dropout"] for config in configs} == {0.1}
+    transformers = [config.model for config in configs if config.family == "encoder_decoder"]
+    assert [model.pop("attention") for model in transformers] == ["softmax", "taylor", "linear"]
+    assert transformers[0] == transformers[1] == transformers[2]
     said = compare_pronounce._said(given)["command"]
     assert f"--set train.steps={configs[0].train.steps}" in said
     assert "train.tsv --test-file test.tsv" in said
