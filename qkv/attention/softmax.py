@@ -115,7 +115,7 @@ class Softmax(Scored):
             attn_mask=None if triangle else _score_mask(q, k, pairs),
             is_causal=triangle,
             scale=scale,
-            enable_gqa=q.shape[1] != k.shape[1],
+            enable_gqa=bool(q.shape[1] != k.shape[1]),
         )
         return out[..., :value_dim].to(dtype)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import pronounce
+from qkv.cli.device import choose_device
 from qkv.cli.eval import With
 from qkv.cli.fill import fill
 from qkv.cli.lines import read_lines, warn
@@ -37,6 +38,7 @@ def decode(
     seed: Annotated[int, typer.Option(help="Of sampling.")] = 0,
     with_: With = None,
     tokens: Annotated[int | None, typer.Option(help="texts: how many to write at most; 100 without.")] = None,
+    device: Annotated[str | None, typer.Option(help="Of run folders: cpu or cuda; cuda if it is there.")] = None,
     dictionary: pronounce.Dictionary = None,
     model: pronounce.Model = None,
     model_only: pronounce.ModelOnly = False,
@@ -63,13 +65,16 @@ def decode(
     if str(run) == pronounce.NAME:
         if with_:
             raise ValueError("--with is for run folders, and pronounce is the model that comes with qkv")
+        if device is not None:
+            raise ValueError("--device is for run folders; the model that comes with qkv is fast on any processor")
         if search == "sample":
             raise ValueError("search must be greedy or beam for the pronouncer, got 'sample'")
         pronounce.say(inputs, wishes, best=best, beams=1 if search == "greedy" else beams, as_json=json)
         return
     wishes.refuse(run)
-    options = {"beams": max(beams, best), "best": best, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    options |= {"seed": seed, "tokens": tokens}
+    options: dict[str, Any] = {"beams": max(beams, best), "best": best}
+    options |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    options |= {"seed": seed, "tokens": tokens, "device": choose_device(device)}
     records = _answer_all([run, *(with_ or [])], inputs, search, options, quiet=json)
     if json:
         print_json(records)
@@ -83,6 +88,7 @@ def _answer_all(
     from qkv.cli.writing import continue_texts
 
     _, job, model = tasks.restore(*runs)
+    model.to(options.pop("device"))
     if isinstance(job, tasks.TextJob):
         return continue_texts(job, model, inputs, search or "sample", options, quiet=quiet)
     if options["tokens"] is not None:
@@ -147,7 +153,8 @@ def _answer(
     if search == "sample":
         rows, mask = pad([job.strings.sources.encode(source) for source in sources])
         draw = {name: options[name] for name in ("seed", "temperature", "top_k", "top_p")}
-        return [[one] for one in sample(model, rows, mask, limits_of(model), **draw)]  # type: ignore[arg-type]
+        where = next(model.parameters()).device
+        return [[one] for one in sample(model, rows.to(where), mask.to(where), limits_of(model), **draw)]  # type: ignore[arg-type]
     wide = Search() if search == "greedy" else Search(beams=options["beams"], best=options["best"])
     return answer(model, job.strings, sources, wide)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import pronounce, pronounce_figures
+from qkv.cli.device import choose_device
 from qkv.cli.figures import print_confusion, print_figures
 from qkv.cli.output import Json, print_json
 
@@ -28,6 +29,7 @@ def evaluate(
     stress: pronounce.Stress = True,
     with_: With = None,
     best: Annotated[int, typer.Option(help="pronounce: also how often the right one is among so many.")] = 1,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda if it is there.")] = None,
     json: Json = False,
 ) -> None:
     """Measure a trained run on held-out data: error rates and similarities, or accuracy and what is taken for what.
@@ -42,22 +44,25 @@ def evaluate(
     runs = [run, *(with_ or [])]
     if search not in ("greedy", "beam"):
         raise unknown("search", search, ("greedy", "beam"))
+    place = choose_device(device)
     wide = {"beams": 1 if search == "greedy" else beams, "length_power": length_power}
     if pronounce_figures.is_pronouncer(run):
-        pronounce_figures.print_measured(runs, split, test_file, {**wide, "stress": stress, "best": best}, json)
+        options = {**wide, "stress": stress, "best": best}
+        pronounce_figures.print_measured(runs, split, test_file, place, options, json)
         return
     if not stress or best > 1:
         raise ValueError(f"--no-stress and --best are for runs of task pronounce, and {run} is none")
     config, job, model = tasks.restore(*runs)
     job = _with_data(config, job, test_file)
-    options = wide if isinstance(job, tasks.StringJob) else {}
-    figures: dict[str, Any] = job.evaluate(model, split, **options)
+    model.to(place)
+    searching = wide if isinstance(job, tasks.StringJob) else {}
+    figures: dict[str, Any] = job.evaluate(model, split, **searching)
     confusion = job.confusion(model, split) if isinstance(job, tasks.ClassJob) else None
     if json:
         more = {} if confusion is None else {"confusion_matrix": confusion}
         print_json({"run": str(run), "split": split, "search": search, **figures, **more})
         return
-    print_figures({f"{split} {search}" if options else split: figures})
+    print_figures({f"{split} {search}" if searching else split: figures})
     if isinstance(job, tasks.ClassJob) and confusion is not None:
         print_confusion(confusion, job.classes)
 

@@ -23,7 +23,7 @@ def is_pronouncer(run: Path) -> bool:
 
 
 def print_measured(
-    runs: Sequence[Path], split: str, test_file: str | None, options: dict[str, Any], as_json: bool
+    runs: Sequence[Path], split: str, test_file: str | None, device: str, options: dict[str, Any], as_json: bool
 ) -> None:
     """Measure a run, or several as one, on a part of the first one's own data or on a file, and print."""
     from qkv import tasks
@@ -34,6 +34,7 @@ def print_measured(
 
     folders = [model_folder() if str(run) == NAME else run for run in runs]
     config, network = tasks.read_config(Run(folders[0])), Network.open(*folders)
+    network.model.to(device)
     pairs = _read(test_file) if test_file is not None else _part(tasks.jobs[config.task].load(config.data), split)
     _warn_of_stress(network, pairs, options["stress"])
     options = {**options, "beams": width(options["beams"], options["best"], stress=options["stress"])}

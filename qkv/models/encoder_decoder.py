@@ -122,8 +122,9 @@ class EncoderDecoder(nn.Module):
         return total
 
     def _remember(self, source: Tensor, mask: Mask | None) -> tuple[Context, ...]:
-        # unmasked attention is the faster one; on a GPU looking costs more, and cannot be recorded
-        mask = None if mask is None or (mask.device.type == "cpu" and bool(mask.all())) else mask
+        # unmasked attention is the faster one; on a GPU looking costs more, and can be neither recorded nor compiled
+        look = mask is not None and mask.device.type == "cpu" and not torch.compiler.is_compiling()
+        mask = None if mask is None or (look and bool(mask.all())) else mask
         x = self._embed(self.read, self.read_places, source, 0)
         for block in self.encoder:
             x = block(x, mask)

@@ -79,6 +79,9 @@ class RecurrentState:
 class Recurrent(nn.Module):
     """logits of the next target token, given the source and the target so far."""
 
+    recordable = False
+    """It reads the lengths of its sources on the CPU, which no CUDA graph can hold."""
+
     def __init__(self, config: RecurrentConfig, sources: int, targets: int):
         super().__init__()
         self.config = config

@@ -57,6 +57,10 @@ class Rules:
     rates: tuple[float, ...] = ()
     """Learning rates; none: FACTORS times the contestant's own."""
     device: str = "cpu"
+    graphs: bool = False
+    """Whether models that can be recorded are: CUDA graphs."""
+    beams: tuple[int, ...] = ()
+    """Widths of beams that strings are decoded with as well: `beam_5_sequence_error_rate` beside the greedy one."""
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -220,7 +224,8 @@ class Comparison:
             self.report(Standing(len(self.trainings) + min(done, 1.0), self._total, about))
 
         model = build(config, self.job)
-        loop = Loop(self.job.task(model, config.train), config.train, run, Machine(self.rules.device), report)
+        machine = Machine(self.rules.device, graphs=self.rules.graphs and getattr(model, "recordable", True))
+        loop = Loop(self.job.task(model, config.train), config.train, run, machine, report)
         loop.resume()
         try:
             loop.train()
@@ -233,6 +238,9 @@ class Comparison:
     def _measure(self, model: nn.Module) -> dict[str, Any]:
         model.to(self.rules.device)
         found = self.job.evaluate(model, self.split)
+        for width in self.rules.beams if isinstance(self.job, StringJob) else ():
+            wide = self.job.evaluate(model, self.split, beams=width)
+            found |= {f"beam_{width}_{name}": value for name, value in wide.items() if name not in COUNTS}
         figures = {name: value for name, value in found.items() if name not in COUNTS}
         speed = decoding_speed(model, self.job, self.split) if isinstance(self.job, StringJob) else None
         return {"figures": figures, "decode_tokens_per_second": speed}

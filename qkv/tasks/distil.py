@@ -80,8 +80,6 @@ class Beliefs(nn.Module):
 
     def forward(self, numbers: Tensor, length: int) -> Tensor:
         """(examples, length, tokens): the beliefs of these examples; what stands beyond an end means nothing."""
-        if self.table.device != numbers.device:
-            self.to(numbers.device)
         places = self.starts[numbers][:, None] + torch.arange(length, device=numbers.device)
         return self.table[places.clamp(max=len(self.table) - 1)]
 
@@ -99,7 +97,10 @@ def taught(strings: Strings, teachers: Ensemble, trust: float) -> Callable[[nn.M
             believed = _disagreement(logits, wanted, beliefs(numbers, wanted.shape[1]))
             return (1 - trust) * cross_entropy(logits, wanted, settings.smoothing) + trust * believed
 
-        return replace(plain, collate=lambda ids: (*plain.collate(ids), torch.tensor(ids)), loss=loss)
+        def numbered(ids: list[int]) -> Tensors:
+            return *plain.collate(ids), torch.tensor(ids)
+
+        return replace(plain, collate=numbered, loss=loss, beside=(beliefs,))
 
     return task
 

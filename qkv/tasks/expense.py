@@ -103,6 +103,8 @@ def _training_step(model: nn.Module, job: Job, config: Config) -> Any:
     task = job.task(model, config.train)
     optimiser = make_optimiser(model, config.train)
     device = next(model.parameters()).device
+    for other in task.beside:
+        other.to(device)
     batch = tuple(tensor.to(device) for tensor in task.collate(task.order(0)))
 
     def step() -> None:

@@ -95,7 +95,7 @@ class Recorded:
         return found.loss
 
     def _record(self, tensors: Tensors) -> _Recording:
-        """Once for real, in which libraries choose their kernels, then recorded; the gradients are as before."""
+        """Once for real, in which kernels are compiled or chosen, then recorded; the gradients are as before."""
         device = self.factor.device
         inputs = tuple(tensor.to(device, copy=True) for tensor in tensors)
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]

@@ -82,6 +82,12 @@ class _Objective(nn.Module):
         return self.task_loss(self.model, tensors)
 
 
+def _compiled(objective: nn.Module) -> nn.Module:
+    """Once for all sizes: batches of words have dozens of shapes, and compiling takes longer than many steps."""
+    compiled: nn.Module = torch.compile(objective, dynamic=True)  # type: ignore[assignment]
+    return compiled
+
+
 def _usual(times: list[float]) -> float:
     """The mean time of a step, without those in which the machine did something else: four times the middle one."""
     longest = 4 * median(times)
@@ -105,8 +111,10 @@ class Loop:
             require_own_update(settings)
             self._require_one_process()
         self.model = task.model.to(self.device)
+        for other in task.beside:
+            other.to(self.device)
         objective: nn.Module = _Objective(task)
-        self.objective = self.group.wrap(torch.compile(objective) if machine.compile else objective)  # type: ignore[arg-type]
+        self.objective = self.group.wrap(_compiled(objective) if machine.compile else objective)
         make: Callable[[nn.Module, Group], Gradients] = Recorded if machine.graphs else Launched
         self.gradients = make(self.objective, self.group)
         self.optimiser = make_optimiser(self.model, settings)

@@ -32,3 +32,5 @@ class Task:
     """Instead of a gradient and the optimiser: change the model at this learning rate; gives the sum of the loss."""
     rate: Callable[[Settings, int], float] = learning_rate
     """The learning rate of a step."""
+    beside: tuple[nn.Module, ...] = ()
+    """What the loss asks beside the model, and does not train; it goes where the model goes."""

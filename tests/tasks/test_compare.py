@@ -169,13 +169,12 @@ class TestComparison:
 
 
 class TestStrings:
-    def compare(self, folder, data, models):
+    def compare(self, folder, data, models, **rules):
         train = {"steps": 3, "batch_size": 8, "warmup": 1, "every": 3}
         changes = {"model": {"max_length": 12}, "train": train, "data": data}
         job = tasks.jobs["pairs"].load(data)
-        return Comparison(
-            job, enter("pairs", None, changes, Field(models=models)), folder, Rules(1, (0.01,)), lambda _: None
-        )
+        contestants = enter("pairs", None, changes, Field(models=models))
+        return Comparison(job, contestants, folder, Rules(1, (0.01,), **rules), lambda _: None)
 
     def test_families(self, tmp_path):
         models = "recurrent:attention=none;dim=6,encoder_decoder:dim=8;heads=2;hidden_dim=8;encoder_layers=1"
@@ -192,6 +191,15 @@ class TestStrings:
         assert "pairs: sequence error rate" in picture
         assert picture.count('class="bar"') == 2
         assert ">recurrent:attention=none;dim=6</text>" in picture
+
+    def test_beams_beside_greedy(self, tmp_path):
+        """A beam of one is greedy, so its figures are known."""
+        models = "encoder_decoder:dim=8;heads=2;hidden_dim=8;encoder_layers=1"
+        (record,) = self.compare(tmp_path / "out", write_pairs(tmp_path), models, beams=(1, 3)).compete()
+        greedy = {name: spread for name, spread in record["figures"].items() if not name.startswith("beam_")}
+        assert len(greedy) == 5
+        assert {name: record["figures"][f"beam_1_{name}"] for name in greedy} == greedy
+        assert {f"beam_3_{name}" for name in greedy} <= set(record["figures"])
 
     def test_without_a_test_file_it_says_so(self, tmp_path):
         data = {"train_file": write_pairs(tmp_path)["train_file"]}
