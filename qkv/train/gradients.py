@@ -27,8 +27,8 @@ class Gradients(Protocol):
     keeps_places: bool
     """Whether gradients must stay in the tensors they are in."""
 
-    def add(self, update: Update, tokens: int) -> float:
-        """Add the gradients to those of the parameters; gives the sum of the loss."""
+    def add(self, update: Update, tokens: int) -> list[Tensor]:
+        """Add the gradients to those of the parameters; gives the loss of each part, not yet waited for."""
 
 
 class Launched:
@@ -39,9 +39,9 @@ class Launched:
     def __init__(self, objective: nn.Module, group: Group):
         self.objective, self.group = objective, group
 
-    def add(self, update: Update, tokens: int) -> float:
+    def add(self, update: Update, tokens: int) -> list[Tensor]:
         """Wrapped modules average over processes, hence the factor."""
-        total, counts = 0.0, 0.0 if update.idle else 1.0
+        lost, counts = [], 0.0 if update.idle else 1.0
         device = self.group.device
         for number, part in enumerate(update.parts):
             tensors = tuple(tensor.to(device) for tensor in part)
@@ -50,8 +50,8 @@ class Launched:
                 with half:
                     summed = self.objective(*tensors)
                 (summed * (counts * self.group.world / tokens)).backward()
-            total += counts * float(summed.detach())
-        return total
+            lost.append(summed.detach())
+        return [] if update.idle else lost
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ class Recorded:
         for parameter in self._parameters:
             parameter.grad = torch.zeros_like(parameter)
 
-    def add(self, update: Update, tokens: int) -> float:
-        """Replay, or record what has new shapes."""
+    def add(self, update: Update, tokens: int) -> list[Tensor]:
+        """Replay, or record what has new shapes; a part of the same shape writes its loss to the same place."""
         self.factor.fill_(1 / tokens)
-        return sum(float(self._replay(part)) for part in update.parts)
+        return [self._replay(part).clone() for part in update.parts]
 
     def _replay(self, tensors: Tensors) -> Tensor:
         key = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors)

@@ -238,8 +238,11 @@ class Loop:
         step = self.progress.step
         for group in self.optimiser.param_groups:
             group["lr"] = rate
-        loss = self.group.sum(self.gradients.add(update, max(tokens, 1))) / max(tokens, 1)
-        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip))
+        lost = self.gradients.add(update, max(tokens, 1))
+        length = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        # only now is a GPU waited for, once
+        loss = self.group.sum(sum(float(part) for part in lost)) / max(tokens, 1)
+        norm = float(length)
         if math.isfinite(loss) and math.isfinite(norm):
             self.optimiser.step()
             if self.settings.average:

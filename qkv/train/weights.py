@@ -24,8 +24,7 @@ def moved(weights: Weights, device: torch.device) -> Weights:
 @torch.no_grad()
 def average_in(average: Weights, model: nn.Module, keep: float) -> None:
     """average = keep * average + (1 - keep) * model, for parameters; buffers are counts and tables, and are copied."""
-    current = model.state_dict()
-    parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    for name in current.keys() - set(parameters):
-        average[name].copy_(current[name])
-    torch._foreach_lerp_([average[name] for name in parameters], [current[name] for name in parameters], 1 - keep)
+    parameters = dict(model.named_parameters(remove_duplicate=False))  # a state_dict takes longer than a small step
+    for name in average.keys() - parameters.keys():
+        average[name].copy_(model.get_buffer(name))
+    torch._foreach_lerp_([average[name] for name in parameters], list(parameters.values()), 1 - keep)
