@@ -38,7 +38,7 @@ SHAPES = {
 }
 """batch, heads, tokens; values are 64 wide."""
 VALUE_DIM = 64
-WORST = {torch.bfloat16: 4.3e-3, torch.float16: 6e-4, torch.float32: 2e-6}
+WORST = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 2e-6}
 """Relative RMS beyond which nothing is timed."""
 
 

@@ -8,17 +8,17 @@ from torch.nn import functional
 
 from qkv.attention.feature_map_launch import (
     Memory,
+    Prefix,
     Sides,
     Stream,
     Walk,
     normaliser_gradients,
     pulling,
     reading,
-    scanned,
     side_by_side,
-    summed,
+    walked,
 )
-from qkv.attention.feature_map_plan import KINDS, Plan
+from qkv.attention.feature_map_plan import KINDS, Plan, Stretches
 from qkv.cost.operations import FORMULAS
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -42,11 +42,10 @@ def feature_map_attention(
     if not plan.remembers:
         return out, reading(plan, sides, None, out), *_nothing(q), *_nothing(q)
     initial = _padded(plan, initial_sums, initial_norms, 1.0)
-    segments = summed(plan, Stream(k, v, 1.0), mask, decay)
-    prefix, final, _ = scanned(plan, segments, Walk(k.shape[2], decay, initial))
+    prefix, final, _ = walked(plan, Stream(k, v, 1.0), Walk(mask, decay, initial))
     prefix = prefix if plan.causal else _for_all(plan, final)
     inverse = reading(plan, sides, prefix, out)
-    return out, inverse, prefix.sums, prefix.norms, *_cut(plan, final, q.shape[0], 1.0)
+    return out, inverse, prefix.memory.sums, prefix.memory.norms, *_cut(plan, final, q.shape[0], 1.0)
 
 
 @torch.library.custom_op("qkv::feature_map_attention_backward", mutates_args=())
@@ -65,12 +64,11 @@ def feature_map_attention_backward(
     prefix = suffix = lost = None
     first = _nothing(q)
     if plan.remembers:
-        prefix = Memory(prefix_sums, prefix_norms, prefix_sums.shape[1])
+        prefix = _kept(plan, Memory(prefix_sums, prefix_norms), q.shape[0], decay)
         final = _padded(plan, g_sums, g_norms, scale)
-        segments = summed(plan, Stream(q, g, scale, share, extra, reverse=True), None, decay)
-        suffix, last, lost = scanned(
-            plan, segments, Walk(q.shape[2], decay, final, True, prefix if plan.causal else None)
-        )
+        against = prefix.memory if plan.causal else None
+        stream = Stream(q, g, scale, share, extra, reverse=True)
+        suffix, last, lost = walked(plan, stream, Walk(None, decay, final, against))
         suffix = suffix if plan.causal else _for_all(plan, last)
         first = _cut(plan, last, q.shape[0], scale)
     asked = Sides(q, k, v, scale, 1.0, mask, decay, share, extra)
@@ -114,8 +112,8 @@ def _padded(plan: Plan, sums: Tensor | None, norms: Tensor | None, scale: float)
 
     whole = functional.pad(kept(sums), (0, columns, 0, more)).contiguous()
     if norms is None:
-        return Memory(whole, whole.new_empty(whole.shape[0], 0), 1)
-    return Memory(whole, functional.pad(kept(norms).squeeze(-1), (0, more)).contiguous(), 1)
+        return Memory(whole, whole.new_empty(whole.shape[0], 0))
+    return Memory(whole, functional.pad(kept(norms).squeeze(-1), (0, more)).contiguous())
 
 
 def _cut(plan: Plan, memory: Memory, batch: int, scale: float) -> tuple[Tensor, Tensor]:
@@ -133,13 +131,24 @@ def _cut(plan: Plan, memory: Memory, batch: int, scale: float) -> tuple[Tensor, 
     return sums, given(memory.norms[:, : plan.features, None])
 
 
-def _for_all(plan: Plan, final: Memory) -> Memory:
+def _kept(plan: Plan, memory: Memory, batch: int, decay: Tensor | None) -> Prefix:
+    """What the forward read, from what it kept."""
+    if not plan.causal:
+        return Prefix(memory, ALL)
+    return Prefix(memory, plan.stretches(plan.keys, batch * plan.key_heads, decays=decay is not None))
+
+
+ALL = Stretches(1, 1, False)
+"""Of what has no order: one prefix for every query, whatever its segment."""
+
+
+def _for_all(plan: Plan, final: Memory) -> Prefix:
     """What every query reads where there is no order."""
     weights = plan.memory_weights(final.sums.device)
     sums, norms = final.sums, final.norms
     if weights is not None:
         sums, norms = sums * weights[:, None], norms * weights
-    return Memory(sums.to(plan.type).unsqueeze(1), norms.unsqueeze(1), 1)
+    return Prefix(Memory(sums.to(plan.type).unsqueeze(1), norms.unsqueeze(1)), ALL)
 
 
 def _decay_gradient(
@@ -162,11 +171,12 @@ def _(q, k, v, mask, decay, initial_sums, initial_norms, kind, scale, causal, se
     if not plan.remembers:
         return out, inverse, *_nothing(q), *_nothing(q)
     batch, rows, width = q.shape[0], q.shape[0] * plan.key_heads, plan.width
-    segments = max(-(-k.shape[2] // segment), 1) if causal else 1
+    started = initial_sums is not None
+    slots = plan.stretches(k.shape[2], rows, decays=decay is not None).slots(started=started) if causal else 1
     columns = plan.value_size * plan.value_blocks
     number = {"dtype": torch.float32}
-    sums = q.new_empty(rows, segments, width, columns, dtype=plan.type)
-    norms = q.new_empty(rows, segments, width if wide else 0, **number)
+    sums = q.new_empty(rows, slots, width, columns, dtype=plan.type)
+    norms = q.new_empty(rows, slots, width if wide else 0, **number)
     final = q.new_empty(batch, plan.key_heads, plan.features, plan.value_dim, **number)
     final_norms = q.new_empty((batch, plan.key_heads, plan.features, 1) if wide else 0, **number)
     return out, inverse, sums, norms, final, final_norms

@@ -69,24 +69,90 @@ LARGEST_VALUE_DIM = 256
 
 @dataclass(frozen=True)
 class Launch:
-    """How a kernel is cut up: tokens a program takes, warps, loads under way at once, registers of a thread."""
+    """How a kernel is cut up: tokens a program takes, warps, and loads under way at once."""
 
     block: int
     warps: int
     stages: int
     registers: int | None = None
-    """Fewer let more programs live on a processor at the same time."""
+    """Of a thread, at most: fewer let more programs live on a processor at the same time."""
+    met: int = 64
+    """Tokens that a block meets one by one at a time."""
+    taken: int = 32
+    """Features that are made at a time to read the memory."""
 
     def options(self) -> dict[str, int | None]:
         """What the compiler is told."""
         return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
 
-WRITE, READ, PULL = Launch(64, 4, 3), Launch(128, 8, 2), Launch(64, 4, 2)
-TAKEN = 32
-"""Features of a query that read the memory at a time."""
-MET = 64
-"""Tokens that a block meets one by one at a time."""
+@dataclass(frozen=True)
+class Launches:
+    """Of each pass: the sums, the outputs, and the gradients of queries, keys and values."""
+
+    write: Launch
+    read: Launch
+    queries: Launch
+    keys: Launch
+    values: Launch
+
+
+PLAIN = Launches(Launch(64, 4, 3), Launch(128, 8, 2), Launch(64, 4, 2), Launch(64, 4, 2), Launch(128, 8, 2))
+"""Where nothing was measured: wide operands, which need room."""
+FASTEST = {
+    "taylor": Launches(
+        Launch(64, 4, 4),
+        Launch(64, 4, 3, 128),
+        Launch(128, 4, 3, 168, met=32),
+        Launch(128, 4, 2, 168, met=32),
+        Launch(64, 4, 2, 128, taken=64),
+    ),
+    "wide taylor": Launches(
+        Launch(64, 4, 3),
+        Launch(128, 4, 3, 168),
+        Launch(128, 8, 2, 128, met=32),
+        Launch(64, 4, 2, 128, met=32),
+        Launch(64, 4, 2, 128, taken=64),
+    ),
+    "linear": Launches(
+        Launch(64, 4, 3),
+        Launch(64, 4, 2, 128),
+        Launch(64, 4, 3, 128, met=32),
+        Launch(64, 4, 3, 128, met=32),
+        Launch(64, 4, 2, 128),
+    ),
+    "elu": Launches(
+        Launch(64, 4, 2, 128),
+        Launch(128, 8, 2, 128),
+        Launch(64, 4, 3, 128, met=32),
+        Launch(64, 4, 2, 128, met=32),
+        Launch(128, 8, 2, 128),
+    ),
+}
+"""Measured on an H200 with bfloat16 and values of 64 numbers."""
+PROGRAMS = 384
+"""How many programs walk at the same time, at least, if the sequence is long enough: three for each processor of a
+chip. A fixed number, so that the same input gives the same bits on any chip."""
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """How a sequence is walked: stretches at the same time, the segments of one after each other."""
+
+    segments: int
+    per: int
+    """Segments of a stretch."""
+    local: bool
+    """Whether a prefix is kept before each segment of a stretch, or only one before the stretch."""
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return triton.cdiv(self.segments, self.per)
+
+    def slots(self, *, started: bool) -> int:
+        """Prefixes of a row: of the segments in their stretches, then of the stretches if anything is before them."""
+        return self.segments * self.local + self.count * (started or self.count > 1 or not self.local)
 
 
 @dataclass(frozen=True)
@@ -131,14 +197,20 @@ class Plan:
         return comb(self.key_dim + 2, 2) if self.kind == "taylor" else self.key_dim
 
     @property
+    def launches(self) -> Launches:
+        """How the passes are cut up."""
+        if self.type == torch.float32 or max(self.value_size, self.key_size) > 64:
+            return PLAIN
+        return FASTEST["wide taylor" if self.expands and self.key_size > SMALLEST else self.kind]
+
+    @property
     def written(self) -> int:
         """Features that are summed at once: as many as a tensor core takes rows."""
         return self._tile(64)
 
-    @property
-    def taken(self) -> int:
+    def taken(self, launch: Launch) -> int:
         """Features that are read at once: fewer, since the last ones are then wasted less."""
-        return self._tile(TAKEN)
+        return self._tile(launch.taken)
 
     @property
     def width(self) -> int:
@@ -180,6 +252,15 @@ class Plan:
         """What the sums of features are multiplied by before they are read, in whole tiles: those of both sides."""
         return taylor_triton.memory_weights(self.key_dim, self.scale, self.width, device) if self.expands else None
 
+    def stretches(self, length: int, rows: int, *, decays: bool) -> Stretches:
+        """Of this many rows of tokens; what fades is walked segment by segment, for the sake of its gradient."""
+        segments = max(triton.cdiv(length, self.segment), 1)
+        if decays or not self.causal:
+            return Stretches(segments, 1, False)
+        programs = rows * self.width // self.written * self.value_blocks
+        count = min(max(triton.cdiv(PROGRAMS, max(programs, 1)), 1), segments)
+        return Stretches(segments, triton.cdiv(segments, count), True)
+
     def order(self, device: torch.device) -> Tensor | None:
         """The place of each feature in a memory as others keep it; None: it is the same."""
         return taylor_triton.order(self.key_dim, device) if self.expands else None
@@ -193,38 +274,45 @@ class Plan:
 
     def forward_multiplications(self, batch: int, heads: int, queries: int) -> dict[str, int]:
         """What the tensor cores do for one forward, padding and choice of features included."""
-        width, taken, expanding = self.width, self._whole_blocks(self.features, self.taken), self._expanding
-        values = self.value_size * self.value_blocks
-        asked = batch * heads * self._whole_blocks(queries, self.block(READ.block))
-        inside = self._pairs(queries, self.keys, READ.block) * batch * heads
+        values, rows = self.value_size * self.value_blocks, batch * heads
+        inside = self._pairs(queries, self.keys, self.launches.read) * rows
         found = {"scores": inside * self.key_size * self.value_blocks, "values": inside * values}
         if self.remembers:
-            written = batch * self.key_heads * self._whole_blocks(self.keys, self.block(WRITE.block))
-            found["write"] = written * width * (values + expanding * self.value_blocks)
-            found["read"] = asked * taken * (values + expanding * self.value_blocks)
+            found["write"] = self._written(batch * self.key_heads, self.keys)
+            found["read"] = self._read(rows, queries, self.launches.read)
         return found
 
     def backward_multiplications(self, batch: int, heads: int, queries: int) -> dict[str, int]:
         """The same for the backward: the queries' sums, and the gradients of q, k and v."""
-        width, taken, expanding = self.width, self._whole_blocks(self.features, self.taken), self._expanding
-        values, parts = self.value_size * self.value_blocks, self.value_blocks
-        by_queries = self._pairs(queries, self.keys, PULL.block)
-        by_keys = self._pairs(self.keys, queries, PULL.block)
-        for_values = self._pairs(self.keys, queries, READ.block)
+        values, parts, rows = self.value_size * self.value_blocks, self.value_blocks, batch * heads
+        by_queries = self._pairs(queries, self.keys, self.launches.queries)
+        by_keys = self._pairs(self.keys, queries, self.launches.keys)
+        for_values = self._pairs(self.keys, queries, self.launches.values)
         found = {
-            "scores": batch * heads * self.key_size * (by_queries + by_keys + for_values * parts),
-            "values": batch * heads * values * (by_queries + by_keys + for_values),
-            "inputs": batch * heads * self.key_size * (by_queries + by_keys),
+            "scores": rows * self.key_size * (by_queries + by_keys + for_values * parts),
+            "values": rows * values * (by_queries + by_keys + for_values),
+            "inputs": rows * self.key_size * (by_queries + by_keys),
         }
         if self.remembers:
-            written = batch * heads * self._whole_blocks(queries, self.block(WRITE.block))
-            pulled = batch * heads * self._whole_blocks(queries, self.block(PULL.block))
-            pulled += batch * self.key_heads * self._whole_blocks(self.keys, self.block(PULL.block))
-            read = batch * self.key_heads * self._whole_blocks(self.keys, self.block(READ.block))
-            found["write"] = written * width * (values + expanding * parts)
-            found["read"] = read * taken * (values + expanding * parts)
-            found["pull"] = pulled * taken * (values + 2 * expanding)
+            found["write"] = self._written(rows, queries)
+            found["read"] = self._read(batch * self.key_heads, self.keys, self.launches.values)
+            found["pull"] = self._pulled(rows, queries, self.launches.queries)
+            found["pull"] += self._pulled(batch * self.key_heads, self.keys, self.launches.keys)
         return found
+
+    def _written(self, rows: int, length: int) -> int:
+        tokens = rows * self._whole_blocks(length, self.block(self.launches.write.block))
+        return tokens * self.width * (self.value_size + self._expanding) * self.value_blocks
+
+    def _read(self, rows: int, length: int, launch: Launch) -> int:
+        tokens = rows * self._whole_blocks(length, self.block(launch.block))
+        features = self._whole_blocks(self.features, self.taken(launch))
+        return tokens * features * (self.value_size + self._expanding) * self.value_blocks
+
+    def _pulled(self, rows: int, length: int, launch: Launch) -> int:
+        tokens = rows * self._whole_blocks(length, self.block(launch.block))
+        features = self._whole_blocks(self.features, self.taken(launch))
+        return tokens * features * (self.value_size * self.value_blocks + 2 * self._expanding)
 
     @property
     def _expanding(self) -> int:
@@ -234,9 +322,9 @@ class Plan:
     def _whole_blocks(self, length: int, block: int) -> int:
         return block * triton.cdiv(length, block)
 
-    def _pairs(self, asking: int, answering: int, largest: int) -> int:
+    def _pairs(self, asking: int, answering: int, launch: Launch) -> int:
         """Pairs of tokens that meet one by one, in whole blocks."""
-        block, other = self.block(largest), self.block(MET)
+        block, other = self.block(launch.block), self.block(launch.met)
         if self.inside == "":
             return 0
         if self.inside == "all":
@@ -266,7 +354,7 @@ class Plan:
             "PURE": comb(self.key_dim + 1, 2) // tile if self.expands else 0,
             "SEGMENT": self.segment,
             "TYPE": tl.bfloat16 if self.type == torch.bfloat16 else tl.float32,
-            "PRECISION": "tf32x3" if self.dtype == torch.float32 else "tf32",
+            "PRECISION": "tf32x3",
         }
 
     def tables(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

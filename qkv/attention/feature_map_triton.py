@@ -50,52 +50,74 @@ def _ages(tokens, segment, length, SEGMENT: tl.constexpr, FALLING: tl.constexpr)
 
 @triton.jit
 def states(
-    x_pointer, c_pointer, first_pointer, second_pointer, biases_pointer,
+    x_pointer, c_pointer, first_pointer, second_pointer, biases_pointer, weights_pointer,
     share_pointer, extra_pointer, seen_pointer, decay_pointer, sums_pointer, norms_pointer,
-    x_b, x_h, x_t, c_b, c_h, c_t, length, segments, rows, memory_heads, x_heads, scale,
+    prefix_pointer, prefix_norms_pointer, x_b, x_h, x_t, c_b, c_h, c_t,
+    length, per, stretches, slots, rows, memory_heads, x_heads, scale,
     FEATURES: tl.constexpr, NORMALISES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr,
-    DECAYS: tl.constexpr, REVERSE: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
+    DECAYS: tl.constexpr, REVERSE: tl.constexpr, LOCAL: tl.constexpr, WEIGHS: tl.constexpr,
+    SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
     VALUE_BLOCKS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, PURE: tl.constexpr,
     TYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One tile of the features of one segment, for one block of value columns."""
-    segment, row = _job(rows)
+    """One tile of the features of a stretch, for one block of value columns; LOCAL: before each segment of it, too."""
+    stretch, row = _job(rows)
     tile, part = tl.program_id(1) // VALUE_BLOCKS, tl.program_id(1) % VALUE_BLOCKS
     batch, memory_head = row // memory_heads, row % memory_heads
     features = tile * TILE + tl.arange(0, TILE)
     columns = part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
+    place = features[:, None] * (VALUE_SIZE * VALUE_BLOCKS) + columns[None, :]
     sums = tl.zeros([TILE, VALUE_SIZE], tl.float32)
     norms = tl.zeros([TILE], tl.float32)
+    weight = tl.full([TILE], 1.0, tl.float32)
+    if WEIGHS:
+        weight = tl.load(weights_pointer + features)
     rate = 0.0
     if DECAYS:
         rate = tl.load(decay_pointer + memory_head)
-    for member in range(tl.maximum(x_heads // memory_heads, 1)):
-        head = memory_head * x_heads // memory_heads + member
+    members = tl.maximum(x_heads // memory_heads, 1)
+    low = stretch * per * SEGMENT
+    blocks = (tl.minimum(low + per * SEGMENT, length) - low + BLOCK - 1) // BLOCK
+    for number in range(blocks * members):
+        block = number // members
+        if REVERSE:
+            block = blocks - 1 - block
+        start = low + block * BLOCK
+        if LOCAL:
+            border = block % (SEGMENT // BLOCK) == 0
+            if REVERSE:
+                border = ((block + 1) % (SEGMENT // BLOCK) == 0) | (block == blocks - 1)
+            if border & (number % members == 0):
+                base = (row.to(tl.int64) * slots + start // SEGMENT) * WIDTH
+                kept = (sums * weight[:, None]).to(prefix_pointer.dtype.element_ty)
+                tl.store(prefix_pointer + base * (VALUE_SIZE * VALUE_BLOCKS) + place, kept)
+                if NORMALISES:
+                    tl.store(prefix_norms_pointer + base + features, norms * weight)
+        head = memory_head * x_heads // memory_heads + number % members
         flat = (batch.to(tl.int64) * x_heads + head) * length
-        for start in range(segment * SEGMENT, tl.minimum((segment + 1) * SEGMENT, length), BLOCK):
-            tokens = start + tl.arange(0, BLOCK)
-            valid = tokens < tl.minimum((segment + 1) * SEGMENT, length)
-            if HIDING:
-                valid &= tl.load(seen_pointer + batch.to(tl.int64) * length + tokens, mask=valid, other=0) != 0
-            x = _rows(x_pointer, batch, head, start, x_b, x_h, x_t, valid, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
-            c = _rows(c_pointer + part * VALUE_SIZE, batch, head, start, c_b, c_h, c_t, valid,
-                      VALUE_DIM - part * VALUE_SIZE, VALUE_SIZE, VALUE_DIM % VALUE_SIZE == 0).to(TYPE)  # fmt: skip
-            # turned round, so that the features are the left operand of the next product and stay in registers
-            p = FEATURES(x.to(TYPE), features, first_pointer, second_pointer, biases_pointer, scale, False, True,
-                         KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
-            if DECAYS:
-                p *= tl.exp(-rate * _ages(tokens, segment, length, SEGMENT, not REVERSE))[None, :]
-            if NORMALISES:
-                if SHARED:
-                    norms += tl.sum(p * tl.load(extra_pointer + flat + tokens, mask=valid, other=0.0)[None, :], 1)
-                else:
-                    norms += tl.sum(tl.where(valid[None, :], p, 0.0), 1)
+        tokens = start + tl.arange(0, BLOCK)
+        valid = tokens < length
+        if HIDING:
+            valid &= tl.load(seen_pointer + batch.to(tl.int64) * length + tokens, mask=valid, other=0) != 0
+        x = _rows(x_pointer, batch, head, start, x_b, x_h, x_t, valid, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
+        c = _rows(c_pointer + part * VALUE_SIZE, batch, head, start, c_b, c_h, c_t, valid,
+                  VALUE_DIM - part * VALUE_SIZE, VALUE_SIZE, VALUE_DIM % VALUE_SIZE == 0).to(TYPE)  # fmt: skip
+        # turned round, so that the features are the left operand of the next product and stay in registers
+        p = FEATURES(x.to(TYPE), features, first_pointer, second_pointer, biases_pointer, scale, False, True,
+                     KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
+        if DECAYS:
+            p *= tl.exp(-rate * _ages(tokens, start // SEGMENT, length, SEGMENT, not REVERSE))[None, :]
+        if NORMALISES:
             if SHARED:
-                p *= tl.load(share_pointer + flat + tokens, mask=valid, other=0.0)[None, :]
-            sums = tl.dot(p.to(TYPE), c, sums, input_precision=PRECISION)
-    base = (row.to(tl.int64) * segments + segment) * WIDTH
-    tl.store(sums_pointer + (base + features)[:, None] * (VALUE_SIZE * VALUE_BLOCKS) + columns[None, :], sums)
+                norms += tl.sum(p * tl.load(extra_pointer + flat + tokens, mask=valid, other=0.0)[None, :], 1)
+            else:
+                norms += tl.sum(tl.where(valid[None, :], p, 0.0), 1)
+        if SHARED:
+            p *= tl.load(share_pointer + flat + tokens, mask=valid, other=0.0)[None, :]
+        sums = tl.dot(p.to(TYPE), c, sums, input_precision=PRECISION)
+    base = (row.to(tl.int64) * stretches + stretch) * WIDTH
+    tl.store(sums_pointer + base * (VALUE_SIZE * VALUE_BLOCKS) + place, sums)
     if NORMALISES and part == 0:
         tl.store(norms_pointer + base + features, norms)
 
@@ -103,7 +125,7 @@ def states(
 @triton.jit
 def scan(
     sums_pointer, initial_pointer, other_pointer, decay_pointer, weights_pointer, prefix_pointer, final_pointer,
-    lost_pointer, size, columns, segments, length, memory_heads,
+    lost_pointer, size, columns, segments, slots, length, memory_heads,
     WEIGHS: tl.constexpr, STARTED: tl.constexpr, PREFIXES: tl.constexpr, DECAYS: tl.constexpr,
     REVERSE: tl.constexpr, LOSES: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -130,7 +152,8 @@ def scan(
             segment = segments - 1 - number
         here = (row * segments + segment) * size + place
         if PREFIXES:
-            tl.store(prefix_pointer + here, (total * weight).to(prefix_pointer.dtype.element_ty), mask=inside)
+            slot = (row * slots + slots - segments + segment) * size + place
+            tl.store(prefix_pointer + slot, (total * weight).to(prefix_pointer.dtype.element_ty), mask=inside)
         if DECAYS:
             tokens = tl.minimum((segment + 1) * SEGMENT, length) - segment * SEGMENT
             total *= tl.exp(-rate * tokens)
@@ -147,10 +170,11 @@ def read(
     a_pointer, b_pointer, c_pointer, first_pointer, second_pointer, biases_pointer,
     share_pointer, seen_pointer, decay_pointer, prefix_pointer, norms_pointer, out_pointer, inverse_pointer,
     a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, o_b, o_h, o_t,
-    a_length, b_length, rows, a_heads, b_heads, memory_heads, segments, a_scale, b_scale, score_scale, result_scale,
+    a_length, b_length, rows, a_heads, b_heads, memory_heads, stretches, per, slots,
+    a_scale, b_scale, score_scale, result_scale,
     LIFT: tl.constexpr, WEIGHT: tl.constexpr, FEATURES: tl.constexpr, EXPANDS: tl.constexpr,
     NORMALISES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr,
-    REVERSE: tl.constexpr, INSIDE: tl.constexpr, REMEMBERS: tl.constexpr, SEGMENT: tl.constexpr,
+    REVERSE: tl.constexpr, INSIDE: tl.constexpr, LOCAL: tl.constexpr, BEFORE: tl.constexpr, SEGMENT: tl.constexpr,
     A_BLOCK: tl.constexpr, B_BLOCK: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
     WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, PURE: tl.constexpr, TYPE: tl.constexpr,
@@ -175,20 +199,21 @@ def read(
     rate = 0.0
     if DECAYS:
         rate = tl.load(decay_pointer + a_head)
-    if REMEMBERS:
+    if LOCAL or BEFORE:
         memory = batch.to(tl.int64) * memory_heads + a_head * memory_heads // a_heads
-        base = (memory * segments + tl.minimum(segment, segments - 1)) * WIDTH
+        local = (memory * slots + segment) * WIDTH
+        before = (memory * slots + slots - stretches + tl.minimum(segment // per, stretches - 1)) * WIDTH
         for tile in range(PURE):
             out, norm = _recalled(
-                out, norm, a, raw, tile, part, base, first_pointer, second_pointer, biases_pointer, prefix_pointer,
-                norms_pointer, a_scale, FEATURES, EXPANDS, NORMALISES, True, KEY_DIM, KEY_SIZE, VALUE_SIZE,
-                VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
+                out, norm, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
+                prefix_pointer, norms_pointer, a_scale, FEATURES, EXPANDS, NORMALISES, LOCAL, BEFORE, True,
+                KEY_DIM, KEY_SIZE, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
             )  # fmt: skip
         for tile in tl.static_range(PURE, TILES):
             out, norm = _recalled(
-                out, norm, a, raw, tile, part, base, first_pointer, second_pointer, biases_pointer, prefix_pointer,
-                norms_pointer, a_scale, FEATURES, EXPANDS, NORMALISES, False, KEY_DIM, KEY_SIZE, VALUE_SIZE,
-                VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
+                out, norm, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
+                prefix_pointer, norms_pointer, a_scale, FEATURES, EXPANDS, NORMALISES, LOCAL, BEFORE, False,
+                KEY_DIM, KEY_SIZE, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
             )  # fmt: skip
         if DECAYS:
             fade = tl.exp(-rate * _ages(tokens, segment, a_length, SEGMENT, REVERSE))
@@ -229,8 +254,9 @@ def read(
 
 @triton.jit
 def _recalled(
-    out, norm, a, raw, tile, part, base, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
-    a_scale, FEATURES: tl.constexpr, EXPANDS: tl.constexpr, NORMALISES: tl.constexpr, PURE: tl.constexpr,
+    out, norm, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
+    prefix_pointer, norms_pointer, a_scale, FEATURES: tl.constexpr, EXPANDS: tl.constexpr, NORMALISES: tl.constexpr,
+    LOCAL: tl.constexpr, BEFORE: tl.constexpr, PURE: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
     WIDTH: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -242,10 +268,23 @@ def _recalled(
         p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, biases_pointer, a_scale, PURE, False,
                      KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
     if NORMALISES:
-        norm += tl.sum(p * tl.load(norms_pointer + base + features)[None, :], 1)
-    places = prefix_pointer + base * (VALUE_SIZE * VALUE_BLOCKS)
-    places += features[:, None] * (VALUE_SIZE * VALUE_BLOCKS) + columns[None, :]
-    return tl.dot(p.to(TYPE), tl.load(places), out, input_precision=PRECISION), norm
+        norm += tl.sum(p * _both(norms_pointer, local, before, features, LOCAL, BEFORE)[None, :], 1)
+    places = features[:, None] * (VALUE_SIZE * VALUE_BLOCKS) + columns[None, :]
+    stride = VALUE_SIZE * VALUE_BLOCKS
+    kept = _both(prefix_pointer, local * stride, before * stride, places, LOCAL, BEFORE)
+    return tl.dot(p.to(TYPE), kept, out, input_precision=PRECISION), norm
+
+
+@triton.jit
+def _both(pointer, local, before, places, LOCAL: tl.constexpr, BEFORE: tl.constexpr):
+    """What came before in the stretch, and before the stretch."""
+    if LOCAL and BEFORE:
+        kept = tl.load(pointer + local + places) + tl.load(pointer + before + places)
+    elif LOCAL:
+        kept = tl.load(pointer + local + places)
+    else:
+        kept = tl.load(pointer + before + places)
+    return kept
 
 
 @triton.jit
@@ -283,11 +322,12 @@ def pull(
     share_pointer, extra_pointer, seen_pointer, decay_pointer, prefix_pointer, norms_pointer,
     out_pointer, lost_pointer,
     a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, o_b, o_h, o_t,
-    a_length, b_length, rows, a_heads, b_heads, memory_heads, segments, a_scale, b_scale, score_scale, result_scale,
+    a_length, b_length, rows, a_heads, b_heads, memory_heads, stretches, per, slots,
+    a_scale, b_scale, score_scale, result_scale,
     LIFT: tl.constexpr, LOWER: tl.constexpr, WEIGHT: tl.constexpr, SLOPE: tl.constexpr,
     FEATURES: tl.constexpr, PULL: tl.constexpr,
     NORMALISES: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr, LOSES: tl.constexpr,
-    REVERSE: tl.constexpr, INSIDE: tl.constexpr, REMEMBERS: tl.constexpr, SEGMENT: tl.constexpr,
+    REVERSE: tl.constexpr, INSIDE: tl.constexpr, LOCAL: tl.constexpr, BEFORE: tl.constexpr, SEGMENT: tl.constexpr,
     A_BLOCK: tl.constexpr, B_BLOCK: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
     WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, PURE: tl.constexpr, TYPE: tl.constexpr,
@@ -318,23 +358,24 @@ def pull(
     rate = 0.0
     if DECAYS:
         rate = tl.load(decay_pointer + a_head)
-    if REMEMBERS:
+    if LOCAL or BEFORE:
         memory = batch.to(tl.int64) * memory_heads + a_head * memory_heads // a_heads
-        base = (memory * segments + tl.minimum(segment, segments - 1)) * WIDTH
+        local = (memory * slots + segment) * WIDTH
+        before = (memory * slots + slots - stretches + tl.minimum(segment // per, stretches - 1)) * WIDTH
         age = _ages(tokens, segment, a_length, SEGMENT, REVERSE).to(tl.float32)
         for tile in range(PURE):
             out, lost = _reached(
-                out, lost, raw, g, share, extra, age, rate, tile, base, valid, here, batch, a_head,
+                out, lost, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
                 g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
-                g_b, g_h, g_t, a_scale, FEATURES, PULL, NORMALISES, DECAYS, LOSES, True, KEY_DIM, KEY_SIZE,
-                VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
+                g_b, g_h, g_t, a_scale, FEATURES, PULL, NORMALISES, DECAYS, LOSES, LOCAL, BEFORE, True,
+                KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
             )  # fmt: skip
         for tile in tl.static_range(PURE, TILES):
             out, lost = _reached(
-                out, lost, raw, g, share, extra, age, rate, tile, base, valid, here, batch, a_head,
+                out, lost, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
                 g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
-                g_b, g_h, g_t, a_scale, FEATURES, PULL, NORMALISES, DECAYS, LOSES, False, KEY_DIM, KEY_SIZE,
-                VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
+                g_b, g_h, g_t, a_scale, FEATURES, PULL, NORMALISES, DECAYS, LOSES, LOCAL, BEFORE, False,
+                KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
             )  # fmt: skip
     if INSIDE != "":
         low, high, ordered_low, ordered_high = _reach(
@@ -368,10 +409,11 @@ def pull(
 
 @triton.jit
 def _reached(
-    out, lost, raw, g, share, extra, age, rate, tile, base, valid, here, batch, a_head,
+    out, lost, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
     g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
     g_b, g_h, g_t, a_scale, FEATURES: tl.constexpr, PULL: tl.constexpr, NORMALISES: tl.constexpr, DECAYS: tl.constexpr,
-    LOSES: tl.constexpr, PURE: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr,
+    LOSES: tl.constexpr, LOCAL: tl.constexpr, BEFORE: tl.constexpr, PURE: tl.constexpr,
+    KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr,
     VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -384,11 +426,12 @@ def _reached(
             more = _rows(g_pointer + part * VALUE_SIZE, batch, a_head, here, g_b, g_h, g_t, valid,
                          VALUE_DIM - part * VALUE_SIZE, VALUE_SIZE, False)  # fmt: skip
         columns = part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
-        places = prefix_pointer + base * (VALUE_SIZE * VALUE_BLOCKS)
-        places += features[None, :] * (VALUE_SIZE * VALUE_BLOCKS) + columns[:, None]
-        wanted = tl.dot(more.to(TYPE), tl.load(places), wanted, input_precision=PRECISION)
+        stride = VALUE_SIZE * VALUE_BLOCKS
+        places = features[None, :] * stride + columns[:, None]
+        kept = _both(prefix_pointer, local * stride, before * stride, places, LOCAL, BEFORE)
+        wanted = tl.dot(more.to(TYPE), kept, wanted, input_precision=PRECISION)
     if NORMALISES:
-        norms = tl.load(norms_pointer + base + features)
+        norms = _both(norms_pointer, local, before, features, LOCAL, BEFORE)
         wanted = wanted * share[:, None] + extra[:, None] * norms[None, :]
     if DECAYS:
         wanted *= tl.exp(-rate * age)[:, None]

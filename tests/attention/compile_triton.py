@@ -32,7 +32,7 @@ class Launches:
     def __getitem__(self, grid):
         return self.compile
 
-    def compile(self, *arguments, num_warps=4, num_stages=3, **named):
+    def compile(self, *arguments, num_warps=4, num_stages=3, maxnreg=None, **named):
         names = self.kernel.arg_names
         values = dict(zip(names, arguments, strict=False)) | named
         signature, constants, hints = {}, {}, {}
@@ -44,8 +44,9 @@ class Launches:
             signature[name] = self.type_of(value)
             if isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0):
                 hints[place,] = [["tt.divisibility", 16]]
+        options = {"num_warps": num_warps, "num_stages": num_stages, "maxnreg": maxnreg}
         source = ASTSource(self.kernel, signature, constants, hints)
-        made = triton.compile(source, target=TARGET, options={"num_warps": num_warps, "num_stages": num_stages})
+        made = triton.compile(source, target=TARGET, options=options)
         print(self.kernel.fn.__name__, *resources(made.asm["cubin"]), made.metadata.shared, flush=True)
 
     @staticmethod
