@@ -203,16 +203,13 @@ class FeatureMap(Attention):
         return "reference" if quadratic <= chunked else "chunked"
 
     def _backend_for(self, q: Queries, v: Values, shape: Shape) -> str:
-        """The form that is asked for, if it can take this call; "auto" on CUDA is the kernels, if they can."""
-        if self.backend != "triton" and not (self.backend == "auto" and q.is_cuda):
+        """The form that is asked for, if it can take this call; "auto" does not choose the kernels yet."""
+        if self.backend != "triton":
             return self._choose(shape)
         refused = kernels.refusal(self, q, v)
-        if refused is None:
-            return "triton"
-        if self.backend == "triton":
+        if refused is not None:
             raise ValueError(f"backend='triton' cannot take this call of attention kind {self.kind!r}: {refused}")
-        kernels.warn_once(self.kind, refused)
-        return "chunked"
+        return "triton"
 
     def _continue(self, q: Queries, k: Keys, v: Values, state: Memory, extras: Extras) -> tuple[Outputs, Tensors]:
         """Outputs of the new tokens and the sums with them; one token a call is written in place in inference."""

@@ -305,22 +305,3 @@ def test_every_kernel_compiles_for_the_chip_without_a_gpu(dtype):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("\n") >= 30
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("kind", KINDS)
-def test_auto_is_the_kernels_on_cuda(kind):
-    q, k, v = (torch.randn(1, 2, 700, d, device="cuda") for d in (5, 5, 7))
-    found, by_kernels = (KINDS[kind](backend=backend)(q, k, v, causal=True) for backend in ("auto", "triton"))
-    assert torch.equal(found, by_kernels)
-
-
-@pytest.mark.gpu
-def test_auto_says_once_why_it_is_slower_and_is_right():
-    q, k, v = (torch.randn(1, 2, 300, d, device="cuda") for d in (65, 65, 7))
-    with pytest.warns(UserWarning, match="key_dim up to 64, got 65"):
-        found = KINDS["taylor"]()(q, k, v, causal=True)
-    again = KINDS["taylor"]()(q, k, v, causal=True)  # a second warning would be an error here
-    expected = KINDS["taylor"](backend="reference")(q.double(), k.double(), v.double(), causal=True)
-    assert torch.equal(found, again)
-    assert (found - expected).norm() <= 1e-5 * expected.norm()
