@@ -151,7 +151,7 @@ def table(record: dict[str, Any]) -> str:
             found = record[objective]["summary"]
             rho = [f"{found['spearman'][who]['mean']:.3f} ± {found['spearman'][who]['deviation']:.3f}" for who in WHO]
             speed = found["words_a_second_ours_over_theirs"]["processor"]
-            lines.append(f"| `{objective}` | {rho[0]} | {rho[1]} | {len(record[objective]['qkv'])} | {speed:.1f} |")
+            lines.append(f"| `{objective}` | {rho[0]} | {rho[1]} | {len(record[objective]['qkv'])} | {speed:.2f} |")
     return "\n".join(lines)
 
 

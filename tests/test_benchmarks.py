@@ -124,7 +124,7 @@ def test_word_vectors_are_summed_up_and_gone_on_with(tmp_path):
     assert (again.missing("cbow"), again.missing("skip_gram")) == ([4], [1, 2, 3, 4])
     assert word_vectors.Kept(tmp_path / "result.json", words=8, epochs=5, seeds=1).missing("cbow") == [1]
     table = word_vectors.table(json.loads((tmp_path / "result.json").read_text()))
-    assert table.endswith("| `cbow` | 0.200 ± 0.100 | 0.200 ± 0.100 | 3 | 3.0 |")
+    assert table.endswith("| `cbow` | 0.200 ± 0.100 | 0.200 ± 0.100 | 3 | 3.00 |")
 
 
 def test_the_table_of_word_vectors_is_that_of_the_result_file():

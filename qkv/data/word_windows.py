@@ -21,10 +21,10 @@ from qkv.derive import derive, uniforms
 
 BLOCK = 1000
 """Words of the text that are drawn from together: the unit of the order."""
-TOGETHER = 32
+TOGETHER = 16
 """Words of a group: fewer waste less of a product on words that are no neighbours, more read fewer rows a word."""
 SHARED = 16
-"""Words of noise that a group shares."""
+"""Words of noise that a group shares; as many as it has words, or the noise is too much the same for all."""
 
 
 class Windows(NamedTuple):

@@ -94,11 +94,48 @@ def test_an_update_of_cbow_gives_each_neighbour_the_whole_error():
         torch.testing.assert_close(table.detach(), wanted, rtol=1e-12, atol=1e-12)
 
 
+def word2vec_step(centre, context, word, near, noise, rate):
+    """CBOW as word2vec does it: a number at a time, and the sum of all errors for each neighbour."""
+    hidden = [sum(centre[c][d] for c in near) / len(near) for d in range(DIM)]
+    errors = [0.0] * DIM
+    for target, label in ((word, 1), *((n, 0) for n in noise)):
+        score = sum(x * y for x, y in zip(hidden, context[target], strict=True))
+        pull = rate * (label - 1 / (1 + math.exp(-score)))
+        errors = [e + pull * y for e, y in zip(errors, context[target], strict=True)]
+        context[target] = [y + pull * x for x, y in zip(hidden, context[target], strict=True)]
+    for c in near:
+        centre[c] = [x + e for x, e in zip(centre[c], errors, strict=True)]
+
+
+def test_cbow_by_hand_as_word2vec_does_it():
+    """In turn, each word with five words of noise of its own: nothing is shared, so all is as in the original."""
+    made = model("cbow")
+    centre, context = made.centre.tolist(), made.context.tolist()
+    for word, near, noise in (
+        (3, [1, 2, 5, 7], [0, 4, 6, 8, 9]),
+        (5, [2, 3, 2], [3, 10, 11, 12, 1]),
+        (2, [3], [5, 22, 7, 0, 13]),
+    ):
+        word2vec_step(centre, context, word, near, noise, 0.05)
+        seen = torch.ones(1, 1, len(near), dtype=torch.bool)
+        made.update(Windows(torch.tensor([[word]]), torch.tensor([near]), seen, torch.tensor([noise])), 0.05)
+    torch.testing.assert_close(made.centre.detach(), torch.tensor(centre, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(made.context.detach(), torch.tensor(context, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_first_vectors_are_short_and_even():
+    """Between -1 / dim and 1 / dim: a variance of 1 / (3 dim^2)."""
+    made = WordVectors(WordVectorsConfig(dim=50), 2000)
+    assert float(made.centre.detach().abs().max()) <= 1 / 50
+    assert float(made.centre.detach().var()) * 3 * 50**2 == pytest.approx(1, rel=0.02)
+    assert not made.context.detach().any()
+
+
 @pytest.mark.parametrize("objective", ["skip_gram", "cbow"])
 def test_many_groups_are_updates_one_after_the_other(objective):
-    made, other, given = model(objective), model(objective), windows(groups=37)
+    made, other, given = model(objective), model(objective), windows(groups=67)
     other.load_state_dict(made.state_dict())
-    lost = sum(other.update(Windows(*(t[start : start + 16] for t in given)), 0.003) for start in (0, 16, 32))
+    lost = sum(other.update(Windows(*(t[start : start + 32] for t in given)), 0.003) for start in (0, 32, 64))
     assert made.update(given, 0.003) == pytest.approx(lost, rel=1e-12)
     assert torch.equal(made.centre, other.centre)
     assert torch.equal(made.context, other.context)
