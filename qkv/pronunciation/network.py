@@ -24,6 +24,7 @@ class Network:
     def __init__(self, model: "nn.Module", job: "StringJob"):
         self.model = model
         self.job = job
+        self._fast = _made_fast(model)
         self._letters = set(job.strings.sources.tokens)
 
     @classmethod
@@ -65,7 +66,7 @@ class Network:
 
         search = Search(beams=max(beams, best), best=best, length_power=length_power)
         sources = [[self._letter(letter) for letter in word] for word in words]
-        found = answer(self.model, self.job.strings, sources, search, BATCH)
+        found = answer(self._fast, self.job.strings, sources, search, BATCH)
         return [self._write(hypotheses) for hypotheses in found]
 
     def _write(self, hypotheses: "list[Hypothesis]") -> tuple[Pronunciation, ...]:
@@ -79,3 +80,10 @@ class Network:
         if letter in self._letters:
             return letter
         return next((other for other in (letter.lower(), letter.upper()) if other in self._letters), letter)
+
+
+def _made_fast(model: "nn.Module") -> "nn.Module":
+    """The same model for writing only, if it is of a kind that can be made faster."""
+    from qkv.models.folded import Folded, can_fold
+
+    return Folded(model) if can_fold(model) else model
