@@ -111,14 +111,16 @@ class Folded(nn.Module):
         require_length(time, self.config.max_length)
         hidden = None if mask is None or bool(mask.all()) else mask[:, None, None, :]
         places = torch.arange(time, device=inputs.device) * self.letters.shape[1]
-        found = self.letters.flatten(0, 1).index_select(0, (inputs + places).flatten()).view(rows, time, -1)
-        x, projected = found.split_with_sizes((self.config.dim, 3 * self.config.dim), -1)
+        found = self.letters.flatten(0, 1).index_select(0, (inputs + places).view(-1))
+        x, projected = found.split_with_sizes((self.config.dim, 3 * self.config.dim), -1)  # rows * time first
         for number, block in enumerate(self.encoder):
-            x = block.read(x, projected if number == 0 else block.project(x, slice(0, time)), hidden)
+            now = projected if number == 0 else block.project(x, slice(0, time))
+            x = block.read(x, now.view(rows, time, 3, *block.split), hidden)
         x = self.encoder_norm(x)
         room = min(time + 4, self.config.max_length)  # phones are seldom more than letters
         written = tuple(x.new_empty(rows, room, 2, *block.split) for block in self.decoder)
-        return FoldedState(written, tuple(block.remember(x) for block in self.decoder), hidden, 0)
+        read = tuple(block.memory(x).view(rows, time, 2, *block.split) for block in self.decoder)
+        return FoldedState(written, read, hidden, 0)
 
     def step(self, tokens: Rows, state: FoldedState) -> tuple[Tensor, FoldedState]:
         """Logits (rows, targets) after one more token each."""
@@ -129,8 +131,9 @@ class Folded(nn.Module):
         found = self.tokens[place].index_select(0, tokens)
         x, projected = found.split_with_sizes((self.config.dim, 3 * self.config.dim), -1)
         for number, block in enumerate(self.decoder):
-            now = projected if number == 0 else block.project(x[:, None], slice(place, place + 1))[:, 0]
-            x = block.write(x, now, written[number][:, : place + 1], state.read[number], state.mask)
+            now = projected if number == 0 else block.project(x, slice(place, place + 1))
+            seen = written[number].narrow(1, 0, place + 1)
+            x = block.write(x, now.view(-1, 3, *block.split), seen, state.read[number], state.mask)
         return self.predict(self.decoder_norm(x)), FoldedState(written, state.read, state.mask, place + 1)
 
 
@@ -142,15 +145,16 @@ class _Reader:
         self.heads = _Heads(block.attention, longest)
         self.norm = _Norm(block.around_attention)
         self.think = _Think(block.feed_forward, block.around_feed_forward)
+        self.split = self.heads.split
 
     def project(self, x: Tensor, places: slice) -> Tensor:
         """q, k and v side by side."""
         return self.heads.project(self.norm(x), places)
 
     def read(self, x: Tensor, projected: Tensor, mask: Tensor | None) -> Tensor:
-        """(rows, time, dim)"""
-        q, k, v = self.heads.divide(projected).unbind(2)  # rows time heads dim, each
-        out = _attend(q, k, v, mask)
+        """(rows * time, dim), given (rows, time, (q, k, v), heads, dim)."""
+        q, k, v = projected.permute(2, 0, 3, 1, 4)  # (q, k, v) rows heads time dim
+        out = _attend(q, k, v, mask).transpose(1, 2).reshape(x.shape)
         return self.think(x + self.heads.output(out))
 
 
@@ -174,18 +178,15 @@ class _Writer:
         """q, k and v side by side."""
         return self.heads.project(self.norm(x), places)
 
-    def remember(self, x: Tensor) -> Tensor:
-        """Keys and values of the source: rows time (keys, values) heads dim."""
-        return self.memory(x).unflatten(-1, (2, *self.split))
-
     def write(self, x: Tensor, projected: Tensor, written: Tensor, read: Tensor, mask: Tensor | None) -> Tensor:
-        """(rows, dim); the keys and values of this token become the last of `written`."""
-        parts = self.heads.divide(projected)  # rows (q, k, v) heads dim
-        written[:, -1] = parts[:, 1:]
-        q = parts[:, :1]
-        x = x + self.heads.output(_attend(q, written[:, :, 0], written[:, :, 1], None)[:, 0])
-        q = self.query(self.cross_norm(x)).unflatten(-1, self.split)[:, None]
-        return self.think(x + self.cross_output(_attend(q, read[:, :, 0], read[:, :, 1], mask)[:, 0]))
+        """(rows, dim), given (rows, (q, k, v), heads, dim); the keys and values become the last of `written`."""
+        written.select(1, -1).copy_(projected.narrow(1, 1, 2))
+        k, v = written.permute(2, 0, 3, 1, 4)  # (k, v) rows heads time dim
+        out = _attend(projected.select(1, 0).unsqueeze(2), k, v, None)
+        x = x + self.heads.output(out.view(x.shape))
+        q = self.query(self.cross_norm(x)).view(-1, self.split[0], 1, self.split[1])
+        k, v = read.permute(2, 0, 3, 1, 4)
+        return self.think(x + self.cross_output(_attend(q, k, v, mask).view(x.shape)))
 
 
 class _Heads:
@@ -204,16 +205,13 @@ class _Heads:
             self.turn = turn[:, None, None]  # places (q, k) heads pairs
 
     def project(self, x: Tensor, places: slice) -> Tensor:
-        """(..., q k v) of tokens that stand at these places, turned."""
+        """(rows * time, q k v) of tokens that stand at these places, turned."""
         projected = self.input(x)
         if self.turn is not None:
-            pairs = projected.unflatten(-1, (3, self.split[0], -1, 2))[..., :2, :, :, :]
-            torch.view_as_complex(pairs).mul_(self.turn[places])
+            turn = self.turn[places]
+            pairs = projected.view(-1, turn.shape[0], 3, self.split[0], self.split[1] // 2, 2).narrow(2, 0, 2)
+            torch.view_as_complex(pairs).mul_(turn)
         return projected
-
-    def divide(self, projected: Tensor) -> Tensor:
-        """(..., (q, k, v), heads, dim)"""
-        return projected.unflatten(-1, (3, *self.split))
 
 
 class _Think:
@@ -238,29 +236,29 @@ class _Norm:
         self.weight, self.bias = norm.weight.detach(), norm.bias.detach()
 
     def __call__(self, x: Tensor) -> Tensor:
-        return functional.layer_norm(x, self.shape, self.weight, self.bias, self.epsilon)
+        return torch.layer_norm(x, self.shape, self.weight, self.bias, self.epsilon)
 
 
 class _Linear:
-    """Several linear maps of one input, their outputs side by side."""
+    """Several linear maps of one input, their outputs side by side.
+
+    Their weights lie in the order in which a product of few rows reads them.
+    """
 
     def __init__(self, layers: Iterable[nn.Linear]):
         layers = list(layers)
-        self.weight = torch.cat([layer.weight for layer in layers])
+        self.weight = torch.cat([layer.weight for layer in layers]).T.contiguous()
         self.bias = torch.cat([layer.bias for layer in layers])
 
     def __call__(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight, self.bias)
+        return torch.addmm(self.bias, x, self.weight)
 
     def reorder(self, order: Tensor) -> None:
         """Output `order[i]` becomes output i."""
-        self.weight, self.bias = self.weight[order].contiguous(), self.bias[order].contiguous()
+        self.weight, self.bias = self.weight[:, order].contiguous(), self.bias[order].contiguous()
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """(rows, time, heads, dim) each -> (rows, time, heads * dim)."""
-    out = functional.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask)
-    return out.transpose(1, 2).flatten(2)
+_attend = functional.scaled_dot_product_attention
 
 
 def _side_by_side(heads: MultiHead) -> Tensor:
@@ -278,8 +276,9 @@ def _table(model: EncoderDecoder, embedding: nn.Embedding, places: Places, block
     """(places, tokens, x q k v): the vector of each token at each place, and what the first block makes of it."""
     longest, tokens = model.config.max_length, embedding.num_embeddings
     ids = torch.arange(tokens, device=embedding.weight.device)[:, None].expand(-1, longest)
-    x = model.embed(embedding, places, ids, 0)
-    return torch.cat((x, block.project(x, slice(0, longest))), -1).transpose(0, 1).contiguous()
+    x = model.embed(embedding, places, ids, 0).flatten(0, 1)
+    found = torch.cat((x, block.project(x, slice(0, longest))), -1)
+    return found.view(tokens, longest, -1).transpose(0, 1).contiguous()
 
 
 def _longer(held: Tensor, room: int) -> Tensor:

@@ -59,14 +59,19 @@ class Network:
         return f"it has {shown}, which the model has never seen" if strange or not word else None
 
     def say(
-        self, words: Sequence[str], best: int = 1, beams: int = 1, length_power: float = 0.0
+        self,
+        words: Sequence[str],
+        best: int = 1,
+        beams: int = 1,
+        length_power: float = 0.0,
+        batch_size: int = BATCH,
     ) -> list[tuple[Pronunciation, ...]]:
         """The best few ways to say each word, in its order; those of like length are decoded together."""
         from qkv.tasks import Search, answer
 
         search = Search(beams=max(beams, best), best=best, length_power=length_power)
         sources = [[self._letter(letter) for letter in word] for word in words]
-        found = answer(self._fast, self.job.strings, sources, search, BATCH)
+        found = answer(self._fast, self.job.strings, sources, search, batch_size)
         return [self._write(hypotheses) for hypotheses in found]
 
     def _write(self, hypotheses: "list[Hypothesis]") -> tuple[Pronunciation, ...]:

@@ -15,7 +15,7 @@ def built(**changes):
     model = EncoderDecoder(EncoderDecoderConfig(**{**SIZES, **changes}), SOURCES, TARGETS).double()
     with torch.no_grad():
         for weights in model.parameters():
-            weights += 0.1 * torch.randn_like(weights)  # norms and biases that are not ones and zeros
+            weights.add_(0.1 * torch.randn_like(weights))  # norms and biases that are not ones and zeros
     return model.eval()
 
 
