@@ -2,11 +2,11 @@
 
     python -m benchmarks.pronounce_speed --test-file test12000.tsv [--model runs/mine] [--ctranslate2 FOLDER]
 
-Greedy, the model alone, on the CPU: all words sorted in batches, as the pronouncer takes them; sorted in batches of 64; and
-one at a time. The peer is a Marian model of the same layers, widths and heads with weights of chance, through `generate`
-with its cache. What it writes is therefore nonsense, so it is made to write just as long: one at a time as many steps
-as ours takes for that very word, in a batch as many as ours takes for the longest of it, and nothing is looked at
-that could stop it. CTranslate2 runs the same Marian weights in float32, converted by its own converter:
+Greedy, the model alone, on the CPU: all words sorted in batches, as the pronouncer takes them; sorted in batches of 64;
+and one at a time. The peer is a Marian model of the same layers, widths and heads with weights of chance, through
+`generate` with its cache. What it writes is therefore nonsense, so it is made to write just as long: one at a time as
+many steps as ours takes for that very word, in a batch as many as ours takes for the longest of it, and nothing is
+looked at that could stop it. CTranslate2 runs the same Marian weights in float32, converted by its own converter:
 
     pip install --no-deps --target FOLDER ctranslate2==4.8.4
 
@@ -77,7 +77,7 @@ def ours(network: Network, words: Words) -> Say:
 
 
 def marian(model: EncoderDecoder) -> Any:
-    """`transformers`' Marian of our layers, widths and heads; one table of tokens serves all three ends, as is usual."""
+    """`transformers`' Marian of our layers, widths and heads; one table of tokens serves all three ends."""
     from transformers import MarianConfig, MarianMTModel  # noqa: PLC0415
 
     config, tokens = model.config, 2 + max(model.read.num_embeddings, model.write.num_embeddings)
