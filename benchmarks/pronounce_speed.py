@@ -81,7 +81,7 @@ def marian(model: EncoderDecoder) -> Any:
     from transformers import MarianConfig, MarianMTModel  # noqa: PLC0415
 
     config, tokens = model.config, 2 + max(model.read.num_embeddings, model.write.num_embeddings)
-    sides = {
+    sides: dict[str, Any] = {
         f"{side}_{name}": value
         for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
         for name, value in (("layers", layers), ("attention_heads", config.heads), ("ffn_dim", config.hidden_dim))

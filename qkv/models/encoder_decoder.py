@@ -88,7 +88,7 @@ class EncoderDecoder(nn.Module):
         Padding at the end of a target needs no mask: no token before it can see it.
         """
         contexts = self._remember(source, mask)
-        x = self.embed(self.write, self.write_places, target, 0)
+        x = self._embed(self.write, self.write_places, target, 0)
         for block, context in zip(self.decoder, contexts, strict=True):
             x = block(x, context=context)
         return self.predict(self.decoder_norm(x))
@@ -102,7 +102,7 @@ class EncoderDecoder(nn.Module):
 
     def step(self, tokens: Rows, state: EncoderDecoderState) -> tuple[Tensor, EncoderDecoderState]:
         """Logits (rows, targets) after one more token each."""
-        x = self.embed(self.write, self.write_places, tokens[:, None], state.blocks[0].length)
+        x = self._embed(self.write, self.write_places, tokens[:, None], state.blocks[0].length)
         following = []
         for block, before, context in zip(self.decoder, state.blocks, state.contexts, strict=True):
             x, after = as_decoder_block(block).step(x, before, context=context)
@@ -123,14 +123,13 @@ class EncoderDecoder(nn.Module):
 
     def _remember(self, source: Tensor, mask: Mask | None) -> tuple[Context, ...]:
         mask = None if mask is None or bool(mask.all()) else mask  # unmasked attention is the faster one
-        x = self.embed(self.read, self.read_places, source, 0)
+        x = self._embed(self.read, self.read_places, source, 0)
         for block in self.encoder:
             x = block(x, mask)
         x = self.encoder_norm(x)
         return tuple(as_decoder_block(block).remember(x, mask) for block in self.decoder)
 
-    def embed(self, table: nn.Embedding, places: Places, tokens: Tensor, start: int) -> Tensor:
-        """The vectors of tokens (batch, time) that stand at `start` and after."""
+    def _embed(self, table: nn.Embedding, places: Places, tokens: Tensor, start: int) -> Tensor:
         end = start + tokens.shape[1]
         require_length(end, self.config.max_length)
         x = table(tokens) * self.config.dim**0.5

@@ -10,6 +10,7 @@ operations, so that calling them costs as much as doing them: there are as few h
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +47,7 @@ class FoldedState:
         return FoldedState(written, read, mask, self.length)
 
 
-def can_fold(model: nn.Module) -> bool:
+def can_fold(model: nn.Module) -> TypeGuard[EncoderDecoder]:
     """Whether a model is of the kind that can: softmax attention, places that are added or turned, small tables.
 
     One that is in training cannot, for it drops numbers at random.
@@ -278,7 +279,10 @@ def _table(model: EncoderDecoder, embedding: nn.Embedding, places: Places, block
     """(places, tokens, x q k v): the vector of each token at each place, and what the first block makes of it."""
     longest, tokens = model.config.max_length, embedding.num_embeddings
     ids = torch.arange(tokens, device=embedding.weight.device)[:, None].expand(-1, longest)
-    x = model.embed(embedding, places, ids, 0).flatten(0, 1)
+    x = embedding(ids) * model.config.dim**0.5
+    if places.added is not None:
+        x = places.added(x, torch.arange(longest, device=ids.device))
+    x = x.flatten(0, 1)
     found = torch.cat((x, block.project(x, slice(0, longest))), -1)
     return found.view(tokens, longest, -1).transpose(0, 1).contiguous()
 

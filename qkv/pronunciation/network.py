@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,6 @@ class Network:
     def __init__(self, model: "nn.Module", job: "StringJob"):
         self.model = model
         self.job = job
-        self._fast = _made_fast(model)
         self._letters = set(job.strings.sources.tokens)
 
     @classmethod
@@ -74,6 +74,14 @@ class Network:
         found = answer(self._fast, self.job.strings, sources, search, batch_size)
         return [self._write(hypotheses) for hypotheses in found]
 
+    @cached_property
+    def _fast(self) -> "nn.Module":
+        """The same model for writing only, if it is of a kind that can be made faster; on a GPU it is fast enough."""
+        from qkv.models.folded import Folded, can_fold
+
+        on_cpu = next(self.model.parameters()).device.type == "cpu"
+        return Folded(self.model) if on_cpu and can_fold(self.model) else self.model
+
     def _write(self, hypotheses: "list[Hypothesis]") -> tuple[Pronunciation, ...]:
         """In the order of the search, without one that has no phones."""
         decode = self.job.strings.targets.decode
@@ -85,10 +93,3 @@ class Network:
         if letter in self._letters:
             return letter
         return next((other for other in (letter.lower(), letter.upper()) if other in self._letters), letter)
-
-
-def _made_fast(model: "nn.Module") -> "nn.Module":
-    """The same model for writing only, if it is of a kind that can be made faster."""
-    from qkv.models.folded import Folded, can_fold
-
-    return Folded(model) if can_fold(model) else model

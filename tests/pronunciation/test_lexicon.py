@@ -80,7 +80,7 @@ def test_kaldi_lexiconp_txt():
 
 
 def test_mfa():
-    """Word, phones; or word, probability from 0.01 to 1, phones; tabs between. A space between phones, none in words."""
+    """Word, phones; or word, probability from 0.01 to 1, phones; tabs between, one space between phones."""
     plain, shares = ([line.split("\t") for line in written(form).splitlines()] for form in ("mfa", "mfap"))
     assert plain[1] == ["read", "R EH1 D"]
     assert shares[1] == ["read", "0.5000", "R EH1 D"]
