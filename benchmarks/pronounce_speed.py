@@ -107,18 +107,15 @@ def their_generate(peer: Any, words: Words) -> Say:
     """Greedy, with the cache; no END to look for, so it writes as many tokens as it is told."""
     from transformers import GenerationConfig  # noqa: PLC0415
 
+    always = {"num_beams": 1, "do_sample": False, "decoder_start_token_id": PAD, "pad_token_id": PAD}
+    told = {steps: GenerationConfig(max_new_tokens=steps, **always) for steps in set(words.steps)}
+
     def say(numbers: Sequence[int]) -> None:
         inputs, mask = pad([words.ids[number] for number in numbers])
-        told = GenerationConfig(
-            max_new_tokens=max(words.steps[number] for number in numbers),
-            num_beams=1,
-            do_sample=False,
-            decoder_start_token_id=PAD,
-            pad_token_id=PAD,
-        )
+        steps = max(words.steps[number] for number in numbers)
         with torch.inference_mode():
-            found = peer.generate(inputs, attention_mask=mask.long(), generation_config=told)
-        assert found.shape[1] == 1 + told.max_new_tokens
+            found = peer.generate(inputs, attention_mask=mask.long(), generation_config=told[steps])
+        assert found.shape[1] == 1 + steps
 
     return say
 

@@ -36,15 +36,15 @@ class FoldedState:
     written: tuple[Tensor, ...]
     """Of the tokens so far, with room for more."""
     read: tuple[Tensor, ...]
-    """Of the source."""
+    """Of the source, as attention takes them: (keys, values) first, then rows x heads x time x dim."""
     mask: Tensor | None
     length: int
 
     def select(self, rows: Rows) -> "FoldedState":
         """The state of these sequences."""
         mask = None if self.mask is None else self.mask[rows]
-        written, read = (tuple(held.index_select(0, rows) for held in side) for side in (self.written, self.read))
-        return FoldedState(written, read, mask, self.length)
+        written = tuple(held.index_select(0, rows) for held in self.written)
+        return FoldedState(written, tuple(held.index_select(1, rows) for held in self.read), mask, self.length)
 
 
 def can_fold(model: nn.Module) -> TypeGuard[EncoderDecoder]:
@@ -120,7 +120,7 @@ class Folded(nn.Module):
         x = self.encoder_norm(x)
         room = min(time + 4, self.config.max_length)  # phones are seldom more than letters
         written = tuple(x.new_empty(rows, room, 2, *block.split) for block in self.decoder)
-        read = tuple(block.memory(x).view(rows, time, 2, *block.split) for block in self.decoder)
+        read = tuple(block.memory(x).view(rows, time, 2, *block.split).permute(2, 0, 3, 1, 4) for block in self.decoder)
         return FoldedState(written, read, hidden, 0)
 
     def step(self, tokens: Rows, state: FoldedState) -> tuple[Tensor, FoldedState]:
@@ -186,7 +186,7 @@ class _Writer:
         out = _attend(projected.select(1, 0).unsqueeze(2), k, v, None)
         x = x + self.heads.output(out.view(x.shape))
         q = self.query(self.cross_norm(x)).view(-1, self.split[0], 1, self.split[1])
-        k, v = read.permute(2, 0, 3, 1, 4)
+        k, v = read
         return self.think(x + self.cross_output(_attend(q, k, v, mask).view(x.shape)))
 
 
