@@ -85,7 +85,6 @@ class Folded(nn.Module):
     """`start` and `step` of a model that `can_fold`."""
 
     letters: Tensor
-    tokens: Tensor
 
     def __init__(self, model: EncoderDecoder):
         super().__init__()
@@ -104,7 +103,7 @@ class Folded(nn.Module):
             self.decoder_norm = _Norm(model.decoder_norm)
             self.predict = _Linear([model.predict])
         self.register_buffer("letters", letters, persistent=False)
-        self.register_buffer("tokens", tokens, persistent=False)
+        self.by_place = tokens.unbind(0)
 
     def start(self, inputs: Tensor, mask: Mask | None) -> FoldedState:
         """The state before the first token."""
@@ -129,7 +128,7 @@ class Folded(nn.Module):
         require_length(place + 1, self.config.max_length)
         if place == written[0].shape[1]:
             written = tuple(_longer(held, min(2 * place, self.config.max_length)) for held in written)
-        found = self.tokens[place].index_select(0, tokens)
+        found = self.by_place[place].index_select(0, tokens)
         x, projected = found.split_with_sizes((self.config.dim, 3 * self.config.dim), -1)
         for number, block in enumerate(self.decoder):
             now = projected if number == 0 else block.project(x, slice(place, place + 1))
