@@ -27,11 +27,16 @@ from qkv.shapes import Mask, Rows
 
 LARGEST_TABLE = 2**24
 """Numbers that a table over places and tokens may have; 64 MB."""
+FEW = 2**14
+"""Numbers for which the start of a kernel costs more than its work."""
 
 
 @dataclass(frozen=True)
 class FoldedState:
-    """What is remembered while writing; rows x time x (keys, values) x heads x dim, per block."""
+    """What is remembered while writing; rows x time x (keys, values) x heads x dim, per block.
+
+    A step writes into it, so it can be continued once; `select` copies.
+    """
 
     written: tuple[Tensor, ...]
     """Of the tokens so far, with room for more."""
@@ -222,7 +227,7 @@ class _Think:
         self.norm = _Norm(around)
         self.enter, self.leave = _Linear([layer.enter]), _Linear([layer.leave])
         plain = type(layer.activation) is nn.GELU and layer.activation.approximate == "none"
-        self.activation = functional.gelu if plain else layer.activation  # a module costs more than its few numbers
+        self.activation = _gelu if plain else layer.activation
 
     def __call__(self, x: Tensor) -> Tensor:
         return x + self.leave(self.activation(self.enter(self.norm(x))))
@@ -258,6 +263,13 @@ class _Linear:
     def reorder(self, order: Tensor) -> None:
         """Output `order[i]` becomes output i."""
         self.weight, self.bias = self.weight[:, order].contiguous(), self.bias[order].contiguous()
+
+
+def _gelu(x: Tensor) -> Tensor:
+    """GELU; of few numbers as a transposed view, for torch hands what is contiguous to oneDNN, which starts slowly."""
+    if x.numel() > FEW or x.numel() % 2:
+        return functional.gelu(x)
+    return functional.gelu(x.view(2, -1).t()).t().view(x.shape)
 
 
 _attend = functional.scaled_dot_product_attention

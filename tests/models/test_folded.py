@@ -5,7 +5,7 @@ import torch
 
 from qkv.decode import Limits, beam, greedy
 from qkv.models import EncoderDecoder, EncoderDecoderConfig, Recurrent, RecurrentConfig
-from qkv.models.folded import Folded, can_fold
+from qkv.models.folded import Folded, _gelu, can_fold
 
 SOURCES, TARGETS, LONGEST = 31, 37, 19
 SIZES = {"dim": 20, "heads": 2, "hidden_dim": 29, "encoder_layers": 3, "max_length": LONGEST}
@@ -69,6 +69,13 @@ def test_searches_find_the_same(masked):
     for wanted, found in (tuple(straight), tuple([h for best in lists for h in best] for lists in beams)):
         assert [one.tokens for one in found] == [one.tokens for one in wanted]
         assert [one.score for one in found] == pytest.approx([one.score for one in wanted], abs=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (1, 384), (8, 384), (7, 29), (3, 2**13), (5, 2**13)])
+def test_gelu_of_few_and_of_many_numbers(shape):
+    x = 3 * torch.randn(shape)
+    wanted = (x.double() * (1 + torch.erf(x.double() / 2**0.5)) / 2).float()
+    torch.testing.assert_close(_gelu(x), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_too_long_is_refused():
