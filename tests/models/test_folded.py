@@ -75,7 +75,7 @@ def test_searches_find_the_same(masked):
 def test_gelu_of_few_and_of_many_numbers(shape):
     x = 3 * torch.randn(shape)
     wanted = (x.double() * (1 + torch.erf(x.double() / 2**0.5)) / 2).float()
-    torch.testing.assert_close(_gelu(x), wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(_gelu(x), wanted, rtol=1e-5, atol=4e-6)
 
 
 def test_too_long_is_refused():
