@@ -30,5 +30,11 @@ class Ragged:
 
 
 def pad(sequences: Sequence[Sequence[int]], value: int = 0) -> Padded:
-    """All of these sequences as padded rows."""
-    return Ragged(sequences).rows(range(len(sequences)), value)
+    """All of these sequences as padded rows, made without `Ragged`: for the few that are decoded one word at a time."""
+    lengths = [len(sequence) for sequence in sequences]
+    longest = max(lengths, default=0)
+    filled = [[*sequence, *[value] * (longest - len(sequence))] for sequence in sequences]
+    rows = torch.tensor(filled, dtype=torch.int64).view(len(filled), longest)
+    if min(lengths, default=0) == longest:
+        return rows, torch.ones_like(rows, dtype=torch.bool)
+    return rows, torch.arange(longest) < torch.tensor(lengths)[:, None]

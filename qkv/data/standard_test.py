@@ -6,6 +6,8 @@ Every pronouncer since 2007 is measured on these words (PRONALSYL 2007, "g014b2b
 them. The file holds the sorted prefixes and no word. With 32 bits about one other word in 360,000 is kept out too.
 """
 
+import re
+import unicodedata
 from collections.abc import Iterable
 from functools import cache
 from hashlib import blake2b
@@ -13,11 +15,20 @@ from pathlib import Path
 
 FILE = Path(__file__).with_name("standard_test.bin")
 PREFIX_BYTES = 4
+_FURTHER = re.compile(r"\s*\(\d+\)$")
 
 
 def in_standard_test(word: str) -> bool:
-    """Whether the word, in any case, is one of the standard test list."""
-    return _prefix(word) in _prefixes()
+    """Whether the word, in any case, is one of the standard test list; `word(2)`, its further pronunciation, is too."""
+    return _prefix(headword(word)) in _prefixes()
+
+
+def headword(word: str) -> str:
+    """The word that an entry is of: in lower case, without the number of a further pronunciation or spaces around.
+
+    Or a list with `Word(2)` in it would bring back what was kept out.
+    """
+    return _FURTHER.sub("", unicodedata.normalize("NFKC", word).strip().lower())
 
 
 def pack_words(words: Iterable[str]) -> bytes:

@@ -9,7 +9,6 @@ from qkv.decode.follow import follow
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.limits import Limits
 from qkv.decode.protocol import Decodable, Inputs, S
-from qkv.decode.stepper import best_tokens
 from qkv.shapes import Mask
 
 
@@ -22,5 +21,5 @@ def greedy(model: Decodable[S], inputs: Inputs, mask: Mask | None, limits: Limit
 
 
 def likeliest(log_probabilities: Tensor, _sources: list[int], _position: int) -> Tensor:
-    """The most probable token of each row."""
-    return best_tokens(log_probabilities, 1)[1][:, 0]
+    """The most probable token of each row; argmax gives the first of equals."""
+    return log_probabilities.argmax(-1)

@@ -3,6 +3,7 @@
 It is a run folder without the traces of its training, so everything that takes a run takes it.
 """
 
+import json
 from pathlib import Path
 
 from qkv.storage import QkvError, open_file, save_folder, verify_folder
@@ -34,13 +35,14 @@ def pack(run: Path | str, folder: Path | str = FOLDER, *, half: bool = False, ca
     """Make the bundled model of a run: its three files and their manifest; all or nothing.
 
     With `half` its numbers are written in 16 bits, half the size; they are 32 bits again when it is loaded. A model
-    card goes with it as README.md.
+    card goes with it as README.md. Files and teachers are named without the folders they were in.
     """
     sources = {name: Path(run) / name for name in FILES}
     contents = {}
     for name, path in (sources if card is None else {**sources, "README.md": Path(card)}).items():
         with open_file(path) as file:
             contents[name] = file.read()
+    contents["config.json"] = _without_folders(contents["config.json"])
     if half:
         contents["model.safetensors"] = _halve(contents["model.safetensors"])
     save_folder(Path(folder), contents)
@@ -50,3 +52,12 @@ def _halve(weights: bytes) -> bytes:
     from safetensors.torch import load, save
 
     return save({name: x.half() if x.is_floating_point() else x for name, x in load(weights).items()})
+
+
+def _without_folders(config: bytes) -> bytes:
+    """Where somebody's files were is nobody else's concern."""
+    record = json.loads(config)
+    for name in ("train_file", "test_file", "unlabelled", "teachers"):
+        if record["data"].get(name):
+            record["data"][name] = ",".join(Path(part.strip()).name for part in record["data"][name].split(","))
+    return (json.dumps(record, indent=1) + "\n").encode()

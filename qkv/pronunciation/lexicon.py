@@ -10,6 +10,7 @@ once.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
@@ -25,6 +26,7 @@ LEAST_SHARE = 0.01
 """A relative probability is never written smaller: readers take 0 for impossible."""
 
 _PLS_ALPHABETS = {"ipa": "ipa", "arpabet": "x-cmu-arpabet"}
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _PLS_HEAD = (
     '<?xml version="1.0" encoding="UTF-8"?>\n<lexicon version="1.0" '
     'xmlns="http://www.w3.org/2005/01/pronunciation-lexicon" alphabet="{alphabet}" xml:lang="en-US">\n'
@@ -106,6 +108,8 @@ def _json(word: str, ways: Ways, alphabet: str) -> str:
 
 
 def _pls(word: str, ways: Ways, alphabet: str) -> str:
+    if _NOT_XML.search(word):
+        raise ValueError(f"{word!r} has a character that XML cannot hold")
     phonemes = "".join(f"<phoneme>{escape(way.write(alphabet))}</phoneme>" for way in ways)
     return f" <lexeme><grapheme>{escape(word)}</grapheme>{phonemes}</lexeme>\n"
 

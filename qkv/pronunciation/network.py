@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,15 +59,28 @@ class Network:
         return f"it has {shown}, which the model has never seen" if strange or not word else None
 
     def say(
-        self, words: Sequence[str], best: int = 1, beams: int = 1, length_power: float = 0.0
+        self,
+        words: Sequence[str],
+        best: int = 1,
+        beams: int = 1,
+        length_power: float = 0.0,
+        batch_size: int = BATCH,
     ) -> list[tuple[Pronunciation, ...]]:
         """The best few ways to say each word, in its order; those of like length are decoded together."""
         from qkv.tasks import Search, answer
 
         search = Search(beams=max(beams, best), best=best, length_power=length_power)
         sources = [[self._letter(letter) for letter in word] for word in words]
-        found = answer(self.model, self.job.strings, sources, search, BATCH)
+        found = answer(self._fast, self.job.strings, sources, search, batch_size)
         return [self._write(hypotheses) for hypotheses in found]
+
+    @cached_property
+    def _fast(self) -> "nn.Module":
+        """The same model for writing only, if it is of a kind that can be made faster; on a GPU it is fast enough."""
+        from qkv.models.folded import Folded, can_fold
+
+        on_cpu = next(self.model.parameters()).device.type == "cpu"
+        return Folded(self.model) if on_cpu and can_fold(self.model) else self.model
 
     def _write(self, hypotheses: "list[Hypothesis]") -> tuple[Pronunciation, ...]:
         """In the order of the search, without one that has no phones."""

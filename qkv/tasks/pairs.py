@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from qkv.data import Pair, Vocabulary, in_standard_test, part_of, read_pairs
+from qkv.data.standard_test import headword
 from qkv.registry import unknown
 from qkv.storage import QkvError, open_file
 from qkv.tasks.base import Job, Preset, register
@@ -228,7 +229,7 @@ def leave_out(pairs: list[Pair], exclude: str) -> list[Pair]:
 
 _EXCLUDED: dict[str, Callable[[str], bool]] = {
     "standard": in_standard_test,
-    "held_out": lambda word: part_of(word.lower()) == "test",
+    "held_out": lambda word: part_of(headword(word)) == "test",
 }
 
 

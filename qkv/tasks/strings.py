@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
 import torch
@@ -178,4 +179,4 @@ def evaluate(model: nn.Module, strings: Strings, part: str, search: Search) -> d
 
 
 def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
+    return next(chain(model.parameters(), model.buffers())).device

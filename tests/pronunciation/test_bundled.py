@@ -22,6 +22,23 @@ def test_it_is_the_three_files_and_their_manifest(folder):
     assert set(json.loads((folder / "MANIFEST.json").read_text())["files"]) == set(bundled.FILES)
 
 
+def test_it_does_not_tell_where_files_were(tiny, tmp_path):
+    config = json.loads((tiny / "config.json").read_text())
+    assert config["data"]["train_file"].startswith("/")
+    lessons = {"teachers": "/home/somebody/runs/first, runs/second", "unlabelled": "/home/somebody/words.txt"}
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in bundled.FILES:
+        (run / name).write_bytes((tiny / name).read_bytes())
+    (run / "config.json").write_text(json.dumps({**config, "data": {**config["data"], **lessons}}))
+    pack(run, tmp_path / "model")
+    packed = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert packed["data"]["train_file"] == "words.tsv"
+    assert (packed["data"]["teachers"], packed["data"]["unlabelled"]) == ("first,second", "words.txt")
+    assert packed["model"] == config["model"]
+    assert Network.open(tmp_path / "model").say(["kod"])[0][0].phones == spoken("kod")
+
+
 def test_it_is_found_and_answers(folder):
     assert Pronouncer(model_only=True).word("kod").best[0].phones == spoken("kod")
 

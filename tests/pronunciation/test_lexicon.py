@@ -2,12 +2,14 @@
 
 import json
 import re
-from xml.etree import ElementTree
+from pathlib import Path
 
 import pytest
+from lxml import etree
 
 from qkv.data import read_pairs
 from qkv.pronunciation import Answer, Pronunciation, Source, from_ipa, read_dictionary, write_lexicon
+from qkv.pronunciation.arpabet import CONSONANTS, STRESSES, VOWELS
 from qkv.pronunciation.lexicon import FORMATS
 
 READ = (Pronunciation(("R", "IY1", "D"), 0.6), Pronunciation(("R", "EH1", "D"), 0.3))
@@ -37,13 +39,19 @@ def test_cmu_is_read_again_as_it_was(tmp_path):
     }
 
 
+PHONES = {*CONSONANTS, *(vowel + stress for vowel in VOWELS for stress in STRESSES)}
+
+
 def kaldi_lines(text):
-    """The rules of Kaldi's validate_dict_dir: no empty or repeated line, no tab at an end, a phone at least."""
-    lines = text.splitlines()
+    """The rules of Kaldi's validate_dict_dir: no empty or repeated line, no carriage return, a phone at least, one
+    space between, no words that it keeps for itself, and every phone one of phones.txt."""
     assert text.endswith("\n")
+    lines = text.removesuffix("\n").split("\n")
     assert len(lines) == len(set(lines))
-    assert all(line == line.strip() and not re.search(r"\s\s|<s>|</s>|<eps>|#\d", line) for line in lines)
-    return [line.split(" ") for line in lines]
+    assert all(re.fullmatch(r"\S+( \S+)+", line) for line in lines)
+    rows = [line.split(" ") for line in lines]
+    assert not {row[0] for row in rows} & {"<s>", "</s>", "<eps>", "#0"}
+    return rows
 
 
 def test_kaldi_lexicon_txt():
@@ -56,6 +64,7 @@ def test_kaldi_lexicon_txt():
         ["kub", "K", "UW1", "B"],
         ["it's", "IH1", "T", "S"],
     ]
+    assert {phone for _, *phones in lines for phone in phones} <= PHONES | {"SIL", "SPN"}
 
 
 def test_kaldi_lexiconp_txt():
@@ -67,14 +76,17 @@ def test_kaldi_lexiconp_txt():
         *(("read", 1.0), ("read", 0.5), ("kub", 1.0), ("kub", 0.01), ("it's", 1.0)),
     ]
     assert lines[3][2:] == ["R", "EH1", "D"]
+    assert [[word, *phones] for word, _, *phones in lines] == kaldi_lines(written("kaldi"))
 
 
 def test_mfa():
-    """Tab separated: word, phones; or word, probability from 0.01 to 1, phones."""
-    assert written("mfa").splitlines()[1] == "read\tR EH1 D"
-    rows = [line.split("\t") for line in written("mfap").splitlines()]
-    assert rows[1] == ["read", "0.5000", "R EH1 D"]
-    assert all(len(row) == 3 and 0.01 <= float(row[1]) <= 1 for row in rows)
+    """Word, phones; or word, probability from 0.01 to 1, phones; tabs between, one space between phones."""
+    plain, shares = ([line.split("\t") for line in written(form).splitlines()] for form in ("mfa", "mfap"))
+    assert plain[1] == ["read", "R EH1 D"]
+    assert shares[1] == ["read", "0.5000", "R EH1 D"]
+    assert [[word, phones] for word, _, phones in shares] == plain
+    assert all(0.01 <= float(share) <= 1 for _, share, _ in shares)
+    assert all(re.fullmatch(r"\S+", word) and set(phones.split(" ")) <= PHONES for word, phones in plain)
 
 
 def test_tsv_is_what_pairs_are_read_from(tmp_path):
@@ -96,27 +108,16 @@ def test_json():
 
 
 PLS = "{http://www.w3.org/2005/01/pronunciation-lexicon}"
-XML = "{http://www.w3.org/XML/1998/namespace}"
+SCHEMA = etree.RelaxNG(etree.parse(Path(__file__).with_name("pls.rng")))
+LEXICON = (
+    '<lexicon version="1.0" xmlns="http://www.w3.org/2005/01/pronunciation-lexicon" '
+    'alphabet="ipa" xml:lang="en">{}</lexicon>'
+)
 
 
 def validate_pls(text):
-    """What the schema of PLS 1.0 demands of the parts that we write (no validator of schemas is installed).
-
-    lexicon: version 1.0, alphabet and xml:lang required, then lexemes; a lexeme: graphemes, at least one, and after
-    them phonemes or aliases, at least one; graphemes and phonemes hold text and nothing else.
-    """
-    root = ElementTree.fromstring(text.encode())
-    assert root.tag == PLS + "lexicon"
-    assert set(root.attrib) == {"version", "alphabet", XML + "lang"}
-    assert root.attrib["version"] == "1.0"
-    assert re.fullmatch(r"ipa|x-[a-z]+(-[a-z]+)*", root.attrib["alphabet"])
-    assert re.fullmatch(r"[a-zA-Z]{2,8}(-[a-zA-Z0-9]{1,8})*", root.attrib[XML + "lang"])
-    for lexeme in root:
-        assert lexeme.tag == PLS + "lexeme"
-        assert lexeme.attrib == {}
-        assert re.fullmatch("g+p+", "".join(child.tag.removeprefix(PLS)[0] for child in lexeme))
-        assert {child.tag for child in lexeme} == {PLS + "grapheme", PLS + "phoneme"}
-        assert all(child.text.strip() and len(child) == 0 and not child.attrib for child in lexeme)
+    root = etree.fromstring(text.encode())
+    SCHEMA.assertValid(root)
     return root
 
 
@@ -125,13 +126,69 @@ def test_pls():
     assert root.attrib["alphabet"] == "ipa"
     found = {lexeme[0].text: [from_ipa(phoneme.text) for phoneme in lexeme[1:]] for lexeme in root}
     assert found == {answer.input: [way.phones for way in answer.best] for answer in ANSWERS if answer.best}
-    assert validate_pls(written("pls", "arpabet"))[0][1].text == "R IY1 D"
+    assert {child.tag for lexeme in root for child in lexeme} == {PLS + "grapheme", PLS + "phoneme"}
+    arpabet = validate_pls(written("pls", "arpabet"))
+    assert (arpabet.attrib["alphabet"], arpabet[0][1].text) == ("x-cmu-arpabet", "R IY1 D")
     assert len(validate_pls(written("pls", answers=[]))) == 0
 
 
+def test_pls_of_every_phone():
+    """A word for each phone, alone and with each stress: no sign that XML or the schema minds."""
+    phones = [*CONSONANTS, *(vowel + stress for vowel in VOWELS for stress in STRESSES)]
+    ways = [Answer(phone, Source.user, (Pronunciation((phone,), 1.0),)) for phone in phones]
+    root = validate_pls(written("pls", answers=ways))
+    assert [from_ipa(lexeme[1].text) for lexeme in root] == [(phone,) for phone in phones]
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        "<lexeme><grapheme>a</grapheme><grapheme>A</grapheme><alias>b</alias><example>a b</example></lexeme>",
+        '<meta name="a" content="b"/><lexeme role="x:y"><grapheme>a</grapheme><alias prefer="true">a</alias></lexeme>',
+        '<metadata><d xmlns="urn:d" e="f">g</d></metadata>',
+    ],
+)
+def test_the_schema_takes_what_the_recommendation_allows(good):
+    text = LEXICON.format(good).replace("<lexicon ", '<lexicon xmlns:x="urn:x" ')
+    assert SCHEMA.validate(etree.fromstring(text))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "<lexeme><grapheme>a</grapheme></lexeme>",
+        "<lexeme><phoneme>a</phoneme></lexeme>",
+        "<lexeme><phoneme>a</phoneme><grapheme>a</grapheme></lexeme>",
+        "<lexeme><grapheme> </grapheme><phoneme>a</phoneme></lexeme>",
+        "<lexeme><grapheme>a</grapheme><phoneme/></lexeme>",
+        "<lexeme><grapheme>a<b/></grapheme><phoneme>a</phoneme></lexeme>",
+        '<lexeme><grapheme>a</grapheme><phoneme prefer="yes">a</phoneme></lexeme>',
+        '<lexeme><grapheme>a</grapheme><phoneme alphabet="sampa">a</phoneme></lexeme>',
+        '<lexeme word="a"><grapheme>a</grapheme><phoneme>a</phoneme></lexeme>',
+        '<lexeme><grapheme>a</grapheme><phoneme>a</phoneme></lexeme><meta name="a" content="b"/>',
+        "<phoneme>a</phoneme>",
+        "a",
+    ],
+)
+def test_the_schema_refuses_the_rest(bad):
+    assert not SCHEMA.validate(etree.fromstring(LEXICON.format(bad)))
+
+
+@pytest.mark.parametrize("part", [' version="1.0"', ' alphabet="ipa"', ' xml:lang="en"'])
+def test_the_schema_needs_every_attribute_of_the_lexicon(part):
+    assert SCHEMA.validate(etree.fromstring(LEXICON.format("")))
+    assert not SCHEMA.validate(etree.fromstring(LEXICON.format("").replace(part, "")))
+
+
 def test_pls_escapes_what_xml_would_read():
-    answer = Answer("r&b", Source.user, READ)
-    assert validate_pls(written("pls", answers=[answer]))[0][0].text == "r&b"
+    answer = Answer("r&b<]]>\"'", Source.user, READ)
+    assert validate_pls(written("pls", answers=[answer]))[0][0].text == "r&b<]]>\"'"
+
+
+@pytest.mark.parametrize("sign", ["\0", "\x1b", "\ufffe", "\ud800"])
+def test_pls_cannot_hold_what_xml_cannot(sign):
+    with pytest.raises(ValueError, match="has a character that XML cannot hold"):
+        written("pls", answers=[Answer(f"a{sign}b", Source.user, READ)])
 
 
 @pytest.mark.parametrize("form", ["cmu", "kaldi", "mfa", "tsv"])

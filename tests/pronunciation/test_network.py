@@ -1,0 +1,59 @@
+"""The model alone: what it says is what its plain form says, whichever form it takes to say it."""
+
+import math
+
+import pytest
+import torch
+
+from qkv import tasks
+from qkv.decode import Limits, beam, greedy
+from qkv.models.folded import Folded
+from qkv.pronunciation import Network
+
+WORDS = ["abba", "bad", "a", "dabadabad", "kodak", "bebop"]
+LETTERS, PHONES = "abdekop", ("AE1", "B", "D", "EH0", "K", "OW2", "P")
+
+
+@pytest.fixture
+def network(tmp_path):
+    """A Transformer of chance that writes a few phones."""
+    file = tmp_path / "words.tsv"
+    file.write_text("".join(f"{letter}\t{phone}\n" for letter, phone in zip(LETTERS, PHONES, strict=True)))
+    sizes = {"dim": 20, "heads": 2, "hidden_dim": 28, "encoder_layers": 2, "decoder_layers": 1, "max_length": 13}
+    model = {**sizes, "positions": "rope", "convolution": 0}
+    data = {"train_file": str(file), "held_out": 0}
+    config = tasks.configure("pronounce", tasks.preset("pronounce", "pupil"), {"model": model, "data": data})
+    job = tasks.jobs["pronounce"].load(config.data)
+    return Network(tasks.build(config, job).eval(), job)
+
+
+def spoken(network, word, search):
+    inputs = torch.tensor([network.job.strings.sources.encode(word)])
+    return search(network.model, inputs, None, Limits(12))
+
+
+def test_it_says_what_the_plain_model_says(network):
+    assert isinstance(network._fast, Folded)
+    for word, (way,) in zip(WORDS, network.say(WORDS), strict=True):
+        (wanted,) = spoken(network, word, greedy)
+        assert way.phones == tuple(network.job.strings.targets.decode(wanted.tokens))
+        assert way.probability == pytest.approx(math.exp(wanted.log_probability), rel=1e-4)
+
+
+def test_so_does_a_beam(network):
+    for word, ways in zip(WORDS, network.say(WORDS, best=3, beams=4), strict=True):
+        (wanted,) = spoken(network, word, lambda *given: beam(*given, beams=4, best=3))
+        phones = [tuple(network.job.strings.targets.decode(one.tokens)) for one in wanted]
+        assert [way.phones for way in ways] == [one for one in phones if one]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 256])
+def test_batches_make_no_difference(network, batch_size):
+    said = network.say(WORDS, batch_size=batch_size)
+    assert [way.phones for (way,) in said] == [way.phones for word in WORDS for (way,) in network.say([word])]
+
+
+def test_a_model_that_cannot_be_folded_says_as_it_is(tmp_path, tiny):
+    network = Network.open(tiny)
+    assert network._fast is network.model
+    assert network.say(["bad"])[0][0].phones == ("B", "AE1", "D")
