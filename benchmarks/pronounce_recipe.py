@@ -56,7 +56,8 @@ def trainings(given: argparse.Namespace) -> list[Work]:
         return found
     folders = ",".join(str(given.out / name) for name in names)
     more = () if given.unlabelled is None else ("--set", f"data.unlabelled={given.unlabelled}")
-    lesson = ("--preset", "pupil", "--steps", str(given.pupil_steps), *data, "--set", f"data.teachers={folders}", *more)
+    taught = ("--set", f"data.teachers={folders}") if names else ()
+    lesson = ("--preset", "pupil", "--steps", str(given.pupil_steps), *data, *taught, *more)
     return [*found, _training(given, "pupil", lesson, "pupil", tuple(one.result for one in found))]
 
 
@@ -185,7 +186,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--unlabelled", help="words without pronunciations, one a line, that the teachers say")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--result", type=Path, required=True)
-    parser.add_argument("--teachers", type=int, default=4)
+    parser.add_argument("--teachers", type=int, default=4, help="0: the pupil learns from the words alone")
     parser.add_argument("--steps", type=int, default=15000, help="updates of each teacher")
     parser.add_argument("--pupil-steps", type=int, default=30000, help="updates of the pupil; 0: there is none")
     parser.add_argument("--processes", type=int, default=4, help="trainings side by side")

@@ -209,7 +209,7 @@ def read(
                 prefix_pointer, norms_pointer, a_scale, FEATURES, EXPANDS, NORMALISES, LOCAL, BEFORE, True,
                 KEY_DIM, KEY_SIZE, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
             )  # fmt: skip
-        for tile in tl.static_range(PURE, TILES):
+        for tile in range(PURE, TILES):
             out, norm = _recalled(
                 out, norm, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
                 prefix_pointer, norms_pointer, a_scale, FEATURES, EXPANDS, NORMALISES, LOCAL, BEFORE, False,
@@ -370,7 +370,7 @@ def pull(
                 g_b, g_h, g_t, a_scale, FEATURES, PULL, NORMALISES, DECAYS, LOSES, LOCAL, BEFORE, True,
                 KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
             )  # fmt: skip
-        for tile in tl.static_range(PURE, TILES):
+        for tile in range(PURE, TILES):
             out, lost = _reached(
                 out, lost, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
                 g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
