@@ -52,4 +52,5 @@ def _read(record: dict[str, Any]) -> Rates:
     terms = {sort: {term: float(each) for term, each in rates.items()} for sort, rates in record["terms"].items()}
     if set(moving) != set(MOVING) or {sort: tuple(each) for sort, each in terms.items()} != TERMS:
         raise KeyError("rates of other sorts")
-    return Rates(float(record["call"]), float(record["view"]), float(record["start"]), terms, moving)
+    call, binding, view, start = (float(record[name]) for name in ("call", "binding", "view", "start"))
+    return Rates(call, binding, view, start, terms, moving)

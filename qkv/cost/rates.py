@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qkv.cost.count import Operation
 from qkv.cost.terms import TERMS, amounts, sort_of
@@ -15,6 +15,8 @@ class Rates:
 
     call: float
     """Seconds that a model's own program takes for each function that it calls."""
+    binding: float
+    """Seconds from Python into an operation and back."""
     view: float
     """Seconds of an operation that only looks at its tensor in another way."""
     start: float
@@ -23,6 +25,16 @@ class Rates:
     """Sort of operation -> term -> seconds each."""
     moving: Mapping[str, list[tuple[float, float]]]
     """Sort of operation -> (bytes moved, seconds), rising."""
+
+    def apart_from(self, binding: float) -> "Rates":
+        """The same where every operation was timed from Python, and this is what the way there and back took."""
+
+        def less(seconds: float) -> float:
+            return max(seconds - binding, 0.1 * seconds)
+
+        terms = {sort: {**each, "start": less(each["start"])} for sort, each in self.terms.items()}
+        moving = {sort: [(size, less(seconds)) for size, seconds in points] for sort, points in self.moving.items()}
+        return replace(self, binding=binding, view=less(self.view), start=less(self.start), terms=terms, moving=moving)
 
     def seconds(self, operation: Operation) -> float:
         """What the operation takes."""
