@@ -19,7 +19,7 @@ from benchmarks.cost_time_modules import Subject, development, held_out, races
 from benchmarks.machine import about
 from qkv.cost.calibrate import calibrate
 from qkv.cost.forecast import Forecast, forecast
-from qkv.cost.overtake import overtaking
+from qkv.cost.overtake import LENGTHS, along, overtaking
 from qkv.cost.rates import Rates
 
 RESULTS = Path(__file__).parent / "results" / "cost_time.json"
@@ -40,7 +40,8 @@ def main() -> None:
         for name, (subjects, lengths) in sets.items():
             _round(subjects, lengths, known, found[name])
         for race in races():
-            crossed.setdefault(race.name, []).append(overtaking(*race.plays(), known))
+            first, second = (along(play, LENGTHS, known) for play in race.plays())
+            crossed.setdefault(race.name, []).append(overtaking(first, second))
         loads.append(os.getloadavg()[0])
     result = {
         **about(),

@@ -1,10 +1,10 @@
 """From which length on one of two is the faster: where their times cross, predicted and measured."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from qkv.cost.forecast import forecast
+from qkv.cost.forecast import Forecast, forecast
 from qkv.cost.rates import Rates
 from qkv.cost.rehearse import Play
 
@@ -26,17 +26,17 @@ class Overtaking:
         return self.predicted / self.measured
 
 
-def overtaking(
-    first: Play, second: Play, known: Rates | None = None, lengths: Sequence[int] = LENGTHS, symbol: str = "n"
-) -> Overtaking:
-    """Both are forecast and timed at every length."""
-    times = {n: (forecast(first, {symbol: n}, known), forecast(second, {symbol: n}, known)) for n in lengths}
+def along(play: Play, lengths: Sequence[int], known: Rates | None = None) -> dict[int, Forecast]:
+    """Length -> forecast and time there; the inputs call it n."""
+    return {n: forecast(play, {"n": n}, known) for n in lengths}
 
-    def lead(time: Callable[..., float | None]) -> float | None:
-        pairs = {n: (time(one), time(other)) for n, (one, other) in times.items()}
-        return crossing_length({n: one / other for n, (one, other) in pairs.items() if one and other})
 
-    return Overtaking(lead(lambda found: found.predicted), lead(lambda found: found.measured))
+def overtaking(first: Mapping[int, Forecast], second: Mapping[int, Forecast]) -> Overtaking:
+    """From their times at the same lengths."""
+    predicted = {n: one.predicted / second[n].predicted for n, one in first.items()}
+    clocked = {n: (one.measured, second[n].measured) for n, one in first.items()}
+    measured = {n: one / other for n, (one, other) in clocked.items() if one and other}
+    return Overtaking(crossing_length(predicted), crossing_length(measured))
 
 
 def crossing_length(leads: Mapping[int, float]) -> float | None:
