@@ -7,7 +7,9 @@ disturbs no single figure; of every row the median of its rounds counts, and the
 processor time is measured, as `qkv.cost.quiet` says; with more, run it on a machine where nothing else runs.
 """
 
+import inspect
 import json
+import math
 import os
 import statistics
 from pathlib import Path
@@ -15,17 +17,26 @@ from typing import Any
 
 import torch
 
-from benchmarks.cost_time_modules import Subject, development, held_out, races
+from benchmarks import cost_time_modules
+from benchmarks.cost_time_modules import (
+    Subject,
+    development,
+    held_out,
+    held_out_races,
+    validation,
+    validation_races,
+)
 from benchmarks.machine import about
 from qkv.cost.calibrate import calibrate
 from qkv.cost.forecast import Forecast, forecast
-from qkv.cost.overtake import LENGTHS, along, overtaking
+from qkv.cost.overtake import LENGTHS, Overtaking, along, overtaking
 from qkv.cost.rates import Rates
 
 RESULTS = Path(__file__).parent / "results" / "cost_time.json"
 ROUNDS = 3
 BOUND = 0.35
-SETS = {"development": development, "held_out": held_out}
+SETS = {"development": development, "validation": validation, "held_out": held_out}
+RACES = {"validation": validation_races, "held_out": held_out_races}
 
 
 def main() -> None:
@@ -33,24 +44,27 @@ def main() -> None:
     torch.manual_seed(0)
     sets = {name: choose() for name, choose in SETS.items()}
     found: dict[str, dict[tuple[str, int], list[Forecast]]] = {name: {} for name in sets}
-    crossed: dict[str, list[Any]] = {}
+    crossed: dict[str, dict[str, list[Overtaking]]] = {name: {} for name in RACES}
     loads = []
     for _ in range(ROUNDS):
         known = calibrate()
         for name, (subjects, lengths) in sets.items():
             _round(subjects, lengths, known, found[name])
-        for race in races():
-            first, second = (along(play, LENGTHS, known) for play in race.plays())
-            crossed.setdefault(race.name, []).append(overtaking(first, second))
+        for name, choose in RACES.items():
+            for race in choose():
+                first, second = (along(play, LENGTHS, known) for play in race.plays())
+                crossed[name].setdefault(race.name, []).append(overtaking(first, second))
         loads.append(os.getloadavg()[0])
     result = {
         **about(),
         "command": f"OMP_NUM_THREADS={torch.get_num_threads()} python -m benchmarks.cost_time",
         "clock": "processor time" if torch.get_num_threads() == 1 else "wall clock",
         "load_average": loads,
-        "sets": "development: looked at while the forecast was made; held_out: chosen before, run after",
+        "sets": inspect.getdoc(cost_time_modules),
         **{name: summary([_row(*key, rounds) for key, rounds in rows.items()]) for name, rows in found.items()},
-        "crossovers": [_crossover(name, rounds) for name, rounds in crossed.items()],
+        "crossovers": {
+            name: [_crossover(race, rounds) for race, rounds in found.items()] for name, found in crossed.items()
+        },
     }
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
     print(table(result))
@@ -91,15 +105,20 @@ def _row(name: str, n: int, rounds: list[Forecast]) -> dict[str, Any]:
     }
 
 
-def _crossover(name: str, rounds: list[Any]) -> dict[str, Any]:
-    predicted, measured = ([getattr(one, what) for one in rounds] for what in ("predicted", "measured"))
+def _crossover(name: str, rounds: list[Overtaking]) -> dict[str, Any]:
+    predicted, measured = (_middle([getattr(one, what) for one in rounds]) for what in ("predicted", "measured"))
     return {
         "race": name,
-        "predicted_n": statistics.median(n or float("inf") for n in predicted),
-        "measured_n": statistics.median(n or float("inf") for n in measured),
-        "ratio": statistics.median(one.ratio for one in rounds),
+        "predicted_n": predicted,
+        "measured_n": measured,
+        "ratio": None if predicted is None or measured is None else predicted / measured,
         "rounds": [{"predicted": one.predicted, "measured": one.measured} for one in rounds],
     }
+
+
+def _middle(lengths: list[float | None]) -> float | None:
+    found = statistics.median(math.inf if n is None else n for n in lengths)
+    return None if math.isinf(found) else found
 
 
 def table(result: dict[str, Any]) -> str:
@@ -118,8 +137,10 @@ def table(result: dict[str, Any]) -> str:
             f"than a factor of {found['largest_error']:.2f}"
         )
     lines += ["", "| overtakes softmax | predicted from n | measured from n | ratio |", "|---|---|---|---|"]
-    for row in result["crossovers"]:
-        lines.append(f"| {row['race']} | {row['predicted_n']:.0f} | {row['measured_n']:.0f} | {row['ratio']:.2f} |")
+    for row in result["crossovers"]["held_out"]:
+        cells = (f"not by {LENGTHS[-1]}" if row[n] is None else f"{row[n]:.0f}" for n in ("predicted_n", "measured_n"))
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        lines.append(f"| {row['race']} | {' | '.join(cells)} | {ratio} |")
     return "\n".join(lines)
 
 

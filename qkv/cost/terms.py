@@ -12,15 +12,16 @@ from qkv.cost.operations import FREE
 _MOVED = ("start", "multiplications", "numbers")
 TERMS: dict[str, tuple[str, ...]] = {
     "product": ("start", "multiplications", "left", "right", "result"),
-    "batched product": ("start", "copies", "multiplications", "left", "right", "result"),
-    "attention": ("start", "copies", "multiplications", "pairs", "queries", "keys"),
+    "batched product": ("start", "copies", "multiplications", "narrow", "left", "right", "result"),
+    "attention": ("start", "copies", "multiplications", "pairs", "narrow", "queries", "keys"),
     "convolution": _MOVED,
     "pointwise convolution": _MOVED,
     "grouped convolution": _MOVED,
     "recurrent layer": ("start", "steps", "multiplications", "weights", "gates"),
     "pooling": ("start", "visits"),
 }
-"""Sort of operation -> the terms of its time."""
+"""Sort of operation -> the terms of its time; "narrow" is the work of too few columns for a vector."""
+_VECTOR = 16  # numbers, of a processor of today
 _MOVING = {
     "light": "",
     "copy": "clone copy cat stack _to_copy contiguous constant_pad_nd repeat",
@@ -83,5 +84,8 @@ def _sides(sort: str, rows: int, shared: int, columns: int) -> dict[str, float]:
     """Numbers in one copy of each side."""
     if sort == "attention":
         pairs = rows * columns
-        return {"multiplications": 2 * pairs * shared, "pairs": pairs, "queries": rows, "keys": columns * shared}
-    return {"left": rows * shared, "right": shared * columns, "result": rows * columns}
+        narrow = pairs if shared < _VECTOR else 0
+        sides = {"pairs": pairs, "narrow": narrow, "queries": rows, "keys": columns * shared}
+        return {"multiplications": 2 * pairs * shared, **sides}
+    narrow = rows * shared * columns if columns < _VECTOR else 0
+    return {"narrow": narrow, "left": rows * shared, "right": shared * columns, "result": rows * columns}

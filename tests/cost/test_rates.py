@@ -37,20 +37,27 @@ def test_a_product_pays_for_its_start_its_multiplications_and_all_its_numbers():
 
 def test_a_batch_of_products_pays_for_each():
     operation = traced(lambda: torch.ones(2, 3, 5) @ torch.ones(2, 5, 7), "batched product")
-    expected = {"start": 1, "copies": 2, "multiplications": 210, "left": 30, "right": 70, "result": 42}
-    assert amounts(operation) == expected
-    assert known().seconds(operation) == pytest.approx(1e-6 + 2e-5 + 210e-9 + 2e-9 * 142)
+    sides = {"left": 30, "right": 70, "result": 42}
+    assert amounts(operation) == {"start": 1, "copies": 2, "multiplications": 210, "narrow": 210, **sides}
+    assert known().seconds(operation) == pytest.approx(1e-6 + 2e-5 + 210e-9 + 2e-9 * (210 + 142))
 
 
-def attend(queries, keys, *, causal=False):
-    q, k = torch.ones(2, 3, queries, 8), torch.ones(2, 3, keys, 8)
+@pytest.mark.parametrize(("columns", "narrow"), [(15, 2 * 3 * 5 * 15), (16, 0), (17, 0)])
+def test_fewer_columns_than_a_vector_holds_are_narrow(columns, narrow):
+    operation = traced(lambda: torch.ones(2, 3, 5) @ torch.ones(2, 5, columns), "batched product")
+    assert amounts(operation)["narrow"] == narrow
+
+
+def attend(queries, keys, *, causal=False, dim=8):
+    q, k = torch.ones(2, 3, queries, dim), torch.ones(2, 3, keys, dim)
     return lambda: nn.functional.scaled_dot_product_attention(q, k, k, is_causal=causal)
 
 
 def test_attention_pays_for_pairs_too():
     operation = traced(attend(5, 7), "attention")
     sizes = {"copies": 6, "multiplications": 6 * 35 * 16, "pairs": 6 * 35, "queries": 6 * 5, "keys": 6 * 7 * 8}
-    assert amounts(operation) == {"start": 1, **sizes}
+    assert amounts(operation) == {"start": 1, "narrow": 6 * 35, **sizes}
+    assert amounts(traced(attend(5, 7, dim=16), "attention"))["narrow"] == 0
 
 
 def test_causal_attention_skips_blocks_of_512_keys():
