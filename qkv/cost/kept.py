@@ -22,7 +22,7 @@ def rates(*, again: bool = False) -> Rates:
     """Those of this machine, from the cache folder if they were measured before with this torch and thread count."""
     path = _folder() / f"rates-{_machine()}.json"
     if path.exists() and not again:
-        with suppress(ValueError, KeyError, TypeError):  # damaged or of another version: measured again
+        with suppress(ValueError, KeyError, TypeError, AttributeError):  # damaged or of another version: measured again
             return _read(json.loads(path.read_text()))
     found = calibrate()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -45,6 +45,8 @@ class Rates:
             return self.start
         if sort in TERMS:
             return sum(self.terms[sort][term] * amount for term, amount in amounts(operation).items())
+        if sort == "gather":  # what is not looked up does not move
+            return self.moved(sort, 2 * operation.elements * 4)
         return self.moved(sort, operation.bytes)
 
     def moved(self, sort: str, size: float) -> float:

@@ -1,5 +1,7 @@
 """Forecasts of time: the arithmetic of rates; how well they foretell is measured in benchmarks/cost_time.py."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -104,6 +106,13 @@ def test_bytes_moved():
     assert machine.moved("light", 1) == pytest.approx(1e-6)
 
 
+def test_a_lookup_moves_what_is_looked_up():
+    """3 rows of 10 numbers, read and written, of a table of any size."""
+    table = torch.ones(5000, 10)
+    operation = traced(lambda: nn.functional.embedding(torch.tensor([1, 2, 999] * 10), table), "gather")
+    assert known().seconds(operation) == pytest.approx(1e-9 * 2 * 300 * 4)
+
+
 def test_a_forecast_is_the_sum_over_operations():
     trace = [
         Operation("mm", "", 1000, 100, 1200, (10, 10, 10, 1)),
@@ -161,6 +170,17 @@ def test_half_precision_is_not_run_on_a_cpu():
     found = forecast(Play(model, (Input.parse("bfloat16[3,4]"),)), {}, known())
     assert found.parts == pytest.approx({"product": 1e-6 + 48e-9 + 2e-9 * 40, "view": 0.5e-6})
     assert found.measured is None
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"moving": 3}', '{"moving": {}, "terms": {}}'])
+def test_damaged_rates_are_measured_again(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("QKV_CACHE", str(tmp_path))
+    monkeypatch.setattr("qkv.cost.kept.calibrate", known)
+    assert rates() == known()
+    (kept,) = tmp_path.iterdir()
+    kept.write_text(damage)
+    assert rates() == known()
+    assert json.loads(kept.read_text())["format"] == 2
 
 
 @pytest.mark.slow
