@@ -12,7 +12,7 @@ def test_powers_of_length_cross_where_they_are_equal():
 
 
 def test_the_last_change_of_the_lead_counts():
-    assert crossing_length({1: 2.0, 4: 0.5, 16: 2.0}) == pytest.approx(8)
+    assert crossing_length({1: 0.5, 4: 2.0, 16: 0.5, 64: 2.0}) == pytest.approx(32)
 
 
 @pytest.mark.parametrize(("leads", "expected"), [({8: 1.5, 16: 3.0}, 8.0), ({8: 0.5, 16: 0.9}, None), ({}, None)])
