@@ -1,116 +1,147 @@
-"""Forecasts of time beside the clock on shapes that were not calibrated: benchmarks/results/cost_time.json.
+"""Forecasts of time beside the clock: benchmarks/results/cost_time.json.
 
     OMP_NUM_THREADS=1 python -m benchmarks.cost_time
 
-The rates are measured anew, then every module is forecast and timed, three rounds over all of them in turn, so that a
-machine that is busy for a while disturbs no single one; the median of the rounds counts. Run it on a quiet machine.
+Rounds of calibrating anew and then forecasting and timing every module, so that what disturbs the machine for a while
+disturbs no single figure; of every row the median of its rounds counts, and their spread is reported. With one thread,
+processor time is measured, as `qkv.cost.quiet` says; with more, run it on a machine where nothing else runs.
 """
 
+import inspect
 import json
+import math
 import os
 import statistics
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from benchmarks.cost_cases import SelfAttention, convolutional
+from benchmarks import cost_time_modules
+from benchmarks.cost_time_modules import (
+    Subject,
+    development,
+    held_out,
+    held_out_races,
+    validation,
+    validation_races,
+)
 from benchmarks.machine import about
-from qkv.attention import Elu, Linear, Softmax, Taylor
-from qkv.cost import Input
-from qkv.cost.forecast import forecast
-from qkv.cost.rates import calibrate
-from qkv.cost.rehearse import Play
-from qkv.layers import FeedForward, MultiHead
+from qkv.cost.calibrate import calibrate
+from qkv.cost.forecast import Forecast, forecast
+from qkv.cost.overtake import LENGTHS, Overtaking, along, overtaking
+from qkv.cost.rates import Rates
 
 RESULTS = Path(__file__).parent / "results" / "cost_time.json"
-LENGTHS = (48, 200, 700)
 ROUNDS = 3
 BOUND = 0.35
-
-
-def modules() -> dict[str, tuple[nn.Module, str, dict[str, Any]]]:
-    """Name -> module, input, options; no size of theirs was timed by itself."""
-    causal = {"causal": True}
-    return {
-        "self-attention 100/36/25": (SelfAttention(100, 36, 25), "float[1,n,100]", {}),
-        "multi-head 192/6, softmax": (MultiHead(192, 6, Softmax()), "float[2,n,192]", causal),
-        "multi-head 96/6, softmax by definition": (
-            MultiHead(96, 6, Softmax(backend="reference")),
-            "float[1,n,96]",
-            causal,
-        ),
-        "multi-head 96/6, linear": (MultiHead(96, 6, Linear()), "float[1,n,96]", causal),
-        "multi-head 96/6, elu": (MultiHead(96, 6, Elu()), "float[1,n,96]", {}),
-        "multi-head 96/6, taylor": (MultiHead(96, 6, Taylor()), "float[1,n,96]", causal),
-        "encoder layer 256/8/1024": (nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True), "float[1,n,256]", {}),
-        "feed-forward 320/1280": (FeedForward(320, 1280), "float[1,n,320]", {}),
-        "LSTM 80/160": (nn.LSTM(80, 160), "float[n,1,80]", {}),
-        "convolutional net": (convolutional(pooled=True), "float[n,1,28,28]", {}),
-    }
+SETS = {"development": development, "validation": validation, "held_out": held_out}
+RACES = {"validation": validation_races, "held_out": held_out_races}
 
 
 def main() -> None:
     """Calibrate, forecast, time, write, print."""
     torch.manual_seed(0)
-    known, found = calibrate(), modules()
-    pairs: dict[tuple[str, int], list[Any]] = {}
+    sets = {name: choose() for name, choose in SETS.items()}
+    found: dict[str, dict[tuple[str, int], list[Forecast]]] = {name: {} for name in sets}
+    crossed: dict[str, dict[str, list[Overtaking]]] = {name: {} for name in RACES}
+    loads = []
     for _ in range(ROUNDS):
-        for name, (module, given, options) in found.items():
-            for n in LENGTHS:
-                fast = torch.backends.mha.get_fastpath_enabled()
-                torch.backends.mha.set_fastpath_enabled(False)  # forecasts are of the operations, not of fused layers
-                pairs.setdefault((name, n), []).append(
-                    forecast(Play(module, (Input.parse(given),), options), {"n": n}, known)
-                )
-                torch.backends.mha.set_fastpath_enabled(fast)
-    rows = [_row(name, n, timings) for (name, n), timings in pairs.items()]
-    ratios = [row["ratio"] for row in rows]
-    off = [abs(ratio - 1) for ratio in ratios]
+        known = calibrate()
+        for name, (subjects, lengths) in sets.items():
+            _round(subjects, lengths, known, found[name])
+        for name, choose in RACES.items():
+            for race in choose():
+                first, second = (along(play, LENGTHS, known) for play in race.plays())
+                crossed[name].setdefault(race.name, []).append(overtaking(first, second))
+        loads.append(os.getloadavg()[0])
     result = {
         **about(),
-        "command": "python -m benchmarks.cost_time",
-        "load_average": os.getloadavg()[0],
-        "median_ratio": statistics.median(ratios),
-        "median_error": statistics.median(off),
-        "within_35_percent": sum(error <= BOUND for error in off),
-        "of": len(rows),
-        "rows": rows,
+        "command": f"OMP_NUM_THREADS={torch.get_num_threads()} python -m benchmarks.cost_time",
+        "clock": "processor time" if torch.get_num_threads() == 1 else "wall clock",
+        "load_average": loads,
+        "sets": inspect.getdoc(cost_time_modules),
+        **{name: summary([_row(*key, rounds) for key, rounds in rows.items()]) for name, rows in found.items()},
+        "crossovers": {
+            name: [_crossover(race, rounds) for race, rounds in found.items()] for name, found in crossed.items()
+        },
     }
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
     print(table(result))
 
 
-def table(result: dict[str, Any]) -> str:
-    """Markdown."""
-    lines = ["| module | n | predicted | measured | ratio |", "|---|---|---|---|---|"]
-    for row in result["rows"]:
-        cells = (
-            row["module"],
-            row["n"],
-            f"{row['predicted_ms']:.3g} ms",
-            f"{row['measured_ms']:.3g} ms",
-            f"{row['ratio']:.2f}",
-        )
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    lines.append(
-        f"\nMedian ratio {result['median_ratio']:.2f}, median error {result['median_error']:.0%}; "
-        f"{result['within_35_percent']} of {result['of']} within 35 %."
-    )
-    return "\n".join(lines)
+def _round(
+    subjects: list[Subject], lengths: tuple[int, ...], known: Rates, found: dict[tuple[str, int], list[Forecast]]
+) -> None:
+    for subject in subjects:
+        for n in lengths:
+            found.setdefault((subject.name, n), []).append(forecast(subject.play, {"n": n}, known))
 
 
-def _row(name: str, n: int, timings: list[Any]) -> dict[str, Any]:
-    measured = statistics.median(timing.measured for timing in timings)
-    predicted = statistics.median(timing.predicted for timing in timings)
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """How far off, over all rows."""
+    off = [abs(row["ratio"] - 1) for row in rows]
+    return {
+        "median_ratio": statistics.median(row["ratio"] for row in rows),
+        "median_error": statistics.median(off),
+        "largest_error": max(max(row["ratio"], 1 / row["ratio"]) for row in rows),
+        "within_35_percent": sum(error <= BOUND for error in off),
+        "of": len(rows),
+        "rows": rows,
+    }
+
+
+def _row(name: str, n: int, rounds: list[Forecast]) -> dict[str, Any]:
+    ratios = sorted(one.ratio for one in rounds)
+    parts = rounds[0].parts
     return {
         "module": name,
         "n": n,
-        "predicted_ms": 1e3 * predicted,
-        "measured_ms": 1e3 * measured,
-        "ratio": predicted / measured,
+        "predicted_ms": 1e3 * statistics.median(one.predicted for one in rounds),
+        "measured_ms": 1e3 * statistics.median(one.measured or 0.0 for one in rounds),
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "parts_ms": {sort: 1e3 * seconds for sort, seconds in parts.items()},
     }
+
+
+def _crossover(name: str, rounds: list[Overtaking]) -> dict[str, Any]:
+    predicted, measured = (_middle([getattr(one, what) for one in rounds]) for what in ("predicted", "measured"))
+    return {
+        "race": name,
+        "predicted_n": predicted,
+        "measured_n": measured,
+        "ratio": None if predicted is None or measured is None else predicted / measured,
+        "rounds": [{"predicted": one.predicted, "measured": one.measured} for one in rounds],
+    }
+
+
+def _middle(lengths: list[float | None]) -> float | None:
+    found = statistics.median(math.inf if n is None else n for n in lengths)
+    return None if math.isinf(found) else found
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: the held-out rows, then the crossovers."""
+    lines = ["| module | n | predicted | measured | ratio | of the rounds |", "|---|---|---|---|---|---|"]
+    for row in result["held_out"]["rows"]:
+        times = f"{row['predicted_ms']:.3g} ms | {row['measured_ms']:.3g} ms"
+        spread = f"{row['ratios'][0]:.2f} to {row['ratios'][-1]:.2f}"
+        lines.append(f"| {row['module']} | {row['n']} | {times} | {row['ratio']:.2f} | {spread} |")
+    lines.append("")
+    for name in SETS:
+        found = result[name]
+        lines.append(
+            f"- {name.replace('_', ' ')}: median error {found['median_error']:.0%}, median ratio "
+            f"{found['median_ratio']:.2f}, {found['within_35_percent']} of {found['of']} within 35 %, none off by more "
+            f"than a factor of {found['largest_error']:.2f}"
+        )
+    lines += ["", "| overtakes softmax | predicted from n | measured from n | ratio |", "|---|---|---|---|"]
+    for row in result["crossovers"]["held_out"]:
+        cells = (f"not by {LENGTHS[-1]}" if row[n] is None else f"{row[n]:.0f}" for n in ("predicted_n", "measured_n"))
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        lines.append(f"| {row['race']} | {' | '.join(cells)} | {ratio} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -153,6 +153,10 @@ MUTANTS = (
     ),
     # costs
     Mutant("cost/record.py", "ramp * (ramp + 1) // 2", "ramp * ramp // 2"),
+    Mutant("cost/rates.py", "2 * operation.elements * 4", "operation.bytes", ("tests/cost/test_rates.py",)),
+    Mutant("cost/predict.py", "+ called * known.binding", "", ("tests/cost/test_rates.py",)),
+    Mutant("cost/fit.py", "bool((found >= 0).all()) and ", "", ("tests/cost/test_fit.py",)),
+    Mutant("cost/overtake.py", "low = behind[-1]", "low = behind[0]", ("tests/cost/test_overtake.py",)),
     Mutant(
         "attention/feature_map.py",
         "whole * self._chunk(shape.key_dim) ** 2 + rest**2",

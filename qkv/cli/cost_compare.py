@@ -1,6 +1,8 @@
 """`qkv cost --compare`: attention kinds beside each other, where they cross, and a picture."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import permutations
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +10,7 @@ from qkv.cli.output import console, print_json
 
 if TYPE_CHECKING:
     from qkv.cost import Shape
+    from qkv.cost.forecast import Forecast
     from qkv.tasks.rivals import Crossover, Rival
 
 
@@ -21,12 +24,13 @@ def compare_kinds(kinds: str, shape: "Shape", plot: Path, *, time: bool, json: b
     rivals = compete(names, shape)
     crossed = crossovers(rivals)
     plot.write_text(draw(rivals, shape))
-    timings = _timings(rivals, shape) if time else []
+    timings = _record_timings(_timings(rivals, shape), shape.queries) if time else {}
     if json:
-        print_json(_record(rivals, crossed, shape) | ({"time": timings} if timings else {}) | {"plot": str(plot)})
+        print_json(_record(rivals, crossed, shape) | timings | {"plot": str(plot)})
         return
     _print(rivals, crossed, shape)
-    _print_timings(timings)
+    if timings:
+        _print_timings(timings, shape.queries)
     console().print(f"picture: {plot}", soft_wrap=True)
 
 
@@ -106,29 +110,48 @@ def _record(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") -
     }
 
 
-def _timings(rivals: "list[Rival]", shape: "Shape") -> list[dict[str, Any]]:
+def _timings(rivals: "list[Rival]", shape: "Shape") -> "dict[str, dict[int, Forecast]]":
+    """Kind -> length -> time, up to the length asked for."""
     from qkv.cost import Input
-    from qkv.cost.forecast import forecast
+    from qkv.cost.overtake import LENGTHS, along
     from qkv.cost.rehearse import Play
 
     key_heads = shape.key_rows // shape.batch
     dims = (shape.heads, shape.key_dim), (key_heads, shape.key_dim), (key_heads, shape.value_dim)
     inputs = tuple(Input.parse(f"float[1,{heads},n,{dim}]") for heads, dim in dims)
-    found = []
-    for rival in rivals:
-        timing = forecast(Play(rival.mechanism, inputs, {"causal": shape.causal}), {"n": shape.queries})
-        record = {"predicted_seconds": timing.predicted, "measured_seconds": timing.measured, "ratio": timing.ratio}
-        found.append({"kind": rival.kind, **record})
-    return found
+    lengths = [*(n for n in LENGTHS if n < shape.queries), shape.queries]
+    return {rival.kind: along(Play(rival.mechanism, inputs, {"causal": shape.causal}), lengths) for rival in rivals}
 
 
-def _print_timings(timings: list[dict[str, Any]]) -> None:
-    if not timings:
-        return
+def _record_timings(timings: "dict[str, dict[int, Forecast]]", n: int) -> dict[str, Any]:
+    from qkv.cost.overtake import overtaking
+
+    kinds, crossed = [], []
+    for kind, times in timings.items():
+        at = times[n]
+        record = {"predicted_seconds": at.predicted, "measured_seconds": at.measured, "ratio": at.ratio}
+        kinds.append({"kind": kind, **record})
+    for first, second in permutations(timings, 2):
+        found = overtaking(timings[first], timings[second])
+        if found.predicted is not None or found.measured is not None:
+            crossed.append({"first": first, "second": second, **asdict(found), "ratio": found.ratio})
+    return {"time": kinds, "time_crossovers": crossed}
+
+
+def _print_timings(record: dict[str, Any], n: int) -> None:
     from rich.table import Table
 
-    table = Table("kind", "predicted", "measured", "ratio", title="time on this CPU", title_justify="left")
-    for row in timings:
+    title = f"time on this CPU, n = {n:,}"
+    table = Table("kind", "predicted", "measured", "ratio", title=title, title_justify="left")
+    for row in record["time"]:
         cells = (f"{1e3 * row[name]:.3g} ms" for name in ("predicted_seconds", "measured_seconds"))
         table.add_row(row["kind"], *cells, f"{row['ratio']:.2f}")
     console().print(table)
+    meeting = Table(
+        "faster", "predicted", "measured", "ratio", title="from which n on, by the clock", title_justify="left"
+    )
+    for row in record["time_crossovers"]:
+        cells = (f"not by {n:,}" if row[name] is None else f"{row[name]:,.0f}" for name in ("predicted", "measured"))
+        ratio = "" if isnan(row["ratio"]) else f"{row['ratio']:.2f}"
+        meeting.add_row(f"{row['second']} than {row['first']}", *cells, ratio)
+    console().print(meeting)

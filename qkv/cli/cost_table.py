@@ -71,11 +71,15 @@ def print_ticks(ticks: "list[Tick]") -> None:
 
 
 def print_timing(timing: Any) -> None:
-    """Predicted and measured, side by side."""
+    """Predicted and measured, side by side, and what the prediction is made of."""
+    measured = "not measured: too large to be run here, or in half precision"
+    if timing.measured is not None:
+        measured = f"measured {timing.measured * 1e3:.3g} ms, ratio {timing.ratio:.2f}"
     console().print(
-        f"time of a forward pass on this CPU: predicted {timing.predicted * 1e3:.3g} ms, "
-        f"measured {timing.measured * 1e3:.3g} ms, ratio {timing.ratio:.2f}"
+        f"time of a forward pass on this CPU: predicted {timing.predicted * 1e3:.3g} ms, {measured}", soft_wrap=True
     )
+    parts = (f"{sort} {seconds * 1e3:.3g}" for sort, seconds in timing.parts.items())
+    console().print(f"predicted, in ms: {' + '.join(parts)}", soft_wrap=True)
 
 
 def _print_figures(report: "Report") -> None:

@@ -28,7 +28,7 @@ def plain_extras(ticks: "list[Tick]", timing: Any) -> dict[str, Any]:
     if ticks:
         extras["verified"] = [{**asdict(tick), "ok": tick.ok} for tick in ticks]
     if timing is not None:
-        extras["time"] = {**asdict(timing), "ratio": timing.ratio}
+        extras["time"] = {"predicted": timing.predicted, **asdict(timing), "ratio": timing.ratio}
     return extras
 
 

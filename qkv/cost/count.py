@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -38,6 +39,8 @@ class Operation:
     """Bytes it read and wrote."""
     product: tuple[int, ...] = ()
     """Rows, shared width, columns and copies of a matrix product."""
+    window: int = 1
+    """Places that a filter or a pool looks at for one result."""
 
 
 class count_multiplications(TorchDispatchMode):  # noqa: N801 - it reads as a verb: with count_multiplications() as counted
@@ -186,24 +189,44 @@ def _note(name: str, module: str, multiplications: int, args: Any, out: Any) -> 
     given = [x for x in flat if isinstance(x, Tensor)]
     moved = sum(x.numel() * x.element_size() for x in (*given, *results))
     return Operation(
-        name, module, multiplications, sum(x.numel() for x in results), moved, _shape(name, given, results)
+        name,
+        module,
+        multiplications,
+        sum(x.numel() for x in results),
+        moved,
+        _shape(name, args, given, results),
+        _window(name, args, given),
     )
 
 
-def _shape(name: str, given: list[Tensor], results: list[Tensor]) -> tuple[int, ...]:
+def _shape(name: str, args: Any, given: list[Tensor], results: list[Tensor]) -> tuple[int, ...]:
     """Rows, shared width, columns and copies of what is a matrix product, or nearly one."""
     if name in ("mm", "addmm", "bmm", "baddbmm"):
         left, right = given[-2:]
         return left.shape[-2], left.shape[-1], right.shape[-1], left.shape[0] if left.dim() == 3 else 1
     if name.startswith("_scaled_dot_product"):
         q, k = given[:2]
-        return q.shape[2], q.shape[3], k.shape[2], q.shape[0] * q.shape[1]
+        keys = _keys_visited(q.shape[2], k.shape[2]) if name.endswith("cpu") and args[4:5] == (True,) else k.shape[2]
+        return q.shape[2], q.shape[3], keys, q.shape[0] * q.shape[1]
     if name in ("mv", "addmv"):
         return 1, given[-1].shape[0], given[-2].shape[0], 1
     if name == "convolution":
-        weight = given[1]
-        return results[0].numel() // weight.shape[0], weight[0].numel(), weight.shape[0], 1
+        out, groups = results[0], args[8]
+        return out.numel() // out.shape[1], given[1][0].numel(), out.shape[1] // groups, groups
     if name == "mkldnn_rnn_layer":
         x, weight = given[:2]
         return x.shape[1], x.shape[2], weight.shape[0], x.shape[0]
     return ()
+
+
+def _window(name: str, args: Any, given: list[Tensor]) -> int:
+    if name == "convolution":
+        return prod(given[1].shape[2:])
+    return prod(args[1]) if name in ("max_pool2d_with_indices", "avg_pool2d") else 1
+
+
+def _keys_visited(queries: int, keys: int) -> int:
+    """On average over the queries: torch's causal kernel skips keys by the 512, for queries by the 32, 64 or 256."""
+    block = 256 if queries >= 768 else 64 if queries >= 192 else 32
+    seen = [min(keys, -(-min(start + block, queries) // 512) * 512) for start in range(0, queries, block)]
+    return round(sum(seen) / len(seen)) if seen else keys

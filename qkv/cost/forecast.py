@@ -1,43 +1,40 @@
-"""How long a forward pass will take on this CPU: every operation at the rate of its sort; and how long it takes.
+"""How long a forward pass will take on this CPU: every operation at the rates of its sort; and how long it takes.
 
-seconds = sum over operations of (Python's call + start + multiplications / rate, or bytes / rate)
+seconds = sum over operations of sum over terms of (amount * seconds each), and one rate for every call in Python
 """
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from qkv.cost.count import Operation, count_multiplications
-from qkv.cost.kernels import rehearsing
-from qkv.cost.operations import FREE
-from qkv.cost.rates import Rates, quiet_seconds, rates
+from qkv.cost.count import count_multiplications
+from qkv.cost.kept import rates
+from qkv.cost.kernels import rehearsing, unfused_layers
+from qkv.cost.predict import foresee, predict
+from qkv.cost.quiet import quiet_seconds, settle
+from qkv.cost.rates import Rates
 from qkv.cost.rehearse import Play, mode
 
 LARGEST = 2 * 2**30
 """Bytes of weights above which nothing is measured."""
-_SORTS = {
-    "gelu": "gelu",
-    "exp": "exp tanh sigmoid silu elu softplus exp2 expm1 log sin cos pow erf log1p",
-    "softmax": "_softmax _safe_softmax _log_softmax logsumexp",
-    "norm": "native_layer_norm native_batch_norm native_group_norm _fused_rms_norm",
-    "reduce": "sum mean max min amax amin cumsum argmax var any all linalg_vector_norm max_pool2d_with_indices",
-    "gather": "embedding index_select gather index",
-    "copy": "clone copy cat stack _to_copy contiguous constant_pad_nd repeat tril triu",
-}
-_SORT = {name: sort for sort, names in _SORTS.items() for name in names.split()}
-"""Operation -> the sort whose rate it is forecast by; all others are "light"."""
 
 
 @dataclass(frozen=True)
 class Forecast:
     """Seconds of one forward pass."""
 
-    predicted: float
+    parts: dict[str, float]
+    """Sort of operation -> seconds predicted for all of that sort; "python" is the program between them."""
     measured: float | None
     """None: too large to be run here, or in half precision, which is not run on a CPU."""
+
+    @property
+    def predicted(self) -> float:
+        """The sum of the parts."""
+        return sum(self.parts.values())
 
     @property
     def ratio(self) -> float:
@@ -49,8 +46,8 @@ def forecast(play: Play, sizes: Mapping[str, int], known: Rates | None = None) -
     """Predicted from this machine's rates, and measured; a module that cannot be run here is only predicted."""
     known = known or rates()
     module = _runnable(play.module)
-    counting = count_multiplications(strict=False, trace=True)
     if module is None:
+        counting = count_multiplications(strict=False, trace=True)
         with (
             mode(play.module, training=False),
             rehearsing(play, sizes) as (weights, tensors),
@@ -61,16 +58,11 @@ def forecast(play: Play, sizes: Mapping[str, int], known: Rates | None = None) -
         return Forecast(predict(counting.trace or [], known), None)
     tensors = [given.make(sizes, "cpu") for given in play.inputs]
     tensors = [torch.randn_like(x) if x.is_floating_point() else x for x in tensors]
-    with mode(module, training=False), torch.no_grad():
-        with counting:
-            module(*tensors, **play.options)
+    with mode(module, training=False), torch.no_grad(), unfused_layers():
+        parts = foresee(lambda: module(*tensors, **play.options), known)
+        settle()
         measured = quiet_seconds(lambda: module(*tensors, **play.options), seconds=0.3)
-    return Forecast(predict(counting.trace or [], known), measured)
-
-
-def predict(trace: Iterable[Operation], known: Rates) -> float:
-    """The sum over all operations of what their sort takes."""
-    return sum(_seconds(operation, known) for operation in trace)
+    return Forecast(parts, measured)
 
 
 def _runnable(module: nn.Module) -> nn.Module | None:
@@ -84,22 +76,3 @@ def _runnable(module: nn.Module) -> nn.Module | None:
     for weight in module.parameters():
         nn.init.normal_(weight, std=0.02)
     return module
-
-
-def _seconds(operation: Operation, known: Rates) -> float:
-    if operation.name == "view":
-        return known.start
-    if operation.product:
-        return (
-            known.call + known.start + operation.multiplications * known.grids[_grid(operation)].at(operation.product)
-        )
-    if operation.name in FREE and operation.name not in _SORT:
-        return known.call + known.start
-    return known.call + known.moved(_SORT.get(operation.name, "light"), operation.bytes)
-
-
-def _grid(operation: Operation) -> str:
-    for word in ("attention", "convolution", "rnn"):
-        if word in operation.name:
-            return word
-    return "batched" if operation.product[3] > 1 else "linear"

@@ -4,7 +4,8 @@ Without it the memory of attention would be that of its matrix of weights, which
 (Torch's fake tensors would do the same, but a module that keeps tables of its own would keep fake ones.)
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,6 +24,17 @@ class as_on_cpu(TorchFunctionMode):  # noqa: N801 - it reads as a phrase: with a
         if func is functional.scaled_dot_product_attention:
             return _attend(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+@contextmanager
+def unfused_layers() -> Iterator[None]:
+    """Inside, torch's fused forms of whole layers are off: what runs is operations that can be seen."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 class rehearsing:  # noqa: N801 - it reads as a verb: with rehearsing(play, sizes) as (weights, tensors)

@@ -64,23 +64,18 @@ def saved_bytes(play: Play, sizes: Mapping[str, int]) -> int:
     return total
 
 
-def peak_bytes(play: Play, sizes: Mapping[str, int]) -> int:
-    """The most that inference holds at once beyond weights and inputs, the result included."""
+def inference_bytes(play: Play, sizes: Mapping[str, int]) -> tuple[int, int | None]:
+    """The most that inference holds at once beyond weights and inputs, the result included; and its cache.
+
+    The cache is `past_key_values` in what the module gives, as Hugging Face's models do; None without.
+    """
     with rehearsing(play, sizes) as (weights, tensors), torch.no_grad():
         with _Alive((*weights.values(), *tensors)) as alive:
             out = play.call(weights, tensors)
-        del out
-    return alive.peak
-
-
-def cache_bytes(play: Play, sizes: Mapping[str, int]) -> int | None:
-    """Bytes of `past_key_values` in what the module gives, as Hugging Face's models do; None without."""
-    with torch.no_grad():
-        out = play.call(*play.stage(sizes))
-    cache = getattr(out, "past_key_values", None)
-    if cache is None:
-        return None
-    return sum(storage[1] for storage in {(_storage(x), x.nbytes) for x in tensors_in(cache)})
+        cache = getattr(out, "past_key_values", None)
+        kept = {(_storage(x), x.nbytes) for x in tensors_in(cache)} if cache is not None else None
+        del out, cache
+    return alive.peak, None if kept is None else sum(size for _, size in kept)
 
 
 class _Alive(TorchDispatchMode):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from qkv.cost.formula import Expression, Sizes, evaluate, interpolate, interpolate_near
 from qkv.cost.inputs import Input, names_of
-from qkv.cost.memory import Weights, cache_bytes, peak_bytes, saved_bytes, weigh
+from qkv.cost.memory import Weights, inference_bytes, saved_bytes, weigh
 from qkv.cost.record import Cost, Span
 from qkv.cost.rehearse import ForwardError, NotOnMeta, Play, count, count_backward, mode
 from qkv.cost.symbolic import Derived, derive
@@ -246,10 +246,12 @@ class _Inquiry:
             except Exception as error:  # noqa: BLE001 - what fake tensors cannot follow has no figure, and says so
                 return Quantity(None, holds=str(error).strip().split("\n")[0][:120])
 
-        memory = {"saved": held(saved_bytes), "peak": held(peak_bytes)}
+        inference = cache(lambda at: inference_bytes(self.play, dict(at)))  # one run tells both
+        peak, kept = (lambda _, at, place=place: inference(tuple(at.items()))[place] for place in (0, 1))
+        memory = {"saved": held(saved_bytes), "peak": held(peak)}
         if declared is not None and declared(self.asked).state:
             return memory | {"cache": self._sum(_in(declared, "state"), near=True)}
-        return memory | {"cache": held(cache_bytes)}
+        return memory | {"cache": held(kept)}
 
 
 def _in(declared: Callable[[Sizes], Cost], ledger: str) -> Callable[[Sizes], dict[str, int]]:
