@@ -151,6 +151,7 @@ MUTANTS = (
     Mutant(
         "layers/residual.py", "return self.norm(x + self.dropout(layer(x)))", "return self.norm(self.dropout(layer(x)))"
     ),
+    Mutant("layers/residual.py", "x + self.share * layer(x)", "x + layer(x)", ("tests/layers/test_dense.py",)),
     # costs
     Mutant("cost/record.py", "ramp * (ramp + 1) // 2", "ramp * ramp // 2"),
     Mutant(
