@@ -227,6 +227,7 @@ MUTANTS = (
         ("tests/train/test_loop.py",),
     ),
     Mutant("train/settings.py", "rate * (1 - _fallen(", "rate * (0 + _fallen(", ("tests/train/test_settings.py",)),
+    Mutant("train/clip.py", "if longest < length <", "if 1e9 < length <", ("tests/train/test_clip.py",)),
     Mutant("train/optimiser.py", "if p.dim() > 1]", "if p.dim() > 2]", ("tests/train/test_loop.py",)),
     Mutant("tasks/training.py", "score == min(scores)]", "score == max(scores)]", ("tests/tasks/test_training.py",)),
     # kernels

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from qkv.derive import derive
 from qkv.storage import QkvError
+from qkv.train.clip import clip_gradient
 from qkv.train.group import Group
 from qkv.train.identity import changed_conditions, identify, require_same
 from qkv.train.interrupt import Interrupt, Interrupted
@@ -177,6 +178,7 @@ class Loop:
 
     def _take_steps(self) -> None:
         self._validate_if_due()
+        self.objective.train()  # all of it, whatever state its parts came in
         self._clock = time.perf_counter()
         with closing(self._updates()) as updates:
             for update in updates:
@@ -211,7 +213,10 @@ class Loop:
         step, started = self.progress.step, time.perf_counter()
         rate = self.task.rate(self.settings, step)
         self._seed("dropout", step, self.group.rank)
-        self.objective.train()
+        if (
+            not self.model.training
+        ):  # since it was judged; going through a small net's modules is no small part of a step
+            self.objective.train()
         mine = 0 if update.idle else sum(self.task.count(part) for part in update.parts)
         tokens = int(self.group.sum(mine))
         learn = self._descend if self.task.update is None else self._update_itself
@@ -226,7 +231,7 @@ class Loop:
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         loss = self.group.sum(self._backward(update, max(tokens, 1))) / max(tokens, 1)
-        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip))
+        norm = clip_gradient(self.optimiser, self.settings.clip)
         if math.isfinite(loss) and math.isfinite(norm):
             self.optimiser.step()
             if self.settings.average:
