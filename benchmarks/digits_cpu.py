@@ -27,7 +27,7 @@ from qkv import tasks
 from qkv.train import Loop, Run
 
 RESULTS = Path(__file__).parent / "results" / "digits_cpu.json"
-BATCH, TURN, ROUNDS = 256, 10, 60
+BATCH, TURN, ROUNDS = 256, 10, 30
 """Examples an update, updates a turn, rounds that count; one more comes first, to warm up."""
 
 

@@ -176,8 +176,8 @@ def _losses(training: Sequence[Point], validation: Sequence[Point], trained_with
     scale = "The vertical axis is logarithmic: equal ratios take equal room." if steep else "Lower is better."
     if trained_with:
         scale += (
-            f" The training loss is that with {_text(trained_with)}, the validation loss is the plain one: compare each with "
-            "itself, not with the other."
+            f" The training loss is that with {_text(trained_with)}, the validation loss is the plain one: "
+            "compare each with itself, not with the other."
         )
     return _section("How it learnt", scale, f'<figure class="card chart">{chart}</figure>')
 
