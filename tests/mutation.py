@@ -151,6 +151,7 @@ MUTANTS = (
     Mutant(
         "layers/residual.py", "return self.norm(x + self.dropout(layer(x)))", "return self.norm(self.dropout(layer(x)))"
     ),
+    Mutant("layers/residual.py", "x + self.share * layer(x)", "x + layer(x)", ("tests/layers/test_dense.py",)),
     # costs
     Mutant("cost/record.py", "ramp * (ramp + 1) // 2", "ramp * ramp // 2"),
     Mutant("cost/rates.py", "2 * operation.elements * 4", "operation.bytes", ("tests/cost/test_rates.py",)),
@@ -230,6 +231,7 @@ MUTANTS = (
         ("tests/train/test_loop.py",),
     ),
     Mutant("train/settings.py", "rate * (1 - _fallen(", "rate * (0 + _fallen(", ("tests/train/test_settings.py",)),
+    Mutant("train/clip.py", "if longest < length <", "if 1e9 < length <", ("tests/train/test_clip.py",)),
     Mutant("train/optimiser.py", "if p.dim() > 1]", "if p.dim() > 2]", ("tests/train/test_loop.py",)),
     Mutant("tasks/training.py", "score == min(scores)]", "score == max(scores)]", ("tests/tasks/test_training.py",)),
     # kernels

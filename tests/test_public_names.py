@@ -16,7 +16,7 @@ PUBLIC = {
     "Taylor attend build check kinds parse register taylor_features weights",
     "qkv.positions": "Alibi Learned Positions Rope Shaw Sinusoidal Sizes T5 refuse register schemes",
     "qkv.layers": "Context DecoderBlock Dense EncoderBlock FeedForward Heads HeadsState MultiHead NormAfter NormBefore "
-    "Packing RecurrentCell ShortConvolution pack_documents",
+    "Packing RecurrentCell ScaledBranch ShortConvolution pack_documents",
     "qkv.cost": "CONVENTION Cost Input Measurement Operation Quantity Report Shape Span Tick UncountedError "
     "causal_pairs convolution count_multiplications crossing evaluate interpolate learned linear measure of recurrent "
     "verify write write_latex",
@@ -39,7 +39,7 @@ PUBLIC = {
     "EncoderDecoder EncoderDecoderConfig EncoderDecoderState Ensemble EnsembleConfig EnsembleState Family Network "
     "NetworkConfig Perceptron PerceptronConfig Polynomial Recurrent RecurrentConfig RecurrentState WordVectors "
     "WordVectorsConfig families family logistic_regression mean_of_tokens softmax_regression",
-    "qkv.problems": "AtLeast AtMost Markov Near NextToken Problem Solution draw fit meets problem problems",
+    "qkv.problems": "AtLeast AtMost Between Markov Near NextToken Problem Solution draw fit meets problem problems",
     "qkv.pronunciation": "Answer BadLine Dictionary Figures Network Pronouncer Pronunciation Source cmu_dictionary "
     "from_ipa measure pack pronounce read_dictionary strip_stress to_ipa write_lexicon",
     "qkv.tasks": "Agreement ClassJob Completed Config Digits Filler Job MaskedJob Pairs Preset Pronounce Reader "

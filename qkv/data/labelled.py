@@ -53,18 +53,24 @@ class Shuffled:
 
     def batch(self, step: int) -> list[int]:
         """Ids of the examples of batch number `step`."""
-        return [number % self.count for number in self.visits(step)]
+        _, ids, later = self._pieces(step)
+        numbers: list[int] = torch.cat((ids, later)).tolist()
+        return numbers
 
     def visits(self, step: int) -> list[int]:
         """epoch * count + id of the examples of batch number `step`: an example has another number each time."""
-        if step < 0:
-            raise ValueError(f"step must be at least 0, got {step}")
-        first = step * self.batch_size
-        epoch, start = divmod(first, self.count)
-        ids = self._order(epoch)[start : start + self.batch_size]
-        later = self._order(epoch + 1)[: self.batch_size - len(ids)] if len(ids) < self.batch_size else ids[:0]
+        epoch, ids, later = self._pieces(step)
         numbers: list[int] = torch.cat((ids + epoch * self.count, later + (epoch + 1) * self.count)).tolist()
         return numbers
+
+    def _pieces(self, step: int) -> tuple[int, Tensor, Tensor]:
+        """The epoch in which the batch begins, its ids of that epoch and those of the next."""
+        if step < 0:
+            raise ValueError(f"step must be at least 0, got {step}")
+        epoch, start = divmod(step * self.batch_size, self.count)
+        ids = self._order(epoch)[start : start + self.batch_size]
+        later = self._order(epoch + 1)[: self.batch_size - len(ids)] if len(ids) < self.batch_size else ids[:0]
+        return epoch, ids, later
 
     def _order(self, epoch: int) -> Tensor:
         if epoch not in self._epochs:

@@ -73,6 +73,8 @@ class Report:
     pictures: Sequence[Picture] = ()
     note: str = ""
     """A sentence below the title."""
+    trained_with: str = ""
+    """What the training loss has in it and the validation loss has not, such as "label smoothing 0.1"."""
 
 
 def report(record: Report) -> str:
@@ -81,7 +83,7 @@ def report(record: Report) -> str:
     sections = [
         _facts(record),
         _settings(record.settings),
-        _losses(record.training, record.validation),
+        _losses(record.training, record.validation, record.trained_with),
         _rates(record.rates),
         _examples(record.examples),
         _pictures(record.pictures),
@@ -157,17 +159,26 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _losses(training: Sequence[Point], validation: Sequence[Point]) -> str:
-    series = [Series("training", training)]
+def _losses(training: Sequence[Point], validation: Sequence[Point], trained_with: str) -> str:
+    extra = f", {shorten(trained_with, 22)}" if trained_with else ""
+    series = [Series(f"training{extra}", training)]
     if len(training) > _LONG:
         smoothed = smooth(training, max(len(training) // 100, 5))
-        series = [Series("training, every step", training, faint=True), Series("training, smoothed", smoothed)]
+        series = [
+            Series(f"training{extra}, each step", training, faint=True),
+            Series(f"training{extra}, mean", smoothed),
+        ]
     if validation:
-        series.append(Series("validation", validation))
+        series.append(Series("validation, plain" if trained_with else "validation", validation))
     heights = [y for one in series for x, y in one.points if y is not None and is_there((x, y))]
     steep = bool(heights) and min(heights) > 0 and max(heights) > 30 * min(heights)
     chart = curves(series, "Loss against step", Axis("step"), Axis("loss", log=steep))
     scale = "The vertical axis is logarithmic: equal ratios take equal room." if steep else "Lower is better."
+    if trained_with:
+        scale += (
+            f" The training loss is that with {_text(trained_with)}, the validation loss is the plain one: "
+            "compare each with itself, not with the other."
+        )
     return _section("How it learnt", scale, f'<figure class="card chart">{chart}</figure>')
 
 

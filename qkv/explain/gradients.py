@@ -70,7 +70,7 @@ def jacobian_norms(layers: Sequence[nn.Module], inputs: Tensor) -> list[float]:
     product = torch.eye(a.numel(), dtype=a.dtype)
     norms.append(1.0)
     for layer in layers[1:]:
-        factor = jacobian(layer, a).reshape(-1, a.numel())
+        factor = jacobian(layer, a, vectorize=True).reshape(-1, a.numel())
         product = factor @ product
         norms.append(float(torch.linalg.matrix_norm(product, 2)))
         with torch.no_grad():
@@ -83,14 +83,16 @@ def gradient_by_depth(
     depth: int = 50,
     width: int = 16,
     *,
-    residual: bool = False,
+    residual: nn.Module | None = None,
     normalisation: str | None = None,
     initialisation: str = "orthogonal",
     seed: int = 0,
 ) -> list[float]:
     """||d a_L / d a_1|| of a network for each depth L = 1 to `depth`, on 8 normal examples in float64.
 
-    Orthogonal weights have spectral norm 1, so that what is seen is the activation's doing and not theirs.
+    Orthogonal weights have spectral norm 1, so that what is seen is the activation's doing and not theirs. These are
+    the first L layers of one network: where a layer depends on the depth, as with `residual=ScaledBranch(1 / depth)`,
+    only the last norm is that of a network as deep as it says.
     """
     if depth < 1:
         raise ValueError(f"depth must be at least 1, got {depth}")

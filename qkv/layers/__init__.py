@@ -14,3 +14,4 @@ from .packing import pack_documents as pack_documents
 from .recurrent import RecurrentCell as RecurrentCell
 from .residual import NormAfter as NormAfter
 from .residual import NormBefore as NormBefore
+from .residual import ScaledBranch as ScaledBranch

@@ -1,6 +1,6 @@
 """One layer of a network: every output unit sees every input.
 
-a = W x + b,     h = activation(norm(a)),     x + h with a residual path
+a = W x + b,     h = activation(norm(a)),     x + h with a residual path, such as ScaledBranch()
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Dense(nn.Module):
         activation: str = "identity",
         *,
         normalisation: str | None = None,
-        residual: bool = False,
+        residual: nn.Module | None = None,
         bias: bool = True,
         initialisation: str = "auto",
     ):
@@ -37,7 +37,11 @@ class Dense(nn.Module):
             raise ValueError(f"inputs and outputs must be at least 1, got {inputs} and {outputs}")
         if normalisation is not None and normalisation not in NORMS:
             raise unknown("normalisation", normalisation, NORMS)
-        if residual and inputs != outputs:
+        if residual is not None and not isinstance(residual, nn.Module):
+            raise TypeError(
+                f"residual must be a path around the layer such as ScaledBranch(), or None; got {residual!r}"
+            )
+        if residual is not None and inputs != outputs:
             raise ValueError(f"a residual path needs as many outputs as inputs, got {inputs} and {outputs}")
         self.residual = residual
         self.linear = nn.Linear(inputs, outputs, bias=bias)
@@ -51,8 +55,10 @@ class Dense(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The outputs: (..., inputs) -> (..., outputs)."""
-        h = self.activation(self.norm(self.pre_activation(x)))
-        return x + h if self.residual else h
+        return self._branch(x) if self.residual is None else self.residual(x, self._branch)
+
+    def _branch(self, x: Tensor) -> Tensor:
+        return self.activation(self.norm(self.pre_activation(x)))
 
     def cost(self, span: Span) -> Cost:
         """One product a token."""

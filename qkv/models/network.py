@@ -14,7 +14,7 @@ from math import prod
 from torch import Tensor, nn
 
 from qkv.cost import Cost, Span
-from qkv.layers import Dense
+from qkv.layers import Dense, ScaledBranch
 from qkv.layers.activation import make_activation
 from qkv.models.registry import register
 from qkv.models.sizes import require_at_least
@@ -45,14 +45,17 @@ class NetworkConfig:
 
 @register("network", NetworkConfig)
 class Network(nn.Module):
-    """sizes[0] -> ... -> sizes[-1]; `layers[i].linear` holds the weights of layer i, which may be set by hand."""
+    """sizes[0] -> ... -> sizes[-1]; `layers[i].linear` holds the weights of layer i, which may be set by hand.
+
+    `residual` is the path around each hidden layer whose width does not change, such as `ScaledBranch(1 / depth)`.
+    """
 
     def __init__(
         self,
         sizes: Sequence[int],
         activation: str = "relu",
         *,
-        residual: bool = False,
+        residual: nn.Module | None = None,
         normalisation: str | None = None,
         initialisation: str = "auto",
         bias: bool = True,
@@ -64,7 +67,7 @@ class Network(nn.Module):
         *hidden, last = pairwise(sizes)
         options = {"bias": bias, "initialisation": initialisation}
         self.layers = nn.ModuleList(
-            Dense(i, o, activation, normalisation=normalisation, residual=residual and i == o, **options)  # type: ignore[arg-type]
+            Dense(i, o, activation, normalisation=normalisation, residual=residual if i == o else None, **options)  # type: ignore[arg-type]
             for i, o in hidden
         )
         self.layers.append(Dense(*last, **options))  # type: ignore[arg-type]
@@ -77,7 +80,7 @@ class Network(nn.Module):
         return cls(
             (prod(axes), *[config.hidden_dim] * config.layers, outputs),
             config.activation,
-            residual=config.residual,
+            residual=ScaledBranch() if config.residual else None,
             normalisation=config.normalisation,
             initialisation=config.initialisation,
         )

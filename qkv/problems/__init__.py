@@ -4,6 +4,7 @@ from .catalogue import problem as problem
 from .catalogue import problems as problems
 from .expectation import AtLeast as AtLeast
 from .expectation import AtMost as AtMost
+from .expectation import Between as Between
 from .expectation import Near as Near
 from .expectation import meets as meets
 from .fit import fit as fit

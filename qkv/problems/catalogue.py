@@ -4,6 +4,7 @@ from qkv.problems import (  # noqa: F401 - they enter theirs
     attention,
     cost,
     detection,
+    gradients,
     linear,
     pretraining,
     sequences,

@@ -42,8 +42,20 @@ class AtLeast:
         return _every(found, lambda number: number >= self.bound)
 
 
+@dataclass(frozen=True)
+class Between:
+    """A number not below one bound and not above another, or several of them."""
+
+    low: float
+    high: float
+
+    def holds(self, found: Any) -> bool:
+        """Whether all are from `low` to `high`, and there is one."""
+        return _every(found, lambda number: self.low <= number <= self.high)
+
+
 Expected = Mapping[str, Any]
-"""Name in the answer -> Near, AtMost, AtLeast, or a literal that must be equal."""
+"""Name in the answer -> Near, AtMost, AtLeast, Between, or a literal that must be equal."""
 
 
 def meets(answer: Answer, expected: Expected) -> bool:
@@ -52,7 +64,7 @@ def meets(answer: Answer, expected: Expected) -> bool:
 
 
 def _holds(found: Any, wanted: Any) -> bool:
-    if isinstance(wanted, Near | AtMost | AtLeast):
+    if isinstance(wanted, Near | AtMost | AtLeast | Between):
         return wanted.holds(found)
     return bool(found == wanted)
 

@@ -51,12 +51,14 @@ def _line(weight: list[float], bias: float) -> list[tuple[float, float | None]]:
 def _gradients(answer: Answer) -> str:
     norms = answer["norm of d a_L / d a_1 for L = 1 to 50"]
     names = ("sigmoid", "tanh", "relu", "gelu")
-    shown = [*names, *(f"{name}, residual and layer norm" for name in names)]
     bound = Series("4^-(L-1)", [(depth, 4.0 ** -(depth - 1)) for depth in range(1, 51)], faint=True)
-    lines = [Series(name, list(enumerate(norms[name], 1))) for name in shown]
-    return curves(
-        [bound, *lines], "How much of a gradient passes L layers", Axis("layers L"), Axis("norm", log=True), height=480
-    )
+    active = Series("relu where active", list(enumerate(answer["relu where active, depths 2 to 50"], 2)))
+    shown = {name: name for name in names}
+    shown |= {f"{name}, residual unscaled": f"{name}, residual unscaled: grows" for name in names[1:]}
+    shown |= {f"{name}, residual by 1/L": f"{name}, residual by 1/L: flat" for name in names}
+    lines = [Series(title, list(enumerate(norms[name], 1))) for name, title in shown.items()]
+    title = "How much of a gradient passes L layers"
+    return curves([bound, *lines, active], title, Axis("layers L"), Axis("norm", log=True), height=560)
 
 
 def _bias_variance(answer: Answer) -> str:

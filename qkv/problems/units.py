@@ -1,4 +1,4 @@
-"""Group A: units, layers, gradients."""
+"""Group A: units and layers."""
 
 from qkv.problems.expectation import Answer, AtLeast, AtMost, Near
 from qkv.problems.record import answers
@@ -84,64 +84,6 @@ def linear_layers_are_one() -> Answer:
     return {
         "apart": (deep(x) - one).abs().max().item(),
         "apart with a sigmoid between": (curved(x) - one).abs().max().item(),
-    }
-
-
-@answers(
-    "A3",
-    hand_written="the sigmoid's gradient vanishes because its output lies between 0 and 1",
-    slip="it vanishes because its derivative is at most 1/4, one such factor a layer; an output's size is no factor",
-    expected={
-        "sigmoid, worst part of its bound 4^-(L-1)": AtMost(1 + 1e-9),
-        "relu where active, depths 2 to 50": [1.0] * 49,
-        "relu where not, depths 2 to 50": [0.0] * 49,
-        "sigmoid at depth 20": AtMost(4.0**-19),
-        "residual at depth 20": AtLeast(1.0),
-        "sigmoid with residual, largest over least from depth 10 on": AtMost(1.5),
-        "residual and layer norm, largest over least from depth 10 on": AtMost(10),
-    },
-    slow=True,
-)
-def vanishing_gradients() -> Answer:
-    """How much of a gradient passes through L layers, with weights of spectral norm 1, and what keeps it alive?
-
-    Depths 2 to 50; sigmoid, tanh, ReLU and GELU; with and without a residual path and normalisation.
-    """
-    import torch
-
-    from qkv.explain import gradient_by_depth, jacobian_norms
-    from qkv.models import Network
-
-    ways = {
-        "": {},
-        ", residual": {"residual": True},
-        ", layer norm": {"normalisation": "layer"},
-        ", batch norm": {"normalisation": "batch"},
-        ", residual and layer norm": {"residual": True, "normalisation": "layer"},
-    }
-    names = ("sigmoid", "tanh", "relu", "gelu")
-    norms = {f"{name}{way}": gradient_by_depth(name, 50, 8, **ways[way]) for name in names for way in ways}  # type: ignore[arg-type]
-
-    plain = Network([4] * 52, "relu").double()
-    for weight in plain.parameters():
-        weight.data = torch.eye(4).double() if weight.dim() == 2 else torch.zeros(4).double()
-    active, silent = (jacobian_norms(list(plain.layers)[:50], torch.full((1, 4), x).double())[1:] for x in (2.0, -2.0))
-    parts = [norm / 4.0**-depth for depth, norm in enumerate(norms["sigmoid"])]
-
-    def swing(name: str) -> float:
-        return max(norms[name][9:]) / min(norms[name][9:])
-
-    return {
-        "norm of d a_L / d a_1 for L = 1 to 50": norms,
-        "sigmoid, worst part of its bound 4^-(L-1)": max(parts),
-        "sigmoid at depth 20": norms["sigmoid"][19],
-        "relu where active, depths 2 to 50": active,
-        "relu where not, depths 2 to 50": silent,
-        "residual at depth 20": [norms[f"{name}, residual"][19] for name in names],
-        "sigmoid with residual, largest over least from depth 10 on": swing("sigmoid, residual"),
-        "residual and layer norm, largest over least from depth 10 on": [
-            swing(f"{name}, residual and layer norm") for name in names
-        ],
     }
 
 

@@ -114,8 +114,11 @@ class ClassJob(Job):
 
         def collate(ids: list[int]) -> Tensors:
             chosen = torch.tensor(ids, dtype=torch.int64)
-            seen = self.scale.apply(train.inputs[chosen]) if ready is None else ready[chosen]
-            return seen, train.labels[chosen]
+            # index_select: whole rows in half the time of inputs[chosen], which asks first what is meant
+            labels = train.labels.index_select(0, chosen)
+            if ready is None:
+                return self.scale.apply(train.inputs.index_select(0, chosen)), labels
+            return ready.index_select(0, chosen), labels
 
         def validate(model: nn.Module, may_stop: Callable[[], None]) -> float:
             if hasattr(model, "loss"):  # of its own, which need not be small where mistakes are few

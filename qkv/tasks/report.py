@@ -72,7 +72,14 @@ def make_report(
         rates=rates,
         examples=examples(job, model, shown),
         pictures=pictures,
+        trained_with=trained_with(config.train.smoothing, job.settings.teachers),
     )
+
+
+def trained_with(smoothing: float, teachers: str) -> str:
+    """What the training loss has in it and the validation loss, which is that of the right answers alone, has not."""
+    parts = [f"label smoothing {smoothing:g}"] if smoothing else []
+    return " and ".join([*parts, *(["teachers"] if teachers else [])])
 
 
 def text(job: StringJob, tokens: tuple[int, ...]) -> str:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from qkv.derive import derive
 from qkv.storage import QkvError
+from qkv.train.clip import clip_gradient
 from qkv.train.gradients import Gradients, Launched, Recorded
 from qkv.train.group import Group
 from qkv.train.identity import changed_conditions, identify, require_same
@@ -190,6 +191,7 @@ class Loop:
 
     def _take_steps(self) -> None:
         self._validate_if_due()
+        self.objective.train()  # all of it, whatever state its parts came in
         self._clock = time.perf_counter()
         with closing(self._updates()) as updates:
             for update in updates:
@@ -224,7 +226,10 @@ class Loop:
         step, started = self.progress.step, time.perf_counter()
         rate = self.task.rate(self.settings, step)
         self._seed("dropout", step, self.group.rank)
-        self.objective.train()
+        if (
+            not self.model.training
+        ):  # since it was judged; going through a small net's modules is no small part of a step
+            self.objective.train()
         mine = 0 if update.idle else sum(self.task.count(part) for part in update.parts)
         tokens = int(self.group.sum(mine))
         learn = self._descend if self.task.update is None else self._update_itself
@@ -239,10 +244,8 @@ class Loop:
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         lost = self.gradients.add(update, max(tokens, 1))
-        length = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
-        # only now is a GPU waited for, once
+        norm = clip_gradient(self.optimiser, self.settings.clip)  # here a GPU is waited for, once
         loss = self.group.sum(sum(float(part) for part in lost)) / max(tokens, 1)
-        norm = float(length)
         if math.isfinite(loss) and math.isfinite(norm):
             self.optimiser.step()
             if self.settings.average:

@@ -37,7 +37,10 @@ class Updates(Dataset[Update]):
 
     def load(self, steps: range, workers: int) -> Iterator[Update]:
         """These updates in order, prepared ahead by `workers` processes; they are the same for any number of them."""
-        loader = DataLoader(
+        if not workers:  # a loader without any does the same, and takes as long as a small net's optimiser
+            yield from map(self.__getitem__, steps)
+            return
+        yield from DataLoader(
             self,
             batch_size=None,
             sampler=steps,
@@ -45,9 +48,8 @@ class Updates(Dataset[Update]):
             collate_fn=_as_it_is,
             worker_init_fn=_leave_signals_to_the_loop,
             # a task holds functions, which a forked process need not be sent
-            multiprocessing_context="fork" if workers else None,
+            multiprocessing_context="fork",
         )
-        yield from loader
 
 
 def _as_it_is(update: Any) -> Any:

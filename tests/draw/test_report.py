@@ -1,6 +1,7 @@
 import math
 import re
 from base64 import b64encode
+from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 
@@ -146,12 +147,13 @@ def test_hostile_texts_are_only_texts():
         examples=[Example(EVIL, [Answer(EVIL, 1.0)], [EVIL])],
         pictures=[Picture(EVIL, [EVIL], [EVIL], [Panel(EVIL, [[1.0]], EVIL)])],
         note=EVIL,
+        trained_with=EVIL,
     )
     html = report(record)
     page = Page(html)
     assert page.find("script") == []
     assert page.texts("h1") == [SHOWN]
-    assert page.texts("bdi").count(SHOWN) == 10
+    assert page.texts("bdi").count(SHOWN) == 11
     assert not re.search("[\x00\u202a-\u202e\u2066-\u2069]", html)
     html.encode("utf-8")
 
@@ -195,14 +197,38 @@ def long_run(count):
 
 def test_a_long_run_is_smoothed_and_stays_small():
     html = report(long_run(100_000))
-    assert "training, smoothed" in Page(html).texts("text")
+    assert "training, mean" in Page(html).texts("text")
     assert len(html.encode()) < 100_000
 
 
 def test_a_short_run_is_shown_as_it_is():
     names = Page(report(long_run(200))).texts("text")
     assert "training" in names
-    assert "training, smoothed" not in names
+    assert "training, mean" not in names
+
+
+@pytest.mark.parametrize(
+    ("count", "training"),
+    [
+        (200, ["training, label smoothing 0.1"]),
+        (201, ["training, label smoothing 0.1, each step", "training, label smoothing 0.1, mean"]),
+    ],
+)
+def test_losses_of_two_kinds_are_named_apart(count, training):
+    page = Page(report(replace(long_run(count), trained_with="label smoothing 0.1")))
+    names = [name for name in page.texts("text") if name.startswith(("training", "validation"))]
+    assert names == [*training, "validation, plain"]
+    (said,) = [text for text in page.texts("p") if "Lower is better" in text]
+    assert "The training loss is that with label smoothing 0.1, the validation loss is the plain one" in said
+
+
+def test_losses_of_one_kind_are_only_named():
+    page = Page(report(long_run(200)))
+    assert [name for name in page.texts("text") if name.startswith(("training", "validation"))] == [
+        "training",
+        "validation",
+    ]
+    assert "plain one" not in "".join(page.texts("p"))
 
 
 @pytest.mark.parametrize(("last", "log"), [(0.2, False), (0.1, True)])

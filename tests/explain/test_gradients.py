@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from qkv.explain import gradient_by_depth, gradient_norms, jacobian_norms
-from qkv.layers import Dense
+from qkv.layers import Dense, ScaledBranch
 from qkv.models import Convolutional, Network
 
 
@@ -52,7 +52,7 @@ def test_relu_passes_exactly_one_where_it_is_active_and_nothing_where_not():
 
 
 def test_the_jacobian_of_the_whole_chain():
-    layers = list(Network([5] * 5, "gelu", residual=True, normalisation="layer").double().layers)[:4]
+    layers = list(Network([5] * 5, "gelu", residual=ScaledBranch(), normalisation="layer").double().layers)[:4]
     x = torch.randn(1, 5, dtype=torch.float64)
     a = layers[0](x)
     whole = torch.autograd.functional.jacobian(lambda a: layers[3](layers[2](layers[1](a))), a).reshape(5, 5)
@@ -61,9 +61,33 @@ def test_the_jacobian_of_the_whole_chain():
 
 @pytest.mark.parametrize("activation", ["sigmoid", "tanh", "relu", "gelu"])
 def test_normed_residual_nets_are_flat(activation):
-    norms = gradient_by_depth(activation, 20, residual=True, normalisation="layer")
+    norms = gradient_by_depth(activation, 20, residual=ScaledBranch(), normalisation="layer")
     assert min(norms) >= 0.5
     assert max(norms) <= 30
+
+
+@pytest.mark.parametrize("depth", [5, 20])
+@pytest.mark.parametrize(("activation", "s"), [("sigmoid", 0.25), ("tanh", 1.0), ("relu", 1.0), ("gelu", 1.12891)])
+def test_layers_scaled_by_the_depth_hand_every_gradient_on(activation, s, depth):
+    """Of any loss: (1 - s/L)^(L-1) to (1 + s/L)^(L-1) of what layer L has arrives at layer 1."""
+    options = {"residual": ScaledBranch(1 / depth), "initialisation": "orthogonal"}
+    network = Network([7] * (depth + 2), activation, **options)
+    x, direction = torch.randn(1, 7), torch.randn(7, generator=torch.Generator().manual_seed(depth))
+    found = gradient_norms(network, lambda model: model(x) @ direction)
+    ratio = found[0].output / found[depth - 1].output
+    assert (1 - s / depth) ** (depth - 1) <= ratio * (1 + 1e-5)
+    assert ratio <= (1 + s / depth) ** (depth - 1) * (1 + 1e-5)
+
+
+def test_both_bounds_of_scaled_layers_are_reached():
+    """Without an activation s = 1: a layer of +1 gives the factor 1 + share, one of -1 the factor 1 - share."""
+    for sign, share, expected in ((1.0, 1.0, 2.0**19), (1.0, 0.05, 1.05**19), (-1.0, 0.05, 0.95**19)):
+        layers = [Dense(3, 3, "identity", bias=False, residual=ScaledBranch(share)).double() for _ in range(20)]
+        with torch.no_grad():
+            for layer in layers:
+                layer.linear.weight.copy_(sign * torch.eye(3))
+        norms = jacobian_norms(layers, torch.ones(1, 3, dtype=torch.float64))
+        assert norms[-1] == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_loss_that_runs_nothing():

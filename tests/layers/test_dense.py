@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.layers import Dense
+from qkv.layers import Dense, ScaledBranch
 from qkv.layers.activation import ACTIVATIONS
 
 CLOSED = {
@@ -56,11 +56,25 @@ def test_the_norm_stands_between_the_sum_and_the_activation(kind):
 
 
 def test_the_residual_path():
-    layer = Dense(5, 5, "tanh", residual=True)
+    layer = Dense(5, 5, "tanh", residual=ScaledBranch())
     x = torch.randn(3, 5)
     torch.testing.assert_close(layer(x), x + torch.tanh(layer.linear(x)))
     with pytest.raises(ValueError, match="a residual path needs as many outputs as inputs, got 5 and 7"):
-        Dense(5, 7, residual=True)
+        Dense(5, 7, residual=ScaledBranch())
+    with pytest.raises(
+        TypeError, match=r"residual must be a path around the layer such as ScaledBranch\(\), or None; got True"
+    ):
+        Dense(5, 5, residual=True)
+
+
+def test_a_scaled_branch():
+    layer = Dense(5, 5, "tanh", residual=ScaledBranch(0.25)).double()
+    x = torch.randn(3, 5, dtype=torch.float64)
+    torch.testing.assert_close(layer(x), x + torch.tanh(layer.linear(x)) / 4, rtol=0, atol=1e-12)
+    assert str(layer.residual) == "ScaledBranch(share=0.25)"
+    for share in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"share must be more than 0 and finite, got {share}"):
+            ScaledBranch(share)
 
 
 @pytest.mark.parametrize(("name", "variance"), [("xavier", 2 / (300 + 500)), ("he", 2 / 300), ("lecun", 1 / 300)])

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from qkv.layers import ScaledBranch
 from qkv.models import Network, family, logistic_regression, softmax_regression
 
 CORNERS = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
@@ -38,8 +39,8 @@ def test_layers_without_activation_are_one_linear_map():
 
 
 def test_residual_paths_lead_around_layers_of_one_width():
-    network = Network((5, 7, 7, 3), "tanh", residual=True, normalisation="layer")
-    assert [layer.residual for layer in network.layers] == [False, True, False]
+    network = Network((5, 7, 7, 3), "tanh", residual=ScaledBranch(0.5), normalisation="layer")
+    assert [layer.residual and layer.residual.share for layer in network.layers] == [None, 0.5, None]
     norms = [type(layer.norm).__name__ for layer in network.layers]
     assert norms == ["LayerNorm", "LayerNorm", "Identity"]
 
@@ -69,6 +70,8 @@ def test_as_a_family():
     assert built.build(config, 1, 5, 5, 3).sizes == (25, 7, 7, 3)
     assert built.build(config, 5, 2).sizes == (5, 7, 7, 1)
     assert built.build(built.configure({"layers": 0}), 5, 3).sizes == (5, 3)
+    around = built.build(built.configure({"hidden_dim": 7, "layers": 2, "residual": True}), 5, 3).layers[1].residual
+    assert (type(around), around.share) == (ScaledBranch, 1.0)
     assert built.build(config, 1, 5, 5, 3)(torch.randn(2, 1, 5, 5)).shape == (2, 3)
 
 

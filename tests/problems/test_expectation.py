@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from qkv.problems import AtLeast, AtMost, Near, meets
+from qkv.problems import AtLeast, AtMost, Between, Near, meets
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,10 @@ from qkv.problems import AtLeast, AtMost, Near, meets
         (AtLeast(2), 2, 1.5),
         (AtLeast(2), [2, 3], [1, 3]),
         (AtLeast(2), [5], []),
+        (Between(2, 3), 2, 1.5),
+        (Between(2, 3), [2, 3], [2, 3.5]),
+        (Between(2, 3), {"a": 2.5}, {}),
+        (Between(2, 3), 3.0, math.nan),
         (3, 3, 4),
         ([1, 2], [1, 2], [1, 3]),
         (True, True, False),

@@ -57,3 +57,14 @@ def test_e6_learning_rates():
     assert min(answer["test accuracy at the best rate"]) >= 0.86
     assert min(answer["training less test accuracy"]) > 0
     assert len(answer["loss of every update"]) == 6
+
+
+@pytest.mark.slow
+def test_e6_the_rate_is_chosen_without_the_test_digits():
+    answer = run("E6")
+    held_out = answer["held-out accuracy"]
+    assert list(held_out) == list(answer["loss of every update"])
+    for downsample, name in (("pool", "pooling"), ("stride", "stride")):
+        rates = {rate: held_out[f"{downsample}, {rate:g}"] for rate in (0.1, 0.01, 0.001)}
+        assert answer[f"best rate with {name}"] == max(rates, key=rates.get)
+    assert "test accuracy" not in answer  # of what was not chosen, it is never asked

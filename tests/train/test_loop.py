@@ -358,3 +358,19 @@ def test_an_update_needs_an_example(tmp_path):
 def test_a_model_without_parameters(tmp_path):
     with pytest.raises(ValueError, match="model has no parameter to train: Identity"):
         loop_in(tmp_path / "run", task=replace(task_of(settings_of()), model=nn.Identity()))
+
+
+def test_every_part_is_trained_whoever_set_it_aside(tmp_path):
+    """A part that came in eval mode, and a model that whoever listens has judged between two updates."""
+    model, modes = nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.5)), []
+    model[1].eval()
+
+    def loss(model, tensors):
+        modes.append([part.training for part in model.modules()])
+        return model(tensors[0]).sum()
+
+    task = Task(model, lambda step: [0], lambda ids: (torch.ones(1, 1),), lambda tensors: 1, loss, lambda *_: 0.0)
+    loop = loop_in(tmp_path / "run", task=task, steps=5, every=2)
+    loop.report = lambda line: model.eval() if line["step"] == 3 else None
+    loop.train()
+    assert modes == [[True] * 3] * 5

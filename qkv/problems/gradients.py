@@ -1,0 +1,88 @@
+"""Group A, what becomes of a gradient on its way through many layers."""
+
+from qkv.problems.expectation import Answer, AtLeast, AtMost, Between, Near
+from qkv.problems.record import answers
+
+
+@answers(
+    "A3",
+    hand_written="the sigmoid's gradient vanishes because its output lies between 0 and 1",
+    slip="it vanishes because its derivative is at most 1/4, one such factor a layer; an output's size is no factor",
+    expected={
+        "sigmoid, worst part of its bound 4^-(L-1)": AtMost(1 + 1e-9),
+        "sigmoid at depth 20": AtMost(4.0**-19),
+        "relu where active, depths 2 to 50": [1.0] * 49,
+        "relu where not, depths 2 to 50": [0.0] * 49,
+        "relu where active, residual unscaled, depth 20": 2.0**19,
+        "relu where active, residual by 1/20, depth 20": Near(1.05**19, 1e-12),
+        "residual unscaled, depth 20": AtLeast(1.0),
+        "residual by 1/L, depths 2 to 50, worst part of (1 + s/L)^(L-1)": AtMost(1 + 1e-9),
+        "residual by 1/L, largest over least from depth 10 on": AtMost(1.5),
+        "residual by 1/20, gradient of layer 1 over that of layer 20": Between(
+            (1 - 1.1290 / 20) ** 19, (1 + 1.1290 / 20) ** 19
+        ),
+        "residual and layer norm, largest over least from depth 10 on": AtMost(10),
+    },
+    slow=True,
+)
+def vanishing_gradients() -> Answer:
+    """How much of a gradient passes through L layers, with weights of spectral norm 1, and what keeps it alive?
+
+    Depths 2 to 50; sigmoid, tanh, ReLU and GELU, whose derivatives are at most s = 1/4, 1, 1 and 1.129; with and
+    without normalisation and a residual path. The path alone keeps a gradient from vanishing and lets it grow, by up to
+    (1 + s)^(L-1). With each layer scaled by 1/L it is flat: between (1 - s/L)^(L-1) and (1 + s/L)^(L-1) at any depth.
+    """
+    import torch
+
+    from qkv.explain import gradient_by_depth, gradient_norms, jacobian_norms
+    from qkv.layers import ScaledBranch
+    from qkv.models import Network
+
+    ways = {
+        "": {},
+        ", residual unscaled": {"residual": ScaledBranch()},
+        ", layer norm": {"normalisation": "layer"},
+        ", batch norm": {"normalisation": "batch"},
+        ", residual and layer norm": {"residual": ScaledBranch(), "normalisation": "layer"},
+    }
+    steepest = {"sigmoid": 0.25, "tanh": 1.0, "relu": 1.0, "gelu": 1.1290}
+    norms = {f"{name}{way}": gradient_by_depth(name, 50, 8, **ways[way]) for name in steepest for way in ways}  # type: ignore[arg-type]
+    ends, parts = {}, [norm / 4.0**-depth for depth, norm in enumerate(norms["sigmoid"])]
+    for name in steepest:  # scaled by its depth, each depth is a network of its own
+        by_depth = [gradient_by_depth(name, L, 8, residual=ScaledBranch(1 / L))[-1] for L in range(1, 51)]
+        norms[f"{name}, residual by 1/L"] = by_depth
+        torch.manual_seed(0)
+        deep = Network([8] * 22, name, residual=ScaledBranch(1 / 20), initialisation="orthogonal")
+        arrived = gradient_norms(deep, lambda model: model(torch.randn(1, 8)).sum())
+        ends[name] = arrived[0].output / arrived[19].output
+
+    def on_identities(depth: int, x: float, residual: ScaledBranch | None = None) -> list[float]:
+        layers = list(Network([4] * (depth + 2), "relu", residual=residual).double().layers)[:depth]
+        for layer in layers:
+            layer.linear.weight.data = torch.eye(4).double()  # type: ignore[union-attr]
+        return jacobian_norms(layers, torch.full((1, 4), x).double())
+
+    def each(way: str) -> dict[str, list[float]]:
+        return {name: norms[f"{name}, residual {way}"] for name in steepest}
+
+    def swing(way: str) -> dict[str, float]:
+        return {name: max(found[9:]) / min(found[9:]) for name, found in each(way).items()}
+
+    return {
+        "norm of d a_L / d a_1 for L = 1 to 50": norms,
+        "sigmoid, worst part of its bound 4^-(L-1)": max(parts),
+        "sigmoid at depth 20": norms["sigmoid"][19],
+        "relu where active, depths 2 to 50": on_identities(50, 2.0)[1:],
+        "relu where not, depths 2 to 50": on_identities(50, -2.0)[1:],
+        "relu where active, residual unscaled, depth 20": on_identities(20, 2.0, ScaledBranch())[-1],
+        "relu where active, residual by 1/20, depth 20": on_identities(20, 2.0, ScaledBranch(1 / 20))[-1],
+        "residual unscaled, depth 20": {name: found[19] for name, found in each("unscaled").items()},
+        "residual by 1/L, depth 20": {name: found[19] for name, found in each("by 1/L").items()},
+        "residual by 1/L, depths 2 to 50, worst part of (1 + s/L)^(L-1)": {
+            name: max(x / (1 + steepest[name] / L) ** (L - 1) for L, x in enumerate(found[1:], 2))
+            for name, found in each("by 1/L").items()
+        },
+        "residual by 1/L, largest over least from depth 10 on": swing("by 1/L"),
+        "residual by 1/20, gradient of layer 1 over that of layer 20": ends,
+        "residual and layer norm, largest over least from depth 10 on": swing("and layer norm"),
+    }
