@@ -160,8 +160,8 @@ MUTANTS = (
     Mutant("cost/overtake.py", "low = behind[-1]", "low = behind[0]", ("tests/cost/test_overtake.py",)),
     Mutant(
         "attention/feature_map.py",
-        "whole * self._chunk(shape.key_dim) ** 2 + rest**2",
-        "whole * self._chunk(shape.key_dim) ** 2",
+        "whole * chunk**2 + rest**2",
+        "whole * chunk**2",
     ),
     # data and randomness
     Mutant("derive.py", "(numbers + 1)", "numbers", ("tests/test_derive.py",)),
@@ -207,8 +207,8 @@ MUTANTS = (
     # models
     Mutant(
         "models/word_vectors.py",
-        "sigmoid_(), value=-1)",
-        "sigmoid_(), value=-2)",
+        "hit.neg().sigmoid_().mul_(real)",
+        "hit.sigmoid_().mul_(real)",
         ("tests/models/test_word_vectors.py",),
     ),
     Mutant(
@@ -242,9 +242,15 @@ MUTANTS = (
         "age = tokens - segment * SEGMENT",
         FORWARD,
     ),
-    Mutant("attention/feature_map_triton.py", "wanted * SLOPE(score) * score_scale", "wanted * SLOPE(score)", FORWARD),
+    Mutant("attention/feature_map_triton.py", "wanted * SLOPE(product, score_scale)", "wanted", FORWARD),
     Mutant("attention/feature_map_triton.py", "lost += tokens * total", "lost += total", FORWARD),
-    Mutant("attention/taylor_triton.py", "2**-0.5 if one == two < key_dim", "1.0 if one == two < key_dim", FORWARD),
+    Mutant(
+        "attention/feature_map_triton.py",
+        "| (block == blocks - 1)",
+        "",
+        (KERNELS + "::test_stretches_of_several_segments",),
+    ),
+    Mutant("attention/taylor_triton.py", "0.5**0.5 if one == two < key_dim", "1.0 if one == two < key_dim", FORWARD),
     Mutant("attention/linear_triton.py", "return gradient * inner * scale", "return gradient * inner", WIDTHS),
     Mutant(
         "attention/decode_triton.py",

@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning"  # triton's interpreter does that
 )
-from qkv.attention import feature_map_operator, kernels
+from qkv.attention import feature_map_operator, feature_map_plan, kernels
 from qkv.attention.decode_triton import feature_map_step
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -86,6 +86,17 @@ SETTINGS = [
 def test_outputs_and_gradients(kind, setting):
     mechanism = KINDS[kind](chunk=setting.chunk, backend="triton")
     assert max(errors(mechanism, case_of(setting))) <= BOUNDS[torch.float32]
+
+
+@every_kind
+@pytest.mark.parametrize(("programs", "per"), [(1, 3), (2, 2)])
+def test_stretches_of_several_segments(kind, programs, per, monkeypatch):
+    """One program walks all three segments, or two walk two and one, and what is before the second is added."""
+    monkeypatch.setattr(feature_map_plan, "PROGRAMS", programs)
+    case = case_of(Setting(masked=True))
+    plan = feature_map_plan.Plan(kind, True, 1.0, 16, 37, 1, case.key_dim, case.value_dim, torch.float32, True)
+    assert plan.stretches(37, 1, decays=False).per == per
+    assert max(errors(KINDS[kind](chunk=16, backend="triton"), case)) <= BOUNDS[torch.float32]
 
 
 @every_kind
@@ -295,13 +306,13 @@ def test_the_extras_of_a_call_are_not_dropped():
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_every_kernel_compiles_for_the_chip_without_a_gpu(dtype):
-    """To machine code of compute capability 9.0; in the type that matters most no register goes to memory."""
+    """To machine code of compute capability 9.0, as they are launched."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.attention.compile_triton", dtype],
         check=False,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("\n") >= 30
