@@ -5,7 +5,8 @@ loops are as lean as people write them, without log and guard: one picks rows of
 fuse its AdamW as our loop does, one clips its gradients too, one takes its rows from torch's DataLoader. They take
 turns of a few updates, each round in another order, so that a busy moment hits all alike; nobody validates meanwhile.
 The figure is the median over the rounds of (time of the plain loop / time of ours), by the clock on the wall and by the
-processor's. Writes benchmarks/results/digits_cpu.json.
+processor's. On a machine that others load, `OMP_NUM_THREADS=1` keeps threads from waiting for each other. Writes
+benchmarks/results/digits_cpu.json.
 """
 
 import json

@@ -114,7 +114,7 @@ class ClassJob(Job):
 
         def collate(ids: list[int]) -> Tensors:
             chosen = torch.tensor(ids, dtype=torch.int64)
-            # index_select: whole rows in half the time of inputs[chosen], which asks first what is meant
+            # index_select copies whole rows, which inputs[chosen] is slower at
             labels = train.labels.index_select(0, chosen)
             if ready is None:
                 return self.scale.apply(train.inputs.index_select(0, chosen)), labels

@@ -226,9 +226,7 @@ class Loop:
         step, started = self.progress.step, time.perf_counter()
         rate = self.task.rate(self.settings, step)
         self._seed("dropout", step, self.group.rank)
-        if (
-            not self.model.training
-        ):  # since it was judged; going through a small net's modules is no small part of a step
+        if not self.model.training:  # since it was judged: not at every step, for it goes through all modules
             self.objective.train()
         mine = 0 if update.idle else sum(self.task.count(part) for part in update.parts)
         tokens = int(self.group.sum(mine))

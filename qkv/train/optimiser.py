@@ -16,7 +16,7 @@ def make_optimiser(model: nn.Module, settings: Settings) -> torch.optim.Optimize
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    # one pass over each parameter in place of a dozen: a tenth of an update of a small net, on a CPU too
+    # one pass over each parameter in place of a dozen, on a CPU too
     fused = parameters[0].device.type in ("cpu", "cuda")
     return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.98), fused=fused)
 

@@ -37,7 +37,7 @@ class Updates(Dataset[Update]):
 
     def load(self, steps: range, workers: int) -> Iterator[Update]:
         """These updates in order, prepared ahead by `workers` processes; they are the same for any number of them."""
-        if not workers:  # a loader without any does the same, and takes as long as a small net's optimiser
+        if not workers:  # a loader without any does the same, more slowly
             yield from map(self.__getitem__, steps)
             return
         yield from DataLoader(
