@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qkv.attention import taylor_triton
 from qkv.attention.feature_map_launch import side_by_side, strides
-from qkv.attention.feature_map_plan import Plan
+from qkv.attention.feature_map_plan import Plan, power_of_two
 from qkv.cost.operations import FORMULAS
 
 
@@ -124,12 +124,12 @@ def feature_map_step(
     out = q.new_empty(batch, heads, 1, value_dim)
     first, second, q_terms = _indices(plan, scale, q.device)
     k_terms = _indices(plan, 1.0, q.device)[2]
-    group, value_size = heads // key_heads, triton.next_power_of_2(value_dim)
+    group, value_size = heads // key_heads, power_of_two(value_dim)
     if out.numel():
         advance[(batch * key_heads,)](
             q, k, v, first, second, q_terms, k_terms, mask, decay, sums, norms, out,
             *strides(q)[:2], *strides(k)[:2], *strides(v)[:2], *strides(out)[:2], key_heads, scale,
-            GROUP=group, GROUP_SIZE=triton.next_power_of_2(group), FEATURES=plan.features,
+            GROUP=group, GROUP_SIZE=power_of_two(group), FEATURES=plan.features,
             TILE=max(16, 4096 // value_size), VALUE_DIM=value_dim, VALUE_SIZE=value_size, PAIRS=kind == "taylor",
             ELU=kind == "elu", NORMALISES=norms is not None, HIDING=mask is not None, DECAYS=decay is not None,
             num_warps=4,

@@ -11,11 +11,10 @@ order every query reads the sum of all tokens.
 from dataclasses import dataclass
 
 import torch
-import triton
 from torch import Tensor
 
 from qkv.attention import feature_map_triton as kernels
-from qkv.attention.feature_map_plan import Plan, Stretches
+from qkv.attention.feature_map_plan import Plan, Stretches, blocks_of, power_of_two
 
 
 @dataclass(frozen=True)
@@ -122,8 +121,8 @@ def _scanned(
     ):
         rows, size = one.shape[0], one.shape[2:].numel()
         final = one.new_empty(rows, *one.shape[2:])
-        block = min(1024, triton.next_power_of_2(max(size, 1)))
-        blocks = triton.cdiv(size, block)
+        block = min(1024, power_of_two(max(size, 1)))
+        blocks = blocks_of(size, block)
         lost = None if walk.decay is None or against is None else one.new_zeros(rows, blocks)
         if rows and size:
             kernels.scan[rows, blocks](
@@ -164,7 +163,7 @@ def reading(plan: Plan, sides: Sides, prefix: Prefix | None, out: Tensor) -> Ten
     launch = plan.launches.values if sides.reverse else plan.launches.read
     block = plan.block(launch.block)
     if out.numel():
-        kernels.read[(triton.cdiv(length, block) * plan.value_blocks * batch * heads,)](
+        kernels.read[(blocks_of(length, block) * plan.value_blocks * batch * heads,)](
             sides.a, sides.b, sides.c, *plan.tables(out.device), sides.share, sides.mask, sides.decay,
             prefix and prefix.memory.sums, prefix and prefix.memory.norms, out, inverse,
             *strides(sides.a), *strides(sides.b), *strides(sides.c), *strides(out),
@@ -187,7 +186,7 @@ def pulling(plan: Plan, sides: Sides, g: Tensor, prefix: Prefix | None, out: Ten
     launch = plan.launches.keys if sides.reverse else plan.launches.queries
     block = plan.block(launch.block)
     if out.numel():
-        kernels.pull[(triton.cdiv(length, block) * batch * heads,)](
+        kernels.pull[(blocks_of(length, block) * batch * heads,)](
             sides.a, sides.b, sides.c, g, *plan.tables(out.device),
             sides.share, sides.extra, sides.mask, sides.decay,
             prefix and prefix.memory.sums, prefix and prefix.memory.norms, out, lost,
@@ -215,8 +214,8 @@ def normaliser_gradients(out: Tensor, g: Tensor, inverse: Tensor) -> Tensor:
     batch, heads, length, value_dim = out.shape
     delta = torch.empty_like(inverse)
     if delta.numel():
-        kernels.deltas[(triton.cdiv(length, 128) * batch * heads,)](
+        kernels.deltas[(blocks_of(length, 128) * batch * heads,)](
             out, g, inverse, delta, *strides(out), *strides(g), length, batch * heads, heads,
-            BLOCK=128, VALUE_DIM=value_dim, VALUE_SIZE=triton.next_power_of_2(value_dim), num_warps=4,
+            BLOCK=128, VALUE_DIM=value_dim, VALUE_SIZE=power_of_two(value_dim), num_warps=4,
         )  # fmt: skip
     return delta

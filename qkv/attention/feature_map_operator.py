@@ -30,7 +30,7 @@ def feature_map_attention(
     initial_sums: Tensor | None, initial_norms: Tensor | None,
     kind: str, scale: float, causal: bool, segment: int, keeps: bool,
 ) -> Results:  # fmt: skip
-    """Outputs, inverse normalisers, what the queries read, and the sums after the last token.
+    """Outputs, inverse normalisers, what the queries read, and the sums after the last token, if it `keeps` them.
 
     `keeps`: the sums come in or are wanted, so they are made for a short sequence too.
     """
@@ -45,7 +45,8 @@ def feature_map_attention(
     prefix, final, _ = walked(plan, Stream(k, v, 1.0), Walk(mask, decay, initial))
     prefix = prefix if plan.causal else _for_all(plan, final)
     inverse = reading(plan, sides, prefix, out)
-    return out, inverse, prefix.memory.sums, prefix.memory.norms, *_cut(plan, final, q.shape[0], 1.0)
+    last = _cut(plan, final, q.shape[0], 1.0) if keeps else _nothing(q)
+    return out, inverse, prefix.memory.sums, prefix.memory.norms, *last
 
 
 @torch.library.custom_op("qkv::feature_map_attention_backward", mutates_args=())
@@ -70,7 +71,7 @@ def feature_map_attention_backward(
         stream = Stream(q, g, scale, share, extra, reverse=True)
         suffix, last, lost = walked(plan, stream, Walk(None, decay, final, against))
         suffix = suffix if plan.causal else _for_all(plan, last)
-        first = _cut(plan, last, q.shape[0], scale)
+        first = _cut(plan, last, q.shape[0], scale) if keeps else first
     asked = Sides(q, k, v, scale, 1.0, mask, decay, share, extra)
     answered = Sides(k, q, g, 1.0, scale, mask, decay, share, extra, reverse=True)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
@@ -177,6 +178,8 @@ def _(q, k, v, mask, decay, initial_sums, initial_norms, kind, scale, causal, se
     number = {"dtype": torch.float32}
     sums = q.new_empty(rows, slots, width, columns, dtype=plan.type)
     norms = q.new_empty(rows, slots, width if wide else 0, **number)
+    if not keeps:
+        return out, inverse, sums, norms, *_nothing(q)
     final = q.new_empty(batch, plan.key_heads, plan.features, plan.value_dim, **number)
     final_norms = q.new_empty((batch, plan.key_heads, plan.features, 1) if wide else 0, **number)
     return out, inverse, sums, norms, final, final_norms
@@ -204,7 +207,7 @@ def _(
 ):
     plan = _plan(q, k, v, kind, scale, causal, segment, keeps)
     first = _nothing(q)
-    if plan.remembers:
+    if keeps:
         shape, number = (q.shape[0], plan.key_heads, plan.features), {"dtype": torch.float32}
         wide = plan.parts.normalises
         first = q.new_empty(*shape, plan.value_dim, **number), q.new_empty((*shape, 1) if wide else 0, **number)

@@ -6,7 +6,6 @@ from math import comb
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -14,6 +13,16 @@ from qkv.attention import linear_triton, taylor_triton
 
 SMALLEST = 16
 """The least width of a tile that a tensor core takes."""
+
+
+def blocks_of(length: int, block: int) -> int:
+    """Blocks that hold so many; triton's own function takes a hundred times as long, and a call asks 60 times."""
+    return -(-length // block)
+
+
+def power_of_two(number: int) -> int:
+    """The least that is not below `number`; likewise."""
+    return 1 << (number - 1).bit_length()
 
 
 @dataclass(frozen=True)
@@ -148,7 +157,7 @@ class Stretches:
     @property
     def count(self) -> int:
         """How many."""
-        return triton.cdiv(self.segments, self.per)
+        return blocks_of(self.segments, self.per)
 
     def slots(self, *, started: bool) -> int:
         """Prefixes of a row: of the segments in their stretches, then of the stretches if anything is before them."""
@@ -179,17 +188,17 @@ class Plan:
     @property
     def key_size(self) -> int:
         """`key_dim` in whole tiles."""
-        return max(SMALLEST, triton.next_power_of_2(self.key_dim))
+        return max(SMALLEST, power_of_two(self.key_dim))
 
     @property
     def value_size(self) -> int:
         """Columns of values that one program takes."""
-        return min(128, max(SMALLEST, triton.next_power_of_2(self.value_dim)))
+        return min(128, max(SMALLEST, power_of_two(self.value_dim)))
 
     @property
     def value_blocks(self) -> int:
         """How many programs take them all."""
-        return triton.cdiv(self.value_dim, self.value_size)
+        return blocks_of(self.value_dim, self.value_size)
 
     @property
     def features(self) -> int:
@@ -220,7 +229,7 @@ class Plan:
     def _tile(self, largest: int) -> int:
         if not self.expands:
             return self.key_size
-        return min(largest, max(SMALLEST, triton.next_power_of_2(self.features)))
+        return min(largest, max(SMALLEST, power_of_two(self.features)))
 
     @property
     def type(self) -> torch.dtype:
@@ -254,12 +263,12 @@ class Plan:
 
     def stretches(self, length: int, rows: int, *, decays: bool) -> Stretches:
         """Of this many rows of tokens; what fades is walked segment by segment, for the sake of its gradient."""
-        segments = max(triton.cdiv(length, self.segment), 1)
+        segments = max(blocks_of(length, self.segment), 1)
         if decays or not self.causal:
             return Stretches(segments, 1, False)
         programs = rows * self.width // self.written * self.value_blocks
-        count = min(max(triton.cdiv(PROGRAMS, max(programs, 1)), 1), segments)
-        return Stretches(segments, triton.cdiv(segments, count), True)
+        count = min(max(blocks_of(PROGRAMS, max(programs, 1)), 1), segments)
+        return Stretches(segments, blocks_of(segments, count), True)
 
     def order(self, device: torch.device) -> Tensor | None:
         """The place of each feature in a memory as others keep it; None: it is the same."""
@@ -320,7 +329,7 @@ class Plan:
         return 2 * self.key_size if self.kind == "taylor" else 0
 
     def _whole_blocks(self, length: int, block: int) -> int:
-        return block * triton.cdiv(length, block)
+        return block * blocks_of(length, block)
 
     def _pairs(self, asking: int, answering: int, launch: Launch) -> int:
         """Pairs of tokens that meet one by one, in whole blocks."""
@@ -350,7 +359,7 @@ class Plan:
             "VALUE_BLOCKS": self.value_blocks,
             "WIDTH": self.width,
             "TILE": tile,
-            "TILES": triton.cdiv(self.features, tile),
+            "TILES": blocks_of(self.features, tile),
             "PURE": comb(self.key_dim + 1, 2) // tile if self.expands else 0,
             "SEGMENT": self.segment,
             "TYPE": tl.bfloat16 if self.type == torch.bfloat16 else tl.float32,
