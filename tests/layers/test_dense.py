@@ -61,6 +61,9 @@ def test_the_residual_path():
     torch.testing.assert_close(layer(x), x + torch.tanh(layer.linear(x)))
     with pytest.raises(ValueError, match="a residual path needs as many outputs as inputs, got 5 and 7"):
         Dense(5, 7, residual=ScaledBranch())
+
+
+def test_bad_input_as_residual_path():
     with pytest.raises(
         TypeError, match=r"residual must be a path around the layer such as ScaledBranch\(\), or None; got True"
     ):
