@@ -12,6 +12,8 @@ from qkv.train import Loop, create
 SIZES = {"dim": 64, "hidden_dim": 128, "encoder_layers": 1}
 BATCH = 64
 SIZE = 1000
+CLOSE = {"abs": 1e-5, "rel": 1e-6}
+"""What float32 makes of a sum in another order; relative for the few answers of 63 tokens, whose scores are near -90."""
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +58,14 @@ def test_the_model_has_learnt_something(straight):
 def test_a_beam_of_one_is_greedy(pronouncer, straight):
     found = answers(pronouncer, BATCH, beam, beams=1)
     assert [(one.tokens, one.finished) for (one,) in found] == [(one.tokens, one.finished) for one in straight]
-    assert [one.log_probability for (one,) in found] == pytest.approx([h.log_probability for h in straight], abs=1e-5)
+    assert [one.log_probability for (one,) in found] == pytest.approx([h.log_probability for h in straight], **CLOSE)
 
 
 @pytest.mark.slow
 def test_a_word_alone_is_the_word_in_a_batch(pronouncer, straight):
     alone = answers(pronouncer, 1, greedy)
     assert [one.tokens for one in alone] == [one.tokens for one in straight]
-    assert [one.score for one in alone] == pytest.approx([one.score for one in straight], abs=1e-5)
+    assert [one.score for one in alone] == pytest.approx([one.score for one in straight], **CLOSE)
 
 
 @pytest.mark.slow
@@ -72,4 +74,4 @@ def test_so_are_the_best_of_a_beam(pronouncer):
     alone, together = (answers(few, size, beam, beams=4, best=2) for size in (1, BATCH))
     assert [[one.tokens for one in best] for best in alone] == [[one.tokens for one in best] for best in together]
     for one, other in zip(alone, together, strict=True):
-        assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-5)
+        assert [h.score for h in one] == pytest.approx([h.score for h in other], **CLOSE)
