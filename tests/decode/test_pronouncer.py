@@ -13,7 +13,7 @@ SIZES = {"dim": 64, "hidden_dim": 128, "encoder_layers": 1}
 BATCH = 64
 SIZE = 1000
 CLOSE = {"abs": 1e-5, "rel": 1e-6}
-"""What float32 makes of a sum in another order; relative for the few answers of 63 tokens, whose scores are near -90."""
+"""What float32 makes of a sum in another order; relative for the few answers of 63 tokens that score near -90."""
 
 
 @pytest.fixture(scope="module")
