@@ -89,14 +89,17 @@ def test_outputs_and_gradients(kind, setting):
 
 
 @every_kind
-@pytest.mark.parametrize(("programs", "per"), [(1, 3), (2, 2)])
-def test_stretches_of_several_segments(kind, programs, per, monkeypatch):
-    """One program walks all three segments, or two walk two and one, and what is before the second is added."""
+@pytest.mark.parametrize(("programs", "chunk", "length", "per"), [(1, 16, 37, 3), (2, 16, 37, 2), (1, 48, 75, 2)])
+def test_stretches_of_several_segments(kind, programs, chunk, length, per, monkeypatch):
+    """One program walks all segments, or two walk two and one, and what is before the second is added.
+
+    A segment of 48 is three blocks, and its last one of 27 tokens two: a walk back begins within it.
+    """
     monkeypatch.setattr(feature_map_plan, "PROGRAMS", programs)
-    case = case_of(Setting(masked=True))
-    plan = feature_map_plan.Plan(kind, True, 1.0, 16, 37, 1, case.key_dim, case.value_dim, torch.float32, True)
-    assert plan.stretches(37, 1, decays=False).per == per
-    assert max(errors(KINDS[kind](chunk=16, backend="triton"), case)) <= BOUNDS[torch.float32]
+    case = case_of(Setting(masked=True), queries=length, keys=length)
+    plan = feature_map_plan.Plan(kind, True, 1.0, chunk, length, 1, case.key_dim, case.value_dim, torch.float32, True)
+    assert plan.stretches(length, 1, decays=False).per == per
+    assert max(errors(KINDS[kind](chunk=chunk, backend="triton"), case)) <= BOUNDS[torch.float32]
 
 
 @every_kind
