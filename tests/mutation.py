@@ -235,14 +235,14 @@ MUTANTS = (
     Mutant("train/optimiser.py", "if p.dim() > 1]", "if p.dim() > 2]", ("tests/train/test_loop.py",)),
     Mutant("tasks/training.py", "score == min(scores)]", "score == max(scores)]", ("tests/tasks/test_training.py",)),
     # kernels
-    Mutant("attention/feature_map_triton.py", "w = tl.where(distance >= 0", "w = tl.where(distance > 0", FORWARD),
+    Mutant("attention/tiles_triton.py", "w = tl.where(distance >= 0", "w = tl.where(distance > 0", FORWARD),
     Mutant(
-        "attention/feature_map_triton.py",
+        "attention/tiles_triton.py",
         "age = tokens - segment * SEGMENT + 1",
         "age = tokens - segment * SEGMENT",
         FORWARD,
     ),
-    Mutant("attention/feature_map_triton.py", "wanted * SLOPE(product, score_scale)", "wanted", FORWARD),
+    Mutant("attention/pull_triton.py", "wanted * SLOPE(product, score_scale)", "wanted", FORWARD),
     Mutant("attention/feature_map_triton.py", "lost += tokens * total", "lost += total", FORWARD),
     Mutant(
         "attention/feature_map_triton.py",

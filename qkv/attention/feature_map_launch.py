@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.attention import feature_map_triton as kernels
+from qkv.attention import feature_map_triton, pull_triton, read_triton
 from qkv.attention.feature_map_plan import Plan, Stretches, blocks_of, power_of_two
 
 
@@ -89,7 +89,7 @@ def walked(plan: Plan, stream: Stream, walk: Walk) -> tuple[Prefix, Memory, Tens
     prefix = Memory(new(rows, slots, plan.width, columns, dtype=plan.type), new(rows, slots, wide, dtype=torch.float32))
     weights = plan.memory_weights(stream.x.device)
     if rows:
-        kernels.states[way.count * rows, plan.width // plan.written * plan.value_blocks](
+        feature_map_triton.states[way.count * rows, plan.width // plan.written * plan.value_blocks](
             stream.x, stream.c, *plan.tables(stream.x.device), weights,
             stream.share, stream.extra, walk.mask, walk.decay, sums.sums, sums.norms, prefix.sums, prefix.norms,
             *strides(stream.x), *strides(stream.c),
@@ -125,7 +125,7 @@ def _scanned(
         blocks = blocks_of(size, block)
         lost = None if walk.decay is None or against is None else one.new_zeros(rows, blocks)
         if rows and size:
-            kernels.scan[rows, blocks](
+            feature_map_triton.scan[rows, blocks](
                 one, initial, against, walk.decay, weights, into, final, lost,
                 size, one.shape[3:].numel(), one.shape[1], prefix.slots, length, plan.key_heads,
                 WEIGHS=weights is not None, STARTED=initial is not None, PREFIXES=plan.causal,
@@ -163,7 +163,7 @@ def reading(plan: Plan, sides: Sides, prefix: Prefix | None, out: Tensor) -> Ten
     launch = plan.launches.values if sides.reverse else plan.launches.read
     block = plan.block(launch.block)
     if out.numel():
-        kernels.read[(blocks_of(length, block) * plan.value_blocks * batch * heads,)](
+        read_triton.read[(blocks_of(length, block) * plan.value_blocks * batch * heads,)](
             sides.a, sides.b, sides.c, *plan.tables(out.device), sides.share, sides.mask, sides.decay,
             prefix and prefix.memory.sums, prefix and prefix.memory.norms, out, inverse,
             *strides(sides.a), *strides(sides.b), *strides(sides.c), *strides(out),
@@ -186,7 +186,7 @@ def pulling(plan: Plan, sides: Sides, g: Tensor, prefix: Prefix | None, out: Ten
     launch = plan.launches.keys if sides.reverse else plan.launches.queries
     block = plan.block(launch.block)
     if out.numel():
-        kernels.pull[(blocks_of(length, block) * batch * heads,)](
+        pull_triton.pull[(blocks_of(length, block) * batch * heads,)](
             sides.a, sides.b, sides.c, g, *plan.tables(out.device),
             sides.share, sides.extra, sides.mask, sides.decay,
             prefix and prefix.memory.sums, prefix and prefix.memory.norms, out, lost,
@@ -214,7 +214,7 @@ def normaliser_gradients(out: Tensor, g: Tensor, inverse: Tensor) -> Tensor:
     batch, heads, length, value_dim = out.shape
     delta = torch.empty_like(inverse)
     if delta.numel():
-        kernels.deltas[(blocks_of(length, 128) * batch * heads,)](
+        feature_map_triton.deltas[(blocks_of(length, 128) * batch * heads,)](
             out, g, inverse, delta, *strides(out), *strides(g), length, batch * heads, heads,
             BLOCK=128, VALUE_DIM=value_dim, VALUE_SIZE=power_of_two(value_dim), num_warps=4,
         )  # fmt: skip
