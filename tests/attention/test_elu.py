@@ -1,5 +1,6 @@
 import math
 
+import pytest
 import torch
 from torch.nn import functional
 
@@ -22,6 +23,13 @@ def test_equals_plain_loops():
 def test_features_are_elu_plus_one():
     x = torch.linspace(-30, 30, 101, dtype=torch.float64)
     torch.testing.assert_close(Elu().features(x), functional.elu(x) + 1, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("x", [-2.0, 0.0, 2.0])
+def test_the_slope_is_that_of_elu_at_zero_too(x):
+    x = torch.tensor(x, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(Elu().features(x), x)
+    assert float(slope) == min(1.0, float(x.detach().exp()))
 
 
 def test_a_query_far_below_zero_still_takes_a_mean():
