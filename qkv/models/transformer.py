@@ -103,7 +103,16 @@ def _heads(config: BlockSizes, positions: Positions | None) -> MultiHead:
 
 def _norm(config: BlockSizes, attention: Attention) -> nn.Module | None:
     """A norm on each head's output for kinds that sum instead of averaging: without it they stay at chance."""
-    return None if getattr(attention, "normalises", True) else nn.RMSNorm(config.dim // config.heads)
+    return None if getattr(attention, "normalises", True) else HeadNorm(config.dim // config.heads)
+
+
+class HeadNorm(nn.RMSNorm):
+    """`nn.RMSNorm` in the precision of its weight: autocast narrows what comes in, and torch then has no fast form."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x / rms(x) * weight"""
+        assert self.weight is not None
+        return super().forward(x.to(self.weight.dtype)).to(x.dtype)
 
 
 def _feed_forward(config: BlockSizes, activation: nn.Module | None = None) -> nn.Module:
