@@ -1,5 +1,7 @@
 """The counter against 31 modules whose multiplications were worked out by hand."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -61,8 +63,17 @@ def test_there_are_31():
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("training", [True, False])
 def test_every_module_equals_the_hand_count(case, device, training):
-    counted = count(case, device, training=training)
-    assert (counted.total, dict(counted.unknown)) == (PUBLISHED[case.name][1], {})
+    with torch.backends.opt_einsum.flags(enabled=False):  # where it is installed, it changes the order of products
+        counted = count(case, device, training=training)
+    assert (counted.total, dict(counted.unknown)) == (PUBLISHED[case.name][1] + angles(case), {})
+
+
+def angles(case):
+    """Older versions of transformers make the angles of Llama's 64 positions by a product with 16 frequencies."""
+    if case.name != "llamatiny":
+        return 0
+    made = pytest.importorskip("transformers.models.llama.modeling_llama").LlamaRotaryEmbedding.forward
+    return 64 * 16 if " @ " in inspect.getsource(made) else 0
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
