@@ -99,3 +99,16 @@ def test_only_chosen_dependencies():
     reasons = (ROOT / "docs" / "dependencies.md").read_text()
     assert len(names) >= 10
     assert [name for name in names if name not in reasons] == []
+
+
+def test_the_masked_figures_are_those_of_the_result_file():
+    result = json.loads((RESULTS.parent / "masked_wikitext.json").read_text())
+    words = " ".join((ROOT / "docs/masked.md").read_text().split())
+    test, minutes = result["figures"]["test"], result["seconds"] / 60
+    for said in (
+        f"names {100 * test['masked_accuracy']:.1f} % of the hidden tokens",
+        f"the best constant {100 * test['unigram_accuracy']:.1f} %",
+        f"tells {100 * test['next_sentence_accuracy']:.1f} % of the pairs",
+        f"after {result['steps']:,} updates in {minutes:.1f} minutes",
+    ):
+        assert said in words
