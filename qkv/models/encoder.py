@@ -169,9 +169,7 @@ class Encoder(nn.Module):
 
     def _pass(self, tokens: Tensor, segments: Tensor | None, mask: Mask | None) -> Iterator[Hidden]:
         mask = None if mask is None or bool(mask.all()) else mask  # unmasked attention is the faster one
-        real = None if mask is None else mask.flatten().nonzero()[:, 0]
-        if mask is not None and real is not None and len(real) > WORTH * mask.numel():
-            real = None
+        real = None if mask is None else self._worth_taking_out(mask)
         after = self.config.norm == "after"
         x = self._sum(tokens, segments, mask)
         x = self.dropout(self.norm(x) if after else x)
@@ -179,6 +177,13 @@ class Encoder(nn.Module):
         for number, block in enumerate(self.blocks, 1):
             x = block(x, mask, real)
             yield self.norm(x) if not after and number == len(self.blocks) else x
+
+    def _worth_taking_out(self, mask: Mask) -> Tensor | None:
+        """The real tokens, numbered over all rows, if the rest is worth leaving out; on a GPU it would wait for them."""
+        if mask.is_cuda:
+            return None
+        real = mask.flatten().nonzero()[:, 0]
+        return None if len(real) > WORTH * mask.numel() else real
 
     def _sum(self, tokens: Tensor, segments: Tensor | None, mask: Mask | None) -> Hidden:
         require_length(tokens.shape[1], self.config.max_length)
