@@ -10,9 +10,11 @@ import argparse
 import json
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from triton.testing import do_bench
 from benchmarks.machine import about
 from qkv.attention import Attention, Elu, Linear, Taylor
 from qkv.cost import measure
+from qkv.draw import Axis, Series, curves
 
 Call = Callable[[Tensor, Tensor, Tensor], Tensor]
 SHAPES = {
@@ -75,23 +78,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--peers", type=Path, help="a folder with flash-linear-attention")
     parser.add_argument("--result", type=Path, required=True)
+    parser.add_argument("--draw", type=Path, help="only draw the result file there, as SVG")
     parser.add_argument("--shapes", default=",".join(SHAPES), help="which, separated by commas")
     given = parser.parse_args()
+    if given.draw is not None:
+        given.draw.write_text(picture(json.loads(given.result.read_text())))
+        return
     if not torch.cuda.is_available():
         sys.exit("attention_gpu: there is no CUDA device here")
     peers = _peers(given.peers)
-    errors = list(_errors(peers))
-    changed = _changes()
+    errors = _told("errors", lambda: list(_errors(peers)))
+    changed = _told("bits", _changes)
     wrong = [e for e in errors if e["name"].startswith("qkv") and not e["worst"] <= WORST[getattr(torch, e["dtype"])]]
     wrong += [{"name": name, "bits": "differ between runs"} for name in changed]
     if wrong:
         sys.exit("not timed, because it is wrong:\n" + "\n".join(map(str, wrong)))
-    chosen = given.shapes.split(",")
-    rows = [row for shape in chosen for row in _times(shape, [*_ours(), *_softmax(), *peers])]
     result = {**about(), "command": "python -m benchmarks.attention_gpu", "setting": SETTING, "peer": _version()}
-    result |= {"errors": errors, "rows": [asdict(row) for row in rows], "decode": _decode()}
-    given.result.write_text(json.dumps(result, indent=1) + "\n")
+    result |= {"errors": errors, "decode": _told("decoding", _decode), "rows": []}
+    for shape in given.shapes.split(","):  # written after each: whoever is cut off has the others
+        result["rows"] += _told(shape, partial(_times, shape, [*_ours(), *_softmax(), *peers]))
+        given.result.write_text(json.dumps(result, indent=1) + "\n")
     print(table(result))
+
+
+def _told(what: str, work: Callable[[], Any]) -> Any:
+    """Its result, and on the way how long it took."""
+    began = time.perf_counter()
+    found = work()
+    print(f"{what}: {time.perf_counter() - began:.0f} s", flush=True)
+    return found
 
 
 SETTING = (
@@ -200,7 +215,7 @@ def _error_of(contestant: Contestant, law: Attention, dtype: torch.dtype) -> lis
     for call, dtype_of in ((contestant.call, dtype), (_attend(law), torch.float64)):
         numbers = [x.detach().to(dtype_of).requires_grad_() for x in inputs]
         out = call(*numbers)
-        results.append([out, *torch.autograd.grad(out, numbers, arriving.to(out.dtype))])
+        results.append([out.detach(), *torch.autograd.grad(out, numbers, arriving.to(out.dtype))])
     return [float((a.double() - b).norm() / b.norm()) for a, b in zip(*results, strict=True)]
 
 
@@ -221,7 +236,7 @@ def _changes() -> list[str]:
     return changed
 
 
-def _times(shape: str, contestants: list[Contestant]) -> list[Row]:
+def _times(shape: str, contestants: list[Contestant]) -> list[dict[str, Any]]:
     """Rounds over all contestants, so that none has the cool card for itself."""
     entered = [c for c in contestants if shape in c.shapes]
     wanted = [(c, back) for c in entered for back in (False, True) if not back or shape in c.backward]
@@ -230,11 +245,12 @@ def _times(shape: str, contestants: list[Contestant]) -> list[Row]:
     for _ in range(5):
         for key, call in calls.items():
             taken[key].append(_milliseconds(call))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for c in entered:
         back = taken.get((c.name, True))
         peak = measure(calls[c.name, True], "cuda", 1).peak_bytes / 2**20 if back else None
-        rows.append(Row(c.name, shape, _middle(taken[c.name, False]), _middle(back) if back else None, peak))
+        row = Row(c.name, shape, _middle(taken[c.name, False]), _middle(back) if back else None, peak)
+        rows.append(asdict(row))
     torch.cuda.empty_cache()
     return rows
 
@@ -279,6 +295,22 @@ def _step_time(mechanism: Attention, key_dim: int, past: int) -> float:
         _, state = mechanism.step(q, k, v, state)
 
     return round(statistics.median(_milliseconds(step) for _ in range(5)), 5)
+
+
+def picture(result: dict[str, Any]) -> str:
+    """Milliseconds over tokens, one sequence of 16 heads, forward: a quadratic kind is twice as steep."""
+    lengths = {shape: tokens for shape, (batch, heads, tokens) in SHAPES.items() if (batch, heads) == (1, 16)}
+    names = [name for name in dict.fromkeys(row["name"] for row in result["rows"]) if name != "SDPA flash"]
+    lines = {
+        name: sorted(
+            (lengths[r["shape"]], r["forward"]) for r in result["rows"] if r["name"] == name if r["shape"] in lengths
+        )
+        for name in names
+    }
+    series = [Series(name, points, dots=len(points) == 1) for name, points in lines.items() if points]
+    gpu = result["machine"]["gpu"]
+    title = f"Causal attention, forward, one sequence of 16 heads in bfloat16, {gpu}"
+    return curves(series, title, Axis("tokens", log=True), Axis("milliseconds", log=True), height=460)
 
 
 def table(result: dict[str, Any]) -> str:

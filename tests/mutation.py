@@ -52,7 +52,8 @@ MUTANTS = (
     Mutant("attention/taylor.py", "x, total, value=1 / n", "x, total, value=1.0"),
     Mutant("attention/taylor.py", "x * r**-0.5", "x * r**-1.0"),
     Mutant("attention/taylor.py", "constant if m[-1] == key_dim", "constant if m[-1] == key_dim - 1"),
-    Mutant("attention/elu.py", "x.clamp(min=0) + ", "2 * x.clamp(min=0) + "),
+    Mutant("attention/elu.py", "x.relu() + ", "2 * x.relu() + "),
+    Mutant("attention/elu.py", "x.relu() + ", "x.clamp(min=0) + ", ("tests/attention/test_elu.py",)),
     Mutant("attention/additive.py", "torch.tanh(", "torch.sigmoid("),
     # somebody else's models
     Mutant(
@@ -252,6 +253,8 @@ MUTANTS = (
     ),
     Mutant("attention/taylor_triton.py", "0.5**0.5 if one == two < key_dim", "1.0 if one == two < key_dim", FORWARD),
     Mutant("attention/linear_triton.py", "return gradient * inner * scale", "return gradient * inner", WIDTHS),
+    Mutant("attention/pull_triton.py", "extra = -share * _met(", "extra = share * _met(", FORWARD),
+    Mutant("attention/relaunch.py", "x.data_ptr() & 15", "0", ("tests/attention/test_relaunch.py",)),
     Mutant(
         "attention/decode_triton.py",
         "other=0.0) * fade + written[",

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from qkv.attention import taylor_triton
 from qkv.attention.feature_map_launch import side_by_side, strides
-from qkv.attention.feature_map_plan import Plan, power_of_two
+from qkv.attention.feature_map_plan import Plan, plan_of, power_of_two
+from qkv.attention.relaunch import Constants, Relaunched
 from qkv.cost.operations import FORMULAS
 
 
@@ -92,6 +93,21 @@ def advance(
     tl.store(places, out.to(out_pointer.dtype.element_ty), mask=(members < GROUP)[:, None] & kept[None, :])
 
 
+ADVANCE = Relaunched(advance)
+
+
+@lru_cache(maxsize=64)
+def _advance(plan: Plan, group: int, hiding: bool, decays: bool) -> Constants:
+    value_size = power_of_two(plan.value_dim)
+    values = {
+        "GROUP": group, "GROUP_SIZE": power_of_two(group), "FEATURES": plan.features,
+        "TILE": max(16, 4096 // value_size), "VALUE_DIM": plan.value_dim, "VALUE_SIZE": value_size,
+        "PAIRS": plan.expands, "ELU": plan.kind == "elu", "NORMALISES": plan.parts.normalises, "HIDING": hiding,
+        "DECAYS": decays,
+    }  # fmt: skip
+    return Constants(values, {"num_warps": 4})
+
+
 @lru_cache(maxsize=64)
 def _indices(plan: Plan, scale: float, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Which two numbers make each feature, and u, v, w of (u x_i + v) (x_j + w); of one number, which one."""
@@ -120,20 +136,18 @@ def feature_map_step(
     mask = None if mask is None else mask.contiguous()
     batch, heads, _, key_dim = q.shape
     key_heads, value_dim = v.shape[1], v.shape[3]
-    plan = Plan(kind, True, scale, 16, 1, key_heads, key_dim, value_dim, q.dtype, True)
+    plan = plan_of(kind, True, scale, 16, 1, key_heads, key_dim, value_dim, q.dtype, True)
     out = q.new_empty(batch, heads, 1, value_dim)
     first, second, q_terms = _indices(plan, scale, q.device)
     k_terms = _indices(plan, 1.0, q.device)[2]
-    group, value_size = heads // key_heads, power_of_two(value_dim)
     if out.numel():
-        advance[(batch * key_heads,)](
-            q, k, v, first, second, q_terms, k_terms, mask, decay, sums, norms, out,
-            *strides(q)[:2], *strides(k)[:2], *strides(v)[:2], *strides(out)[:2], key_heads, scale,
-            GROUP=group, GROUP_SIZE=power_of_two(group), FEATURES=plan.features,
-            TILE=max(16, 4096 // value_size), VALUE_DIM=value_dim, VALUE_SIZE=value_size, PAIRS=kind == "taylor",
-            ELU=kind == "elu", NORMALISES=norms is not None, HIDING=mask is not None, DECAYS=decay is not None,
-            num_warps=4,
-        )  # fmt: skip
+        with torch.cuda.device_of(q):
+            ADVANCE(
+                (batch * key_heads, 1, 1),
+                (q, k, v, first, second, q_terms, k_terms, mask, decay, sums, norms, out),
+                (*strides(q)[:2], *strides(k)[:2], *strides(v)[:2], *strides(out)[:2], key_heads, scale),
+                _advance(plan, heads // key_heads, mask is not None, decay is not None),
+            )
     return out
 
 

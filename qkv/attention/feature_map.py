@@ -203,13 +203,16 @@ class FeatureMap(Attention):
         return "reference" if quadratic <= chunked else "chunked"
 
     def _backend_for(self, q: Queries, v: Values, shape: Shape) -> str:
-        """The form that is asked for, if it can take this call; "auto" does not choose the kernels yet."""
-        if self.backend != "triton":
+        """The form that is asked for, if it can take this call; "auto" on CUDA is the kernels, if it has some."""
+        if self.backend != "triton" and not (self.backend == "auto" and q.is_cuda and "triton" in self.backends):
             return self._choose(shape)
         refused = kernels.refusal(self, q, v)
-        if refused is not None:
+        if refused is None:
+            return "triton"
+        if self.backend == "triton":
             raise ValueError(f"backend='triton' cannot take this call of attention kind {self.kind!r}: {refused}")
-        return "triton"
+        kernels.warn_once(self.kind, refused)
+        return "chunked"
 
     def _continue(self, q: Queries, k: Keys, v: Values, state: Memory, extras: Extras) -> tuple[Outputs, Tensors]:
         """Outputs of the new tokens and the sums with them; one token a call is written in place in inference."""

@@ -1,7 +1,7 @@
 """How the kernels of `feature_map_triton` are put together: buffers and launches.
 
     forward    states(k, v) -> scan -> read(q; k, v)
-    backward   deltas -> states(q, dout) -> scan back -> pull(q; k, v), pull(k; q, dout), read(k; q, dout)
+    backward   pull(q; k, v) -> states(q, dout) -> scan back -> pull(k; q, dout), read(k; q, dout)
 
 A sequence of one segment needs no states: it is attended to one by one. Few rows are cut into stretches that are
 walked at the same time; the sums before a stretch come from the scan, and are added where they are read. Without an
@@ -9,12 +9,17 @@ order every query reads the sum of all tokens.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from qkv.attention import feature_map_triton, pull_triton, read_triton
 from qkv.attention.feature_map_plan import Plan, Stretches, blocks_of, power_of_two
+from qkv.attention.relaunch import Constants, Relaunched
+
+STATES, SCAN = Relaunched(feature_map_triton.states), Relaunched(feature_map_triton.scan)
+READ, PULL = Relaunched(read_triton.read), Relaunched(pull_triton.pull)
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Prefix:
     @property
     def before(self) -> bool:
         """Whether anything is before the stretches."""
-        return self.slots > self.stretches.segments * self.stretches.local
+        return self.slots > (self.stretches.segments if self.stretches.local else 0)
 
 
 @dataclass(frozen=True)
@@ -89,21 +94,31 @@ def walked(plan: Plan, stream: Stream, walk: Walk) -> tuple[Prefix, Memory, Tens
     prefix = Memory(new(rows, slots, plan.width, columns, dtype=plan.type), new(rows, slots, wide, dtype=torch.float32))
     weights = plan.memory_weights(stream.x.device)
     if rows:
-        feature_map_triton.states[way.count * rows, plan.width // plan.written * plan.value_blocks](
-            stream.x, stream.c, *plan.tables(stream.x.device), weights,
-            stream.share, stream.extra, walk.mask, walk.decay, sums.sums, sums.norms, prefix.sums, prefix.norms,
-            *strides(stream.x), *strides(stream.c),
-            length, way.per, way.count, slots, rows, plan.key_heads, heads, stream.scale,
-            FEATURES=plan.parts.features, NORMALISES=plan.parts.normalises, SHARED=stream.share is not None,
-            HIDING=walk.mask is not None, DECAYS=walk.decay is not None, REVERSE=stream.reverse,
-            LOCAL=way.local, WEIGHS=weights is not None,
-            BLOCK=plan.block(plan.launches.write.block), **plan.sizes(plan.written), **plan.launches.write.options(),
+        STATES(
+            (way.count * rows, plan.width // plan.written * plan.value_blocks, 1),
+            (stream.x, stream.c, *plan.tables(stream.x.device), weights,
+             stream.share, stream.extra, walk.mask, walk.decay, sums.sums, sums.norms, prefix.sums, prefix.norms),
+            (*strides(stream.x), *strides(stream.c),
+             length, way.per, way.count, slots, rows, plan.key_heads, heads, stream.scale),
+            _states(plan, stream.share is not None, walk.mask is not None, walk.decay is not None, stream.reverse,
+                    way.local),
         )  # fmt: skip
     found = Prefix(prefix, way)
     if plan.causal and not found.before:
         return found, Memory(sums.sums[:, 0], sums.norms[:, 0]), None
     final, lost = _scanned(plan, sums, found, walk, length, reverse=stream.reverse)
     return found, final, lost
+
+
+@lru_cache(maxsize=1024)
+def _states(plan: Plan, shared: bool, hiding: bool, decays: bool, reverse: bool, local: bool) -> Constants:
+    launch = plan.launches.write
+    values = {
+        "CHOSEN": plan.parts.chosen, "TURNED": plan.parts.turned, "NORMALISES": plan.parts.normalises,
+        "SHARED": shared, "HIDING": hiding, "DECAYS": decays, "REVERSE": reverse, "LOCAL": local,
+        "WEIGHS": plan.expands, "BLOCK": plan.block(launch.block),
+    }  # fmt: skip
+    return Constants({**values, **plan.sizes(plan.written)}, launch.options())
 
 
 def _scanned(
@@ -125,16 +140,24 @@ def _scanned(
         blocks = blocks_of(size, block)
         lost = None if walk.decay is None or against is None else one.new_zeros(rows, blocks)
         if rows and size:
-            feature_map_triton.scan[rows, blocks](
-                one, initial, against, walk.decay, weights, into, final, lost,
-                size, one.shape[3:].numel(), one.shape[1], prefix.slots, length, plan.key_heads,
-                WEIGHS=weights is not None, STARTED=initial is not None, PREFIXES=plan.causal,
-                DECAYS=walk.decay is not None, REVERSE=reverse, LOSES=lost is not None,
-                SEGMENT=plan.segment, BLOCK=block, num_warps=4,
-            )  # fmt: skip
+            SCAN(
+                (rows, blocks, 1),
+                (one, initial, against, walk.decay, weights, into, final, lost),
+                (size, one.shape[3:].numel(), one.shape[1], prefix.slots, length, plan.key_heads),
+                _scan(plan, initial is not None, walk.decay is not None, reverse, lost is not None, block),
+            )
         finals.append(final)
         losses += [] if lost is None else [lost.sum(1) * plan.result_scale]
     return Memory(*finals), sum(losses[1:], losses[0]) if losses else None
+
+
+@lru_cache(maxsize=1024)
+def _scan(plan: Plan, started: bool, decays: bool, reverse: bool, loses: bool, block: int) -> Constants:
+    values = {
+        "WEIGHS": plan.expands, "STARTED": started, "PREFIXES": plan.causal, "DECAYS": decays, "REVERSE": reverse,
+        "LOSES": loses, "SEGMENT": plan.segment, "BLOCK": block,
+    }  # fmt: skip
+    return Constants(values, {"num_warps": 4})
 
 
 @dataclass(frozen=True)
@@ -151,8 +174,13 @@ class Sides:
     share: Tensor | None = None
     """1 / normaliser of each query, in the backward."""
     extra: Tensor | None = None
-    """The gradient of each normaliser."""
+    """The gradient of each normaliser, which the queries make and the keys use."""
     reverse: bool = False
+
+    @property
+    def flags(self) -> tuple[bool, bool, bool, bool]:
+        """What a kernel is compiled for: shares, hidden keys, decay, order."""
+        return self.share is not None, self.mask is not None, self.decay is not None, self.reverse
 
 
 def reading(plan: Plan, sides: Sides, prefix: Prefix | None, out: Tensor) -> Tensor:
@@ -160,62 +188,74 @@ def reading(plan: Plan, sides: Sides, prefix: Prefix | None, out: Tensor) -> Ten
     batch, heads, length = sides.a.shape[:3]
     divides = plan.parts.normalises and not sides.reverse
     inverse = out.new_empty(batch, heads, length if divides else 0, dtype=torch.float32)
-    launch = plan.launches.values if sides.reverse else plan.launches.read
-    block = plan.block(launch.block)
+    block = plan.block((plan.launches.values if sides.reverse else plan.launches.read).block)
     if out.numel():
-        read_triton.read[(blocks_of(length, block) * plan.value_blocks * batch * heads,)](
-            sides.a, sides.b, sides.c, *plan.tables(out.device), sides.share, sides.mask, sides.decay,
-            prefix and prefix.memory.sums, prefix and prefix.memory.norms, out, inverse,
-            *strides(sides.a), *strides(sides.b), *strides(sides.c), *strides(out),
-            length, sides.b.shape[2], batch * heads, heads, sides.b.shape[1], plan.key_heads,
-            *_way(prefix),
-            sides.a_scale, sides.b_scale, plan.score_scale, plan.result_scale,
-            LIFT=plan.parts.lift, WEIGHT=plan.parts.weight, FEATURES=plan.parts.features, EXPANDS=plan.expands,
-            NORMALISES=divides, SHARED=sides.share is not None, HIDING=sides.mask is not None,
-            DECAYS=sides.decay is not None, REVERSE=sides.reverse, INSIDE=plan.inside,
-            LOCAL=prefix is not None and prefix.stretches.local, BEFORE=prefix is not None and prefix.before,
-            A_BLOCK=block, B_BLOCK=plan.block(launch.met), **plan.sizes(plan.taken(launch)), **launch.options(),
+        READ(
+            (blocks_of(length, block) * plan.value_blocks * batch * heads, 1, 1),
+            (sides.a, sides.b, sides.c, *plan.tables(out.device), sides.share, sides.mask, sides.decay,
+             *_memory(prefix), out, inverse),
+            (*strides(sides.a), *strides(sides.b), *strides(sides.c), *strides(out),
+             length, sides.b.shape[2], batch * heads, heads, sides.b.shape[1], plan.key_heads, *_way(prefix),
+             sides.a_scale, sides.b_scale, plan.score_scale, plan.result_scale),
+            _read(plan, *sides.flags, *_reach(prefix)),
         )  # fmt: skip
     return inverse
 
 
-def pulling(plan: Plan, sides: Sides, g: Tensor, prefix: Prefix | None, out: Tensor) -> Tensor | None:
-    """Fill `out` with the gradients of `sides.a`; what each token adds to that of the decay, or None."""
+@lru_cache(maxsize=1024)
+def _read(plan: Plan, shared: bool, hiding: bool, decays: bool, reverse: bool, local: bool, before: bool) -> Constants:
+    launch = plan.launches.values if reverse else plan.launches.read
+    values = {
+        "LIFT": plan.parts.lift, "WEIGHT": plan.parts.weight, "FEATURES": plan.parts.features,
+        "EXPANDS": plan.expands, "NORMALISES": plan.parts.normalises and not reverse, "SHARED": shared,
+        "HIDING": hiding, "DECAYS": decays, "REVERSE": reverse, "INSIDE": plan.inside, "LOCAL": local, "BEFORE": before,
+        "A_BLOCK": plan.block(launch.block), "B_BLOCK": plan.block(launch.met),
+    }  # fmt: skip
+    return Constants({**values, **plan.sizes(plan.taken(launch))}, launch.options())
+
+
+def pulling(plan: Plan, sides: Sides, g: Tensor, answer: Tensor, prefix: Prefix | None, out: Tensor) -> Tensor | None:
+    """Fill `out` with the gradients of `sides.a`; what each token adds to that of the decay, or None.
+
+    With those of the queries `sides.extra` is filled, too, from their `answer`.
+    """
     batch, heads, length = sides.a.shape[:3]
     lost = None if sides.decay is None else out.new_empty(batch, heads, length, dtype=torch.float32)
-    launch = plan.launches.keys if sides.reverse else plan.launches.queries
-    block = plan.block(launch.block)
+    block = plan.block((plan.launches.keys if sides.reverse else plan.launches.queries).block)
     if out.numel():
-        pull_triton.pull[(blocks_of(length, block) * batch * heads,)](
-            sides.a, sides.b, sides.c, g, *plan.tables(out.device),
-            sides.share, sides.extra, sides.mask, sides.decay,
-            prefix and prefix.memory.sums, prefix and prefix.memory.norms, out, lost,
-            *strides(sides.a), *strides(sides.b), *strides(sides.c), *strides(g), *strides(out),
-            length, sides.b.shape[2], batch * heads, heads, sides.b.shape[1], plan.key_heads,
-            *_way(prefix),
-            sides.a_scale, sides.b_scale, plan.score_scale, plan.result_scale,
-            LIFT=plan.parts.lift, LOWER=plan.parts.lower, WEIGHT=plan.parts.weight, SLOPE=plan.parts.slope,
-            FEATURES=plan.parts.features, PULL=plan.parts.pull,
-            NORMALISES=plan.parts.normalises, HIDING=sides.mask is not None, DECAYS=sides.decay is not None,
-            LOSES=lost is not None, REVERSE=sides.reverse, INSIDE=plan.inside,
-            LOCAL=prefix is not None and prefix.stretches.local, BEFORE=prefix is not None and prefix.before,
-            A_BLOCK=block, B_BLOCK=plan.block(launch.met), **plan.sizes(plan.taken(launch)), **launch.options(),
+        PULL(
+            (blocks_of(length, block) * batch * heads, 1, 1),
+            (sides.a, sides.b, sides.c, g, *plan.tables(out.device), sides.share, sides.extra, sides.mask, sides.decay,
+             *_memory(prefix), answer, out, lost),
+            (*strides(sides.a), *strides(sides.b), *strides(sides.c), *strides(g), *strides(answer), *strides(out),
+             length, sides.b.shape[2], batch * heads, heads, sides.b.shape[1], plan.key_heads, *_way(prefix),
+             sides.a_scale, sides.b_scale, plan.score_scale, plan.result_scale),
+            _pull(plan, *sides.flags[1:], *_reach(prefix)),
         )  # fmt: skip
     return lost
+
+
+@lru_cache(maxsize=1024)
+def _pull(plan: Plan, hiding: bool, decays: bool, reverse: bool, local: bool, before: bool) -> Constants:
+    launch = plan.launches.keys if reverse else plan.launches.queries
+    values = {
+        "LIFT": plan.parts.lift, "LOWER": plan.parts.lower, "WEIGHT": plan.parts.weight, "SLOPE": plan.parts.slope,
+        "FEATURES": plan.parts.features, "PULL": plan.parts.pull, "NORMALISES": plan.parts.normalises,
+        "HIDING": hiding, "DECAYS": decays, "LOSES": decays, "REVERSE": reverse, "INSIDE": plan.inside, "LOCAL": local,
+        "BEFORE": before, "A_BLOCK": plan.block(launch.block), "B_BLOCK": plan.block(launch.met),
+    }  # fmt: skip
+    return Constants({**values, **plan.sizes(plan.taken(launch))}, launch.options())
+
+
+def _memory(prefix: Prefix | None) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if prefix is None else (prefix.memory.sums, prefix.memory.norms)
+
+
+def _reach(prefix: Prefix | None) -> tuple[bool, bool]:
+    """Whether the segments of a stretch have a prefix, and whether the stretches have one."""
+    return (False, False) if prefix is None else (prefix.stretches.local, prefix.before)
 
 
 def _way(prefix: Prefix | None) -> tuple[int, int, int]:
     """Stretches, segments of one, and slots."""
     return (1, 1, 1) if prefix is None else (prefix.stretches.count, prefix.stretches.per, prefix.slots)
-
-
-def normaliser_gradients(out: Tensor, g: Tensor, inverse: Tensor) -> Tensor:
-    """-(g.out) / norm of each query."""
-    batch, heads, length, value_dim = out.shape
-    delta = torch.empty_like(inverse)
-    if delta.numel():
-        feature_map_triton.deltas[(blocks_of(length, 128) * batch * heads,)](
-            out, g, inverse, delta, *strides(out), *strides(g), length, batch * heads, heads,
-            BLOCK=128, VALUE_DIM=value_dim, VALUE_SIZE=power_of_two(value_dim), num_warps=4,
-        )  # fmt: skip
-    return delta

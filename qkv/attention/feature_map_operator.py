@@ -1,5 +1,6 @@
 """Feature-map attention on a GPU as torch operators: torch.compile sees one call, autograd its gradient."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,13 +13,12 @@ from qkv.attention.feature_map_launch import (
     Sides,
     Stream,
     Walk,
-    normaliser_gradients,
     pulling,
     reading,
     side_by_side,
     walked,
 )
-from qkv.attention.feature_map_plan import KINDS, Plan, Stretches
+from qkv.attention.feature_map_plan import KINDS, Plan, Stretches, plan_of
 from qkv.cost.operations import FORMULAS
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -39,12 +39,13 @@ def feature_map_attention(
     mask = None if mask is None else mask.contiguous()
     sides = Sides(q, k, v, scale, 1.0, mask, decay)
     out = q.new_empty(*q.shape[:3], v.shape[3])
-    if not plan.remembers:
-        return out, reading(plan, sides, None, out), *_nothing(q), *_nothing(q)
-    initial = _padded(plan, initial_sums, initial_norms, 1.0)
-    prefix, final, _ = walked(plan, Stream(k, v, 1.0), Walk(mask, decay, initial))
-    prefix = prefix if plan.causal else _for_all(plan, final)
-    inverse = reading(plan, sides, prefix, out)
+    with torch.cuda.device_of(q):  # a kernel starts on the current device; in the backward autograd has chosen it
+        if not plan.remembers:
+            return out, reading(plan, sides, None, out), *_nothing(q), *_nothing(q)
+        initial = _padded(plan, initial_sums, initial_norms, 1.0)
+        prefix, final, _ = walked(plan, Stream(k, v, 1.0), Walk(mask, decay, initial))
+        prefix = prefix if plan.causal else _for_all(plan, final)
+        inverse = reading(plan, sides, prefix, out)
     last = _cut(plan, final, q.shape[0], 1.0) if keeps else _nothing(q)
     return out, inverse, prefix.memory.sums, prefix.memory.norms, *last
 
@@ -60,40 +61,33 @@ def feature_map_attention_backward(
     plan = _plan(q, k, v, kind, scale, causal, segment, keeps)
     q, k, v, g = side_by_side(q), side_by_side(k), side_by_side(v), side_by_side(g)
     mask = None if mask is None else mask.contiguous()
-    normalises = plan.parts.normalises
-    share, extra = (inverse, normaliser_gradients(out, g, inverse)) if normalises else (None, None)
+    share, extra = (inverse, torch.empty_like(inverse)) if plan.parts.normalises else (None, None)
     prefix = suffix = lost = None
     first = _nothing(q)
     if plan.remembers:
         prefix = _kept(plan, Memory(prefix_sums, prefix_norms), q.shape[0], decay)
+    asked = Sides(q, k, v, scale, 1.0, mask, decay, share, extra)
+    answered = Sides(k, q, g, 1.0, scale, mask, decay, share, extra, reverse=True)
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    lost_by_queries = pulling(plan, asked, g, out, prefix, dq)
+    if prefix is not None:
         final = _padded(plan, g_sums, g_norms, scale)
         against = prefix.memory if plan.causal else None
         stream = Stream(q, g, scale, share, extra, reverse=True)
         suffix, last, lost = walked(plan, stream, Walk(None, decay, final, against))
         suffix = suffix if plan.causal else _for_all(plan, last)
         first = _cut(plan, last, q.shape[0], scale) if keeps else first
-    asked = Sides(q, k, v, scale, 1.0, mask, decay, share, extra)
-    answered = Sides(k, q, g, 1.0, scale, mask, decay, share, extra, reverse=True)
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    lost_by_queries = pulling(plan, asked, g, prefix, dq)
-    lost_by_keys = pulling(plan, answered, v, suffix, dk)
+    lost_by_keys = pulling(plan, answered, v, out, suffix, dk)
     reading(plan, answered, suffix, dv)
     return dq, dk, dv, _decay_gradient(decay, lost_by_queries, lost_by_keys, lost), *first
 
 
-def _plan(q: Tensor, k: Tensor, v: Tensor, kind: str, scale: float, causal: bool, segment: int, keeps: bool) -> Plan:
-    return Plan(
-        kind=kind,
-        causal=causal,
-        scale=scale,
-        segment=segment,
-        keys=k.shape[2],
-        key_heads=k.shape[1],
-        key_dim=q.shape[3],
-        value_dim=v.shape[3],
-        dtype=q.dtype,
-        remembers=keeps or k.shape[2] > segment,
-    )
+def _plan(
+    q: Tensor, k: Tensor, v: Tensor, kind: str, scale: float, causal: bool, segment: int, keeps: bool,
+    make: Callable[..., Plan] = plan_of,
+) -> Plan:  # fmt: skip
+    sizes = k.shape[2], k.shape[1], q.shape[3], v.shape[3]
+    return make(kind, causal, scale, segment, *sizes, q.dtype, keeps or k.shape[2] > segment)
 
 
 def _nothing(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,7 +159,7 @@ def _decay_gradient(
 
 @feature_map_attention.register_fake
 def _(q, k, v, mask, decay, initial_sums, initial_norms, kind, scale, causal, segment, keeps):
-    plan = _plan(q, k, v, kind, scale, causal, segment, keeps)
+    plan = _plan(q, k, v, kind, scale, causal, segment, keeps, Plan)
     out = q.new_empty(*q.shape[:3], v.shape[3])
     wide = plan.parts.normalises
     inverse = q.new_empty(*q.shape[:2], q.shape[2] if wide else 0, dtype=torch.float32)
@@ -205,7 +199,7 @@ def _(
     segment,
     keeps,
 ):
-    plan = _plan(q, k, v, kind, scale, causal, segment, keeps)
+    plan = _plan(q, k, v, kind, scale, causal, segment, keeps, Plan)
     first = _nothing(q)
     if keeps:
         shape, number = (q.shape[0], plan.key_heads, plan.features), {"dtype": torch.float32}
@@ -253,7 +247,7 @@ feature_map_attention.register_autograd(_differentiate, setup_context=_save)
 
 def _plan_in(q: Tensor, k: Tensor, v: Tensor, arguments: tuple[Any, ...]) -> Plan:
     kind, scale, causal, segment, keeps = arguments[-5:]
-    return _plan(q, k, v, kind, scale, causal, segment, keeps)
+    return _plan(q, k, v, kind, scale, causal, segment, keeps, Plan)
 
 
 def _forward_multiplications(arguments: tuple[Any, ...], _: Any) -> int:

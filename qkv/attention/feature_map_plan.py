@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from math import comb
 from typing import Any
 
@@ -33,6 +34,8 @@ class Kind:
     lower: Callable[..., Any]
     weight: Callable[..., Any]
     slope: Callable[..., Any]
+    chosen: Callable[..., Any]
+    turned: Callable[..., Any]
     features: Callable[..., Any]
     pull: Callable[..., Any]
     normalises: bool
@@ -41,36 +44,56 @@ class Kind:
     largest_key_dim: int
     segment: int
     """Tokens between two prefixes, where no other number is asked for."""
+    wide_segment: int
+    """The same for keys of more than 16 numbers: their memory is larger, and kept less often."""
 
 
 _linear, _taylor = linear_triton, taylor_triton
 KINDS = {
     "taylor": Kind(
-        _linear.lift, _linear.lower, _taylor.weight, _taylor.slope, _taylor.features, _taylor.pull, True, True, 64, 512
+        _linear.lift,
+        _linear.lower,
+        _taylor.weight,
+        _taylor.slope,
+        _taylor.chosen,
+        _taylor.turned,
+        _taylor.features,
+        _taylor.pull,
+        True,
+        True,
+        64,
+        256,
+        512,
     ),
     "linear": Kind(
         _linear.lift,
         _linear.lower,
         _linear.weight,
         _linear.slope,
+        _linear.chosen,
+        _linear.turned,
         _linear.features,
         _linear.pull,
         False,
         True,
         128,
-        256,
+        128,
+        128,
     ),
     "elu": Kind(
         _linear.lift_elu,
         _linear.lower_elu,
         _linear.weight,
         _linear.slope,
+        _linear.chosen,
+        _linear.turned_elu,
         _linear.features_elu,
         _linear.pull,
         True,
         False,
         128,
-        256,
+        128,
+        128,
     ),
 }
 LARGEST_VALUE_DIM = 256
@@ -104,24 +127,28 @@ class Launches:
     queries: Launch
     keys: Launch
     values: Launch
+    programs: int = 384
+    """How many programs walk at the same time, at least, if the sequence is long enough: three for each processor of a
+    chip, and six where one has few tokens for many features. Fixed, so that any chip gives the same bits."""
 
 
 PLAIN = Launches(Launch(64, 4, 3), Launch(128, 8, 2), Launch(64, 4, 2), Launch(64, 4, 2), Launch(128, 8, 2))
 """Where nothing was measured: wide operands, which need room."""
 FASTEST = {
     "taylor": Launches(
-        Launch(64, 4, 4),
+        Launch(64, 4, 3, 168),
         Launch(64, 4, 3, 128),
         Launch(128, 4, 3, 168, met=32),
         Launch(128, 4, 2, 168, met=32),
-        Launch(64, 4, 2, 128, taken=64),
+        Launch(64, 4, 2, 168, taken=64),
     ),
     "wide taylor": Launches(
-        Launch(64, 4, 3),
-        Launch(128, 4, 3, 168),
-        Launch(128, 8, 2, 128, met=32),
-        Launch(64, 4, 2, 128, met=32),
+        Launch(64, 4, 3, 168),
+        Launch(128, 8, 2, 128, taken=64),
+        Launch(128, 8, 3, 128, met=32),
+        Launch(128, 8, 3, 128, met=32),
         Launch(64, 4, 2, 128, taken=64),
+        programs=768,
     ),
     "linear": Launches(
         Launch(64, 4, 3),
@@ -131,17 +158,14 @@ FASTEST = {
         Launch(64, 4, 2, 128),
     ),
     "elu": Launches(
-        Launch(64, 4, 2, 128),
-        Launch(128, 8, 2, 128),
+        Launch(128, 4, 2, 168),
+        Launch(64, 4, 1, 128),
         Launch(64, 4, 3, 128, met=32),
         Launch(64, 4, 2, 128, met=32),
         Launch(128, 8, 2, 128),
     ),
 }
 """Measured on an H200 with bfloat16 and values of 64 numbers."""
-PROGRAMS = 384
-"""How many programs walk at the same time, at least, if the sequence is long enough: three for each processor of a
-chip. A fixed number, so that the same input gives the same bits on any chip."""
 
 
 @dataclass(frozen=True)
@@ -161,12 +185,13 @@ class Stretches:
 
     def slots(self, *, started: bool) -> int:
         """Prefixes of a row: of the segments in their stretches, then of the stretches if anything is before them."""
-        return self.segments * self.local + self.count * (started or self.count > 1 or not self.local)
+        within = self.segments if self.local else 0
+        return within + self.count if started or self.count > 1 or not self.local else within
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """The sizes of one call."""
+    """The sizes of one call; compared by identity, since much is looked up by it."""
 
     kind: str
     causal: bool
@@ -180,39 +205,39 @@ class Plan:
     remembers: bool
     """Whether a memory is read, or every key one by one."""
 
-    @property
+    @cached_property
     def parts(self) -> Kind:
         """The functions of the kind."""
         return KINDS[self.kind]
 
-    @property
+    @cached_property
     def key_size(self) -> int:
         """`key_dim` in whole tiles."""
         return max(SMALLEST, power_of_two(self.key_dim))
 
-    @property
+    @cached_property
     def value_size(self) -> int:
         """Columns of values that one program takes."""
         return min(128, max(SMALLEST, power_of_two(self.value_dim)))
 
-    @property
+    @cached_property
     def value_blocks(self) -> int:
         """How many programs take them all."""
         return blocks_of(self.value_dim, self.value_size)
 
-    @property
+    @cached_property
     def features(self) -> int:
         """Features of a key."""
         return comb(self.key_dim + 2, 2) if self.kind == "taylor" else self.key_dim
 
-    @property
+    @cached_property
     def launches(self) -> Launches:
         """How the passes are cut up."""
         if self.type == torch.float32 or max(self.value_size, self.key_size) > 64:
             return PLAIN
         return FASTEST["wide taylor" if self.expands and self.key_size > SMALLEST else self.kind]
 
-    @property
+    @cached_property
     def written(self) -> int:
         """Features that are summed at once: as many as a tensor core takes rows."""
         return self._tile(64)
@@ -221,7 +246,7 @@ class Plan:
         """Features that are read at once: fewer, since the last ones are then wasted less."""
         return self._tile(launch.taken)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Features as they lie in memory."""
         return self._whole_blocks(self.features, self.written)
@@ -231,22 +256,22 @@ class Plan:
             return self.key_size
         return min(largest, max(SMALLEST, power_of_two(self.features)))
 
-    @property
+    @cached_property
     def type(self) -> torch.dtype:
         """Of the operands of products: float16 is widened, since a square of scores can leave its range."""
         return torch.bfloat16 if self.dtype == torch.bfloat16 else torch.float32
 
-    @property
+    @cached_property
     def score_scale(self) -> float:
         """What multiplies q.k."""
         return self.scale if self.parts.scales_scores else 1.0
 
-    @property
+    @cached_property
     def expands(self) -> bool:
         """Whether features are more than the lifted numbers themselves."""
         return self.kind == "taylor"
 
-    @property
+    @cached_property
     def result_scale(self) -> float:
         """What multiplies results: the scale of linear features, which is left to the end."""
         return self.scale if self.parts.scales_scores and not self.expands else 1.0
@@ -267,14 +292,14 @@ class Plan:
         if decays or not self.causal:
             return Stretches(segments, 1, False)
         programs = rows * self.width // self.written * self.value_blocks
-        count = min(max(blocks_of(PROGRAMS, max(programs, 1)), 1), segments)
+        count = min(max(blocks_of(self.launches.programs, max(programs, 1)), 1), segments)
         return Stretches(segments, blocks_of(segments, count), True)
 
     def order(self, device: torch.device) -> Tensor | None:
         """The place of each feature in a memory as others keep it; None: it is the same."""
         return taylor_triton.order(self.key_dim, device) if self.expands else None
 
-    @property
+    @cached_property
     def inside(self) -> str:
         """Whom the kernels attend to one by one."""
         if self.causal:
@@ -323,7 +348,7 @@ class Plan:
         features = self._whole_blocks(self.features, self.taken(launch))
         return tokens * features * (self.value_size * self.value_blocks + 2 * self._expanding)
 
-    @property
+    @cached_property
     def _expanding(self) -> int:
         """Multiplications that make one feature of one token: two choices, or none."""
         return 2 * self.key_size if self.kind == "taylor" else 0
@@ -372,3 +397,7 @@ class Plan:
             return taylor_triton.tables(self.key_dim, self.key_size, self.width, self.type, device)
         nothing = torch.empty(0, device=device)
         return nothing, nothing, nothing
+
+
+plan_of = lru_cache(maxsize=4096)(Plan)
+"""A call's plan is that of the next one, with all that it has worked out; sizes that are symbols cannot be kept."""

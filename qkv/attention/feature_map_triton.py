@@ -28,7 +28,7 @@ def states(
     share_pointer, extra_pointer, seen_pointer, decay_pointer, sums_pointer, norms_pointer,
     prefix_pointer, prefix_norms_pointer, x_b, x_h, x_t, c_b, c_h, c_t,
     length, per, stretches, slots, rows, memory_heads, x_heads, scale,
-    FEATURES: tl.constexpr, NORMALISES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr,
+    CHOSEN: tl.constexpr, TURNED: tl.constexpr, NORMALISES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr,
     DECAYS: tl.constexpr, REVERSE: tl.constexpr, LOCAL: tl.constexpr, WEIGHS: tl.constexpr,
     SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
@@ -50,6 +50,8 @@ def states(
     rate = 0.0
     if DECAYS:
         rate = tl.load(decay_pointer + memory_head)
+    # loaded here: stores inside of the loop keep the compiler from moving loads out of it
+    one, two, b, bias = CHOSEN(features, first_pointer, second_pointer, biases_pointer, KEY_SIZE, WIDTH)
     members = tl.maximum(x_heads // memory_heads, 1)
     low = stretch * per * SEGMENT
     blocks = (tl.minimum(low + per * SEGMENT, length) - low + BLOCK - 1) // BLOCK
@@ -78,8 +80,7 @@ def states(
         c = load_rows(c_pointer + part * VALUE_SIZE, batch, head, start, c_b, c_h, c_t, valid,
                   VALUE_DIM - part * VALUE_SIZE, VALUE_SIZE, VALUE_DIM % VALUE_SIZE == 0).to(TYPE)  # fmt: skip
         # turned round, so that the features are the left operand of the next product and stay in registers
-        p = FEATURES(x.to(TYPE), features, first_pointer, second_pointer, biases_pointer, scale, False, True,
-                     KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
+        p = TURNED(x, one, two, b, bias, features, scale, KEY_DIM, KEY_SIZE, TYPE, PRECISION)
         if DECAYS:
             p *= tl.exp(-rate * ages(tokens, start // SEGMENT, length, SEGMENT, not REVERSE))[None, :]
         if NORMALISES:
@@ -137,22 +138,3 @@ def scan(
     tl.store(final_pointer + row * size + place, total, mask=inside)
     if LOSES:
         tl.store(lost_pointer + row * tl.num_programs(1) + block, tl.sum(lost, 0))
-
-
-@triton.jit
-def deltas(
-    out_pointer, g_pointer, inverse_pointer, delta_pointer,
-    o_b, o_h, o_t, g_b, g_h, g_t, length, rows, heads,
-    BLOCK: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
-):  # fmt: skip
-    """The gradient of each normaliser: -(g.out) / norm."""
-    job, row = job_and_row(rows)
-    batch, head, here = row // heads, row % heads, job * BLOCK
-    tokens = here + tl.arange(0, BLOCK)
-    valid = tokens < length
-    whole: tl.constexpr = VALUE_DIM == VALUE_SIZE
-    out = load_rows(out_pointer, batch, head, here, o_b, o_h, o_t, valid, VALUE_DIM, VALUE_SIZE, whole).to(tl.float32)
-    g = load_rows(g_pointer, batch, head, here, g_b, g_h, g_t, valid, VALUE_DIM, VALUE_SIZE, whole).to(tl.float32)
-    flat = row.to(tl.int64) * length + tokens
-    inverse = tl.load(inverse_pointer + flat, mask=valid, other=0.0)
-    tl.store(delta_pointer + flat, -tl.sum(out * g, 1) * inverse, mask=valid)

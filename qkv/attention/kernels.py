@@ -4,6 +4,8 @@ Triton is imported behind it, so that a machine without one loses nothing.
 """
 
 import os
+import warnings
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -44,6 +46,12 @@ def refusal(mechanism: "FeatureMap", q: Tensor, v: Tensor) -> str | None:
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"its kernels take float32, bfloat16 and float16, got {q.dtype}"
     return None
+
+
+@lru_cache(maxsize=64)
+def warn_once(kind: str, refused: str) -> None:
+    """That a slower form is taken, and why; said once for each reason."""
+    warnings.warn(f"attention kind {kind!r} takes the slower chunked form: {refused}", stacklevel=5)
 
 
 def attend(mechanism: "FeatureMap", q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
@@ -97,7 +105,9 @@ def _numbers(mechanism: "FeatureMap", key_dim: int) -> tuple[float, int]:
     from qkv.attention.feature_map_plan import KINDS, SMALLEST
 
     scale = mechanism.default_scale(key_dim) if mechanism.scale is None else mechanism.scale
-    segment = KINDS[mechanism.kind].segment if mechanism.chunk is None else mechanism.chunk
+    parts = KINDS[mechanism.kind]
+    usual = parts.segment if key_dim <= SMALLEST else parts.wide_segment
+    segment = usual if mechanism.chunk is None else mechanism.chunk
     return scale, -(-segment // SMALLEST) * SMALLEST
 
 

@@ -33,13 +33,26 @@ def slope(product, scale):
 
 
 @triton.jit
+def chosen(places, first, second, biases, KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr):
+    """Nothing: each feature is of one number, its own."""
+    return places, places, places, places
+
+
+@triton.jit
+def turned(
+    x, one, two, b, c, places, scale,
+    KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The numbers themselves (features, tokens); their scale, too, is left to the end."""
+    return tl.trans(x).to(tl.float32)
+
+
+@triton.jit
 def features(
-    x, places, first, second, biases, scale, PURE: tl.constexpr, TURNED: tl.constexpr,
+    x, places, first, second, biases, scale, PURE: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The number itself; its scale, too, is left to the end."""
-    if TURNED:
-        x = tl.trans(x)
+    """The same (tokens, features)."""
     return x.to(tl.float32)
 
 
@@ -78,15 +91,24 @@ def lower_elu(x, gradient, scale):
 
 
 @triton.jit
+def turned_elu(
+    x, one, two, b, c, places, scale,
+    KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """elu(scale x) + 1, and zero beyond the last number (features, tokens)."""
+    mapped = _positive(tl.trans(x).to(tl.float32) * scale)
+    if KEY_DIM < KEY_SIZE:
+        mapped = tl.where((places < KEY_DIM)[:, None], mapped, 0.0)
+    return mapped
+
+
+@triton.jit
 def features_elu(
-    x, places, first, second, biases, scale, PURE: tl.constexpr, TURNED: tl.constexpr,
+    x, places, first, second, biases, scale, PURE: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """elu(scale x) + 1, and zero beyond the last number."""
-    if TURNED:
-        x = tl.trans(x)
+    """The same (tokens, features)."""
     mapped = _positive(x.to(tl.float32) * scale)
     if KEY_DIM < KEY_SIZE:
-        there = places < KEY_DIM
-        mapped = tl.where(there[:, None] if TURNED else there[None, :], mapped, 0.0)
+        mapped = tl.where((places < KEY_DIM)[None, :], mapped, 0.0)
     return mapped

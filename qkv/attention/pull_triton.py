@@ -13,8 +13,8 @@ from qkv.attention.tiles_triton import ages, both, job_and_row, load_rows, reach
 def pull(
     a_pointer, b_pointer, c_pointer, g_pointer, first_pointer, second_pointer, biases_pointer,
     share_pointer, extra_pointer, seen_pointer, decay_pointer, prefix_pointer, norms_pointer,
-    out_pointer, lost_pointer,
-    a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, o_b, o_h, o_t,
+    answer_pointer, out_pointer, lost_pointer,
+    a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, y_b, y_h, y_t, o_b, o_h, o_t,
     a_length, b_length, rows, a_heads, b_heads, memory_heads, stretches, per, slots,
     a_scale, b_scale, score_scale, result_scale,
     LIFT: tl.constexpr, LOWER: tl.constexpr, WEIGHT: tl.constexpr, SLOPE: tl.constexpr,
@@ -28,7 +28,8 @@ def pull(
 ):  # fmt: skip
     """A block of gradients: of the queries, or (reversed) of the keys.
 
-    `share` and `extra` belong to the queries, which are the a of the forward order and the b of the reverse.
+    `share` and `extra` belong to the queries, which are the a of the forward order and the b of the reverse. `extra`,
+    the gradient of a normaliser, is -(g.answer) / norm: it is made here with the queries, and kept for the keys.
     """
     job, row = job_and_row(rows)
     here = job * A_BLOCK
@@ -45,7 +46,9 @@ def pull(
     if NORMALISES and not REVERSE:
         flat = (batch.to(tl.int64) * a_heads + a_head) * a_length
         share = tl.load(share_pointer + flat + tokens, mask=valid, other=0.0)
-        extra = tl.load(extra_pointer + flat + tokens, mask=valid, other=0.0)
+        extra = -share * _met(g, g_pointer, answer_pointer, batch, a_head, here, g_b, g_h, g_t, y_b, y_h, y_t, valid,
+                              VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS)  # fmt: skip
+        tl.store(extra_pointer + flat + tokens, extra, mask=valid)
     out = tl.zeros([A_BLOCK, KEY_SIZE], tl.float32)
     lost = tl.zeros([A_BLOCK], tl.float32)
     rate = 0.0
@@ -101,6 +104,25 @@ def pull(
 
 
 @triton.jit
+def _met(
+    g, g_pointer, answer_pointer, batch, head, here, g_b, g_h, g_t, y_b, y_h, y_t, valid,
+    VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """g.answer of each token."""
+    total = tl.zeros([valid.shape[0]], tl.float32)
+    for part in tl.static_range(VALUE_BLOCKS):
+        room = VALUE_DIM - part * VALUE_SIZE
+        more = g
+        if part > 0:
+            more = load_rows(g_pointer + part * VALUE_SIZE, batch, head, here, g_b, g_h, g_t, valid, room, VALUE_SIZE,
+                         False)  # fmt: skip
+        answer = load_rows(answer_pointer + part * VALUE_SIZE, batch, head, here, y_b, y_h, y_t, valid, room,
+                       VALUE_SIZE, VALUE_DIM % VALUE_SIZE == 0)  # fmt: skip
+        total += tl.sum(more.to(tl.float32) * answer.to(tl.float32), 1)
+    return total
+
+
+@triton.jit
 def _reached(
     out, lost, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
     g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
@@ -129,7 +151,7 @@ def _reached(
     if DECAYS:
         wanted *= tl.exp(-rate * age)[:, None]
     if LOSES:
-        p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, biases_pointer, a_scale, PURE, False,
+        p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, biases_pointer, a_scale, PURE,
                      KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
         lost += age * tl.sum(wanted * p, 1)
     out = PULL(out, raw.to(TYPE), wanted, features, first_pointer, second_pointer, biases_pointer, PURE,

@@ -109,7 +109,7 @@ def _recalled(
     columns = part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
     p = a
     if EXPANDS:
-        p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, biases_pointer, a_scale, PURE, False,
+        p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, biases_pointer, a_scale, PURE,
                      KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
     if NORMALISES:
         norm += tl.sum(p * both(norms_pointer, local, before, features, LOCAL, BEFORE)[None, :], 1)

@@ -32,44 +32,50 @@ def slope(product, scale):
 
 
 @triton.jit
-def _picked(
-    x, table, features, TURNED: tl.constexpr, KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr
-):
-    """x_i for each feature: (tokens, features), or turned round (features, tokens)."""
-    dims = tl.arange(0, KEY_SIZE)
-    if TURNED:
-        chosen = tl.load(table + dims[None, :] * WIDTH + features[:, None])
-        picked = tl.dot(chosen, tl.trans(x), input_precision=PRECISION)
-    else:
-        chosen = tl.load(table + dims[:, None] * WIDTH + features[None, :])
-        picked = tl.dot(x, chosen, input_precision=PRECISION)
-    return picked
+def chosen(places, first, second, biases, KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr):
+    """What picks the two numbers of a tile of features, a row for each, and what is added to them."""
+    at = tl.arange(0, KEY_SIZE)[None, :] * WIDTH + places[:, None]
+    return tl.load(first + at), tl.load(second + at), tl.load(biases + places), tl.load(biases + WIDTH + places)
+
+
+@triton.jit
+def turned(
+    x, one, two, b, c, places, scale,
+    KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A tile of features by what was `chosen`, turned round (features, tokens), float32."""
+    x = tl.trans(x.to(TYPE))
+    picked = tl.dot(one, x, input_precision=PRECISION) + b[:, None]
+    return picked * (tl.dot(two, x, input_precision=PRECISION) + c[:, None])
+
+
+@triton.jit
+def _picked(x, table, features, KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr):
+    """x_i for each feature: (tokens, features)."""
+    at = tl.arange(0, KEY_SIZE)[:, None] * WIDTH + features[None, :]
+    return tl.dot(x, tl.load(table + at), input_precision=PRECISION)
 
 
 @triton.jit
 def _pair(
-    x, places, first, second, biases, PURE: tl.constexpr, TURNED: tl.constexpr,
+    x, places, first, second, biases, PURE: tl.constexpr,
     KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The two factors of a tile of features, float32."""
-    one = _picked(x, first, places, TURNED, KEY_SIZE, WIDTH, PRECISION)
-    two = _picked(x, second, places, TURNED, KEY_SIZE, WIDTH, PRECISION)
+    one = _picked(x, first, places, KEY_SIZE, WIDTH, PRECISION)
+    two = _picked(x, second, places, KEY_SIZE, WIDTH, PRECISION)
     if not PURE:
-        b, c = tl.load(biases + places), tl.load(biases + WIDTH + places)
-        if TURNED:
-            one, two = one + b[:, None], two + c[:, None]
-        else:
-            one, two = one + b[None, :], two + c[None, :]
+        one, two = one + tl.load(biases + places)[None, :], two + tl.load(biases + WIDTH + places)[None, :]
     return one, two
 
 
 @triton.jit
 def features(
-    x, places, first, second, biases, scale, PURE: tl.constexpr, TURNED: tl.constexpr,
+    x, places, first, second, biases, scale, PURE: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A tile of features, float32."""
-    one, two = _pair(x, places, first, second, biases, PURE, TURNED, KEY_SIZE, WIDTH, PRECISION)
+    one, two = _pair(x, places, first, second, biases, PURE, KEY_SIZE, WIDTH, PRECISION)
     return one * two
 
 
@@ -79,7 +85,7 @@ def pull(
     KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of x from that of a tile of its features, added to `total`."""
-    one, two = _pair(x, places, first, second, biases, PURE, False, KEY_SIZE, WIDTH, PRECISION)
+    one, two = _pair(x, places, first, second, biases, PURE, KEY_SIZE, WIDTH, PRECISION)
     back = tl.arange(0, KEY_SIZE)[None, :] * WIDTH + places[:, None]
     total = tl.dot((wanted * two).to(TYPE), tl.load(first + back), total, input_precision=PRECISION)
     return tl.dot((wanted * one).to(TYPE), tl.load(second + back), total, input_precision=PRECISION)

@@ -17,7 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from qkv.attention import decode_triton, feature_map_operator, feature_map_triton, pull_triton, read_triton
+from qkv.attention import decode_triton, feature_map_launch, feature_map_operator
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.bool: "i1", torch.int32: "i32"}
@@ -68,14 +68,10 @@ def resources(binary):
 
 def compile_all(dtype):
     """Forward and backward of each kind at the shapes of the benchmark, plain, and with a mask, decay and a state."""
-    for module, names in (
-        (feature_map_triton, ("states", "scan", "deltas")),
-        (read_triton, ("read",)),
-        (pull_triton, ("pull",)),
-        (decode_triton, ("advance",)),
-    ):
-        for name in names:
-            setattr(module, name, Launches(getattr(module, name)))
+    for launch in ("STATES", "SCAN", "READ", "PULL"):
+        kept = getattr(feature_map_launch, launch)
+        kept.kernel = Launches(kept.kernel)
+    decode_triton.ADVANCE.kernel = Launches(decode_triton.ADVANCE.kernel)
     forward = feature_map_operator.feature_map_attention._init_fn
     backward = feature_map_operator.feature_map_attention_backward._init_fn
     step = decode_triton.feature_map_step._init_fn

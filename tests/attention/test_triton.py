@@ -88,14 +88,23 @@ def test_outputs_and_gradients(kind, setting):
     assert max(errors(mechanism, case_of(setting))) <= BOUNDS[torch.float32]
 
 
+@pytest.fixture
+def fresh_plans():
+    """Of a launch that is changed for a test."""
+    feature_map_plan.plan_of.cache_clear()
+    yield
+    feature_map_plan.plan_of.cache_clear()
+
+
 @every_kind
+@pytest.mark.usefixtures("fresh_plans")
 @pytest.mark.parametrize(("programs", "chunk", "length", "per"), [(1, 16, 37, 3), (2, 16, 37, 2), (1, 48, 75, 2)])
 def test_stretches_of_several_segments(kind, programs, chunk, length, per, monkeypatch):
     """One program walks all segments, or two walk two and one, and what is before the second is added.
 
     A segment of 48 is three blocks, and its last one of 27 tokens two: a walk back begins within it.
     """
-    monkeypatch.setattr(feature_map_plan, "PROGRAMS", programs)
+    monkeypatch.setattr(feature_map_plan, "PLAIN", replace(feature_map_plan.PLAIN, programs=programs))
     case = case_of(Setting(masked=True), queries=length, keys=length)
     plan = feature_map_plan.Plan(kind, True, 1.0, chunk, length, 1, case.key_dim, case.value_dim, torch.float32, True)
     assert plan.stretches(length, 1, decays=False).per == per
@@ -201,13 +210,14 @@ def test_both_layouts_and_views_are_read_by_their_strides(kind):
 
 
 @every_kind
-def test_hidden_keys_have_no_influence_and_a_query_that_sees_nothing_gets_zeros(kind):
+def test_hidden_keys_have_no_influence_and_a_query_that_sees_nothing_gets_zeros(kind, monkeypatch):
     mechanism = KINDS[kind](chunk=16, backend="triton")
     case = case_of(Setting(), queries=19, keys=19)
-    with torch.device(DEVICE):
-        assert identities.hidden_influence(mechanism, case) == 0
-        assert identities.sees_nothing(mechanism, case) == 0
-        assert identities.looks_ahead(mechanism, case) == 0
+    draw = identities.draw
+    monkeypatch.setattr(identities, "draw", lambda *drawn: moved(draw(*drawn)))
+    assert identities.hidden_influence(mechanism, case) == 0
+    assert identities.sees_nothing(mechanism, case) == 0
+    assert identities.looks_ahead(mechanism, case) == 0
 
 
 @every_kind
@@ -319,3 +329,22 @@ def test_every_kernel_compiles_for_the_chip_without_a_gpu(dtype):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("\n") >= 30
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_auto_is_the_kernels_on_cuda(kind):
+    q, k, v = (torch.randn(1, 2, 700, d, device="cuda") for d in (5, 5, 7))
+    found, by_kernels = (KINDS[kind](backend=backend)(q, k, v, causal=True) for backend in ("auto", "triton"))
+    assert torch.equal(found, by_kernels)
+
+
+@pytest.mark.gpu
+def test_auto_says_once_why_it_is_slower_and_is_right():
+    q, k, v = (torch.randn(1, 2, 300, d, device="cuda") for d in (65, 65, 7))
+    with pytest.warns(UserWarning, match="key_dim up to 64, got 65"):
+        found = KINDS["taylor"]()(q, k, v, causal=True)
+    again = KINDS["taylor"]()(q, k, v, causal=True)  # a second warning would be an error here
+    expected = KINDS["taylor"](backend="reference")(q.double(), k.double(), v.double(), causal=True)
+    assert torch.equal(found, again)
+    assert (found - expected).norm() <= 1e-5 * expected.norm()

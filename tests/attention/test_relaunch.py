@@ -1,0 +1,88 @@
+"""What makes a kernel be looked up again, and what does not."""
+
+import pytest
+import torch
+
+from qkv.attention import relaunch
+from qkv.attention.relaunch import Constants, Relaunched
+
+
+class Kernel:
+    """Writes down what it was asked for; its compiled form writes down its launches."""
+
+    arg_names = ("x_pointer", "seen_pointer", "length", "SECOND", "FIRST")
+
+    def __init__(self, compiles=True):
+        self.compiles, self.asked, self.launched = compiles, [], []
+
+    def __getitem__(self, grid):
+        def ask(*arguments, **named):
+            self.asked.append((grid, arguments, named))
+            return Compiled(self) if self.compiles else None
+
+        return ask
+
+
+class Compiled:
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        return lambda *arguments: self.kernel.launched.append((grid, arguments))
+
+
+CONSTANTS = Constants({"FIRST": 1, "SECOND": 2}, {"num_warps": 4})
+X = torch.zeros(40)
+GRID = (3, 1, 1)
+
+
+def test_the_second_launch_is_not_looked_up():
+    kernel = Kernel()
+    launch = Relaunched(kernel)
+    for grid in (GRID, (5, 1, 1)):
+        launch(grid, (X, None), (7,), CONSTANTS)
+    assert kernel.asked == [(GRID, (X, None, 7), {"FIRST": 1, "SECOND": 2, "num_warps": 4})]
+    assert kernel.launched == [((5, 1, 1), (X, None, 7, 2, 1))]  # constants in the order of the kernel
+
+
+@pytest.mark.parametrize(
+    ("tensors", "numbers", "constants"),
+    [
+        ((X, None), (8,), CONSTANTS),
+        ((X[1:], None), (7,), CONSTANTS),  # no longer at a multiple of 16 bytes
+        ((X.double(), None), (7,), CONSTANTS),
+        ((X, X), (7,), CONSTANTS),
+        ((X, None), (7,), Constants({"FIRST": 1, "SECOND": 2}, {"num_warps": 8})),
+    ],
+    ids=["number", "alignment", "type", "presence", "constants"],
+)
+def test_what_it_is_compiled_for_is_looked_up(tensors, numbers, constants):
+    kernel = Kernel()
+    launch = Relaunched(kernel)
+    launch(GRID, (X, None), (7,), CONSTANTS)
+    launch(GRID, tensors, numbers, constants)
+    assert (len(kernel.asked), kernel.launched) == (2, [])
+
+
+def test_memory_that_begins_at_another_multiple_of_16_is_the_same():
+    kernel = Kernel()
+    launch = Relaunched(kernel)
+    for x in (X, X[4:]):
+        launch(GRID, (x, None), (7,), CONSTANTS)
+    assert (len(kernel.asked), len(kernel.launched)) == (1, 1)
+
+
+def test_an_interpreted_kernel_has_nothing_to_keep():
+    kernel = Kernel(compiles=False)
+    launch = Relaunched(kernel)
+    for _ in range(2):
+        launch(GRID, (X, None), (7,), CONSTANTS)
+    assert len(kernel.asked) == 2
+
+
+def test_it_does_not_grow_for_ever(monkeypatch):
+    monkeypatch.setattr(relaunch, "KEPT", 3)
+    launch = Relaunched(Kernel())
+    for length in range(10):
+        launch(GRID, (X, None), (length,), CONSTANTS)
+    assert len(launch._compiled) <= 3
