@@ -179,7 +179,7 @@ class Encoder(nn.Module):
             yield self.norm(x) if not after and number == len(self.blocks) else x
 
     def _worth_taking_out(self, mask: Mask) -> Tensor | None:
-        """The real tokens, numbered over all rows, if the rest is worth leaving out; on a GPU it would wait for them."""
+        """The real tokens, numbered over all rows, if the rest is worth leaving out; a GPU would wait for that."""
         if mask.is_cuda:
             return None
         real = mask.flatten().nonzero()[:, 0]
