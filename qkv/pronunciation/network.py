@@ -75,11 +75,11 @@ class Network:
         return [self._write(hypotheses) for hypotheses in found]
 
     @property
-    def _threads(self) -> int:
-        """As many as torch is told to use, where the model is known to bear it."""
+    def _threads(self) -> int | None:
+        """As many as torch is told to use, if the model bears it to be asked by several."""
         import torch
 
-        return 1 if self._fast is self.model else torch.get_num_threads()
+        return None if self._fast is self.model else torch.get_num_threads()
 
     @cached_property
     def _fast(self) -> "nn.Module":

@@ -17,15 +17,18 @@ Result = TypeVar("Result")
 def side_by_side(work: Callable[[Part], Result], parts: Sequence[Part], threads: int) -> list[Result]:
     """work(part) of each, in order; the last parts are begun first, so where they are the largest no thread ends late.
 
-    After an error or an interrupt no further part is begun. Torch keeps the number of threads it had.
+    A single part is done by the caller's thread, it too with one of torch's. After an error or an interrupt no further
+    part is begun. Torch keeps the number of threads it had.
     """
-    threads = min(threads, len(parts))
-    if threads <= 1:
-        return [work(part) for part in parts]
-    before = torch.get_num_threads()
-    pool = ThreadPoolExecutor(threads, "qkv", torch.set_num_threads, (1,))
+    before, threads = torch.get_num_threads(), min(threads, len(parts))
     try:
-        return [waiting.result() for waiting in [pool.submit(work, part) for part in reversed(parts)]][::-1]
+        if threads <= 1:
+            torch.set_num_threads(1)
+            return [work(part) for part in parts]
+        pool = ThreadPoolExecutor(threads, "qkv", torch.set_num_threads, (1,))
+        try:
+            return [waiting.result() for waiting in [pool.submit(work, part) for part in reversed(parts)]][::-1]
+        finally:
+            pool.shutdown(cancel_futures=True)
     finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(before)  # what new threads begin with is one number for all
+        torch.set_num_threads(before)  # here, and for threads that begin later

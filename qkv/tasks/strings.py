@@ -140,12 +140,12 @@ def answer(
     sources: Sequence[Sequence[str]],
     search: Search,
     batch_size: int = 256,
-    threads: int = 1,
+    threads: int | None = None,
 ) -> list[list[Hypothesis]]:
     """The best answers to each source, in its order; sources of like length are decoded together.
 
-    With more `threads` that many batches at a time, each on one thread of torch's; then `start` and `step` of the model
-    must not change it.
+    With `threads`, that many batches at a time, each on one thread of torch's; then `start` and `step` must not change
+    the model.
     """
     ids = [strings.sources.encode(source) for source in sources]
     order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
@@ -154,8 +154,9 @@ def answer(
         inputs, mask = (t.to(_device(model)) for t in pad([ids[number] for number in chunk]))
         return _decode(model, inputs, mask, search)
 
-    chunks = _cut(order, batch_size, threads)
-    found = dict(zip(order, chain.from_iterable(side_by_side(decode, chunks, threads)), strict=True))
+    chunks = _cut(order, batch_size, threads or 1)
+    answers = map(decode, chunks) if threads is None else side_by_side(decode, chunks, threads)
+    found = dict(zip(order, chain.from_iterable(answers), strict=True))
     return [found[number] for number in range(len(ids))]
 
 

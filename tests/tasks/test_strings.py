@@ -88,7 +88,7 @@ def test_answers_keep_the_order_of_the_questions(strings, model):
 @pytest.mark.parametrize("batch_size", [1, 48, 256])
 def test_threads_answer_what_one_answers(strings, model, batch_size):
     sources = [pair.source for pair in PAIRS] * 29
-    alone, together = (answer(model, strings, sources, Search(), batch_size, threads) for threads in (1, 3))
+    alone, together = (answer(model, strings, sources, Search(), batch_size, threads) for threads in (None, 3))
     assert [[h.tokens for h in best] for best in together] == [[h.tokens for h in best] for best in alone]
 
 
