@@ -18,8 +18,10 @@ from qkv.tasks.side_by_side import side_by_side
 from qkv.train import Settings, Task
 from qkv.train.task import Tensors
 
-FEWEST = 32
+FEWEST = 48
 """Sources for which a thread of their own pays."""
+FEW = 16
+"""Sources for which one thread does as well as several of torch's, and better where a core is busy."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,8 @@ def answer(
 ) -> list[list[Hypothesis]]:
     """The best answers to each source, in its order; sources of like length are decoded together.
 
-    With `threads`, that many batches at a time, each on one thread of torch's; then `start` and `step` must not change
-    the model.
+    With `threads`, that many batches at a time, each on one thread of torch's, and so is a single batch if it is small;
+    then `start` and `step` must not change the model.
     """
     ids = [strings.sources.encode(source) for source in sources]
     order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
@@ -155,7 +157,8 @@ def answer(
         return _decode(model, inputs, mask, search)
 
     chunks = _cut(order, batch_size, threads or 1)
-    answers = map(decode, chunks) if threads is None else side_by_side(decode, chunks, threads)
+    plain = threads is None or (len(chunks) == 1 and len(order) >= FEW)
+    answers = map(decode, chunks) if plain else side_by_side(decode, chunks, threads or 1)
     found = dict(zip(order, chain.from_iterable(answers), strict=True))
     return [found[number] for number in range(len(ids))]
 

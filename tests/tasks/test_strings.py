@@ -93,12 +93,27 @@ def test_threads_answer_what_one_answers(strings, model, batch_size):
 
 
 @pytest.mark.parametrize(
+    ("count", "threads", "expected"), [(15, None, {3}), (15, 3, {1}), (16, 3, {3}), (96, 3, {1}), (96, 1, {3})]
+)
+def test_few_sources_and_many_have_one_thread_of_torch_s_each(strings, model, count, threads, expected):
+    seen, before, start = set(), torch.get_num_threads(), model.start
+    model.start = lambda *given: seen.add(torch.get_num_threads()) or start(*given)
+    try:
+        torch.set_num_threads(3)
+        answer(model, strings, [PAIRS[0].source] * count, Search(), threads=threads)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert seen == expected
+
+
+@pytest.mark.parametrize(
     ("count", "batch_size", "threads", "sizes"),
     [
         (0, 256, 2, []),
         (1, 256, 2, [1]),
-        (63, 256, 2, [63]),  # two of less than 32 do not pay
-        (64, 256, 2, [32, 32]),
+        (95, 256, 2, [95]),  # two of less than 48 do not pay
+        (96, 256, 2, [48, 48]),
         (300, 256, 1, [150, 150]),
         (300, 256, 2, [150, 150]),
         (520, 256, 2, [130, 130, 130, 130]),
