@@ -64,15 +64,16 @@ def fail(main):
     [(fail, ValueError), (lambda main: signal.pthread_kill(main, signal.SIGINT), KeyboardInterrupt)],
 )
 def test_an_error_and_an_interrupt_come_through_and_nothing_more_is_begun(stop, expected, threads):
-    main, begun = threading.get_ident(), []
+    main, begun, first = threading.get_ident(), [], (0, 19)[threads - 1]
 
     def work(part):
         begun.append(part)
         time.sleep(0.1)
-        stop(main)
+        if part == first:  # once: a second interrupt could come when the test is over
+            stop(main)
 
     with pytest.raises(expected):
         side_by_side(work, range(20), threads)
     assert 1 <= len(begun) < 20
-    assert begun[0] == (0, 19)[threads - 1], "of several threads the last part is begun first"
+    assert first in begun[:threads], "of several threads the last part is begun first"
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("qkv_")]
