@@ -2,8 +2,8 @@
 
     python -m benchmarks.pronounce_speed --test-file test12000.tsv [--model runs/mine] [--ctranslate2 FOLDER]
 
-Greedy, the model alone, on the CPU: all words sorted in batches, as the pronouncer takes them; sorted in batches of 64;
-and one at a time. The peer is a Marian model of the same layers, widths and heads with weights of chance, through
+Greedy, the model alone, on the CPU: all words sorted, as many in a call as the pronouncer gives; sorted in batches of
+64; and one at a time. The peer is a Marian model of the same layers, widths and heads with weights of chance, through
 `generate` with its cache. What it writes is therefore nonsense, so it is made to write just as long: one at a time as
 many steps as ours takes for that very word, in a batch as many as ours takes for the longest of it, and nothing is
 looked at that could stop it. CTranslate2 runs the same Marian weights in float32, converted by its own converter:
@@ -34,9 +34,10 @@ from qkv.data import pad, read_pairs
 from qkv.models import EncoderDecoder
 from qkv.pronunciation import Network
 from qkv.pronunciation.bundled import model_folder
+from qkv.pronunciation.pronouncer import WINDOW
 
 RESULTS = Path(__file__).parent / "results" / "pronounce_speed_cpu.json"
-OWN_BATCH, PEER_BATCH = 256, 64
+PEER_BATCH = 64
 END, PAD = 0, 1
 """Of the peer; its other ids are ours and 2 more."""
 
@@ -71,7 +72,7 @@ def ours(network: Network, words: Words) -> Say:
     """What people call."""
 
     def say(numbers: Sequence[int]) -> None:
-        network.say([words.texts[number] for number in numbers], batch_size=len(numbers))
+        network.say([words.texts[number] for number in numbers])
 
     return say
 
@@ -200,7 +201,7 @@ def main() -> None:
             "parameters_of_the_peer": _size(peer),
             "steps_a_word": statistics.mean(words.steps),
         },
-        "sorted, as the pronouncer batches": measure({"qkv": systems["qkv"]}, words.batches(OWN_BATCH), given.rounds),
+        "sorted, as the pronouncer batches": measure({"qkv": systems["qkv"]}, words.batches(WINDOW), given.rounds),
         "sorted batches of 64": measure(systems, words.batches(PEER_BATCH), given.rounds),
         "one at a time": measure(systems, alone, given.rounds),
         "load_average_after": os.getloadavg()[0],

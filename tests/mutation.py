@@ -205,6 +205,8 @@ MUTANTS = (
         ("tests/decode/test_stepper.py", "tests/decode/test_greedy.py"),
     ),
     Mutant("decode/sample.py", "right=True", "right=False", ("tests/decode/test_sample.py",)),
+    Mutant("tasks/side_by_side.py", "]][::-1]", "]]", ("tests/tasks/test_side_by_side.py",)),
+    Mutant("tasks/side_by_side.py", "cancel_futures=True", "", ("tests/tasks/test_side_by_side.py",)),
     # models
     Mutant(
         "models/word_vectors.py",

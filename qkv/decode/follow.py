@@ -21,20 +21,23 @@ def follow(model: Decodable[S], inputs: Inputs, mask: Mask | None, limits: Limit
     paths: list[list[int]] = [[] for _ in range(batch)]
     totals = [0.0] * batch
     sources = parents = list(range(batch))
-    tokens = [limits.start] * batch
+    given: list[int] | Tensor = [limits.start] * batch
     with torch.inference_mode():
         stepper = Stepper(model, inputs, mask, limits)
         for position in range(limits.max_length):
             if not sources:
                 break
-            log_probabilities = stepper.step(parents, tokens)
+            log_probabilities = stepper.step(parents, given)
             chosen = choose(log_probabilities, sources, position)
-            own = log_probabilities.gather(-1, chosen[:, None])[:, 0].tolist()
+            own = log_probabilities.gather(-1, chosen.unsqueeze(-1)).tolist()
             tokens = chosen.tolist()
-            for source, token, log_probability in zip(sources, tokens, own, strict=True):
+            for source, token, (log_probability,) in zip(sources, tokens, own, strict=True):
                 paths[source].append(token)
                 totals[source] += log_probability
             parents = [row for row, token in enumerate(tokens) if token != limits.end]
-            sources = [sources[row] for row in parents]
-            tokens = [tokens[row] for row in parents]
+            if len(parents) == len(tokens):
+                given = chosen
+            else:
+                sources = [sources[row] for row in parents]
+                given = [tokens[row] for row in parents]
     return [conclude(path, total, limits.end) for path, total in zip(paths, totals, strict=True)]

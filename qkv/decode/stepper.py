@@ -24,7 +24,7 @@ class Stepper(Generic[S]):
         self.state = model.start(inputs, mask)
         self.forbidden = torch.tensor(limits.forbidden, dtype=torch.int64, device=self.device)
 
-    def step(self, parents: Sequence[int], tokens: Sequence[int]) -> Logits:
+    def step(self, parents: Sequence[int], tokens: Sequence[int] | Tensor) -> Logits:
         """log p(next | path) for each row, float32 or float64.
 
         Row i continues row `parents[i]` of the step before with `tokens[i]`. Forbidden tokens are
@@ -33,7 +33,9 @@ class Stepper(Generic[S]):
         if list(parents) != list(range(self.rows)):
             self.state = self.state.select(torch.tensor(parents, dtype=torch.int64, device=self.device))
             self.rows = len(parents)
-        logits, self.state = self.model.step(torch.tensor(tokens, dtype=torch.int64, device=self.device), self.state)
+        if not isinstance(tokens, Tensor):
+            tokens = torch.tensor(tokens, dtype=torch.int64, device=self.device)
+        logits, self.state = self.model.step(tokens, self.state)
         self._check_logits(logits)
         allowed = logits.index_fill(-1, self.forbidden, -torch.inf)
         result = (allowed if allowed.dtype == torch.float64 else allowed.float()).log_softmax(-1)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from qkv.decode import Hypothesis
     from qkv.tasks import StringJob
 
-BATCH = 256
+BATCH = 128
 """Words of like length that are decoded together."""
 
 
@@ -71,8 +71,15 @@ class Network:
 
         search = Search(beams=max(beams, best), best=best, length_power=length_power)
         sources = [[self._letter(letter) for letter in word] for word in words]
-        found = answer(self._fast, self.job.strings, sources, search, batch_size)
+        found = answer(self._fast, self.job.strings, sources, search, batch_size, self._threads)
         return [self._write(hypotheses) for hypotheses in found]
+
+    @property
+    def _threads(self) -> int | None:
+        """As many as torch is told to use, if the model bears it to be asked by several."""
+        import torch
+
+        return None if self._fast is self.model else torch.get_num_threads()
 
     @cached_property
     def _fast(self) -> "nn.Module":

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
+from math import ceil
 from typing import Any
 
 import torch
@@ -13,8 +14,14 @@ from torch.nn import functional
 from qkv.data import Buckets, Pair, Ragged, Vocabulary, pad
 from qkv.decode import Hypothesis, Limits, beam, greedy
 from qkv.metrics import cosine, damerau_levenshtein, error_rates, jaccard
+from qkv.tasks.side_by_side import side_by_side
 from qkv.train import Settings, Task
 from qkv.train.task import Tensors
+
+FEWEST = 48
+"""Sources for which a thread of their own pays."""
+FEW = 16
+"""Sources for which one thread does as well as several of torch's, and better where a core is busy."""
 
 
 @dataclass(frozen=True)
@@ -130,17 +137,40 @@ class Search:
 
 
 def answer(
-    model: nn.Module, strings: Strings, sources: Sequence[Sequence[str]], search: Search, batch_size: int = 256
+    model: nn.Module,
+    strings: Strings,
+    sources: Sequence[Sequence[str]],
+    search: Search,
+    batch_size: int = 256,
+    threads: int | None = None,
 ) -> list[list[Hypothesis]]:
-    """The best answers to each source, in its order; sources of like length are decoded together."""
+    """The best answers to each source, in its order; sources of like length are decoded together.
+
+    With `threads`, that many batches at a time, each on one thread of torch's, and so is a single batch if it is small;
+    then `start` and `step` must not change the model.
+    """
     ids = [strings.sources.encode(source) for source in sources]
     order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
-    found: dict[int, list[Hypothesis]] = {}
-    for start in range(0, len(order), batch_size):
-        chunk = order[start : start + batch_size]
+
+    def decode(chunk: list[int]) -> list[list[Hypothesis]]:
         inputs, mask = (t.to(_device(model)) for t in pad([ids[number] for number in chunk]))
-        found |= dict(zip(chunk, _decode(model, inputs, mask, search), strict=True))
+        return _decode(model, inputs, mask, search)
+
+    chunks = _cut(order, batch_size, threads or 1)
+    plain = threads is None or (len(chunks) == 1 and len(order) >= FEW)
+    answers = map(decode, chunks) if plain else side_by_side(decode, chunks, threads or 1)
+    found = dict(zip(order, chain.from_iterable(answers), strict=True))
     return [found[number] for number in range(len(ids))]
+
+
+def _cut(order: list[int], batch_size: int, threads: int) -> list[list[int]]:
+    """Pieces of like size, at most `batch_size`: as many as give each thread as much to do, but none too small."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    rounds = ceil(len(order) / (threads * batch_size))
+    pieces = max(ceil(len(order) / batch_size), min(rounds * threads, len(order) // FEWEST), 1)
+    size = max(ceil(len(order) / pieces), 1)
+    return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def limits_of(model: Any) -> Limits:

@@ -53,7 +53,21 @@ def test_batches_make_no_difference(network, batch_size):
     assert [way.phones for (way,) in said] == [way.phones for word in WORDS for (way,) in network.say([word])]
 
 
+@pytest.mark.parametrize(("given", "expected"), [(1, 1), (3, 3)])
+def test_it_takes_as_many_threads_as_torch_is_told(network, given, expected):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(given)
+        assert network._threads == expected
+        said = network.say(WORDS * 17)
+        assert torch.get_num_threads() == given
+    finally:
+        torch.set_num_threads(before)
+    assert [way.phones for (way,) in said] == [way.phones for (way,) in network.say(WORDS)] * 17
+
+
 def test_a_model_that_cannot_be_folded_says_as_it_is(tmp_path, tiny):
     network = Network.open(tiny)
     assert network._fast is network.model
+    assert network._threads is None
     assert network.say(["bad"])[0][0].phones == ("B", "AE1", "D")

@@ -5,7 +5,19 @@ import torch
 
 from qkv.data import Pair, Vocabulary
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
-from qkv.tasks.strings import Search, Strings, answer, collate, count, encode, evaluate, hold_out, loss, make_task
+from qkv.tasks.strings import (
+    Search,
+    Strings,
+    _cut,
+    answer,
+    collate,
+    count,
+    encode,
+    evaluate,
+    hold_out,
+    loss,
+    make_task,
+)
 from qkv.train import Settings
 
 PAIRS = [Pair(tuple(word), (tuple(word[::-1]), tuple(word.upper()))) for word in ("abc", "ab", "cab", "bacca", "b")]
@@ -71,6 +83,53 @@ def test_answers_keep_the_order_of_the_questions(strings, model):
     alone = [answer(model, strings, [source], Search(beams=3, best=2))[0] for source in sources]
     together = answer(model, strings, sources, Search(beams=3, best=2), batch_size=2)
     assert [[h.tokens for h in best] for best in together] == [[h.tokens for h in best] for best in alone]
+
+
+@pytest.mark.parametrize("batch_size", [1, 48, 256])
+def test_threads_answer_what_one_answers(strings, model, batch_size):
+    sources = [pair.source for pair in PAIRS] * 29
+    alone, together = (answer(model, strings, sources, Search(), batch_size, threads) for threads in (None, 3))
+    assert [[h.tokens for h in best] for best in together] == [[h.tokens for h in best] for best in alone]
+
+
+@pytest.mark.parametrize(
+    ("count", "threads", "expected"), [(15, None, {3}), (15, 3, {1}), (16, 3, {3}), (96, 3, {1}), (96, 1, {3})]
+)
+def test_few_sources_and_many_have_one_thread_of_torch_s_each(strings, model, count, threads, expected):
+    seen, before, start = set(), torch.get_num_threads(), model.start
+    model.start = lambda *given: seen.add(torch.get_num_threads()) or start(*given)
+    try:
+        torch.set_num_threads(3)
+        answer(model, strings, [PAIRS[0].source] * count, Search(), threads=threads)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert seen == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "batch_size", "threads", "sizes"),
+    [
+        (0, 256, 2, []),
+        (1, 256, 2, [1]),
+        (95, 256, 2, [95]),  # two of less than 48 do not pay
+        (96, 256, 2, [48, 48]),
+        (300, 256, 1, [150, 150]),
+        (300, 256, 2, [150, 150]),
+        (520, 256, 2, [130, 130, 130, 130]),
+        (7, 3, 2, [3, 3, 1]),  # but a batch is never larger than asked
+        (101, 50, 1, [34, 34, 33]),
+    ],
+)
+def test_batches_give_each_thread_as_much_to_do(count, batch_size, threads, sizes):
+    pieces = _cut(list(range(count)), batch_size, threads)
+    assert [len(piece) for piece in pieces] == sizes
+    assert [number for piece in pieces for number in piece] == list(range(count))
+
+
+def test_a_batch_has_at_least_one(strings, model):
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        answer(model, strings, [], Search(), batch_size=0)
 
 
 def test_evaluate_by_hand(strings, model, monkeypatch):
