@@ -3,12 +3,14 @@
     q, k, v of the first blocks      tables over (place, token), for they depend on nothing else
     q, k, v of the other blocks      one product instead of three
     rotary places                    one complex product, the two numbers of a pair side by side
+    scales and shifts of a norm      within the product that follows it; so is the scale of the scores
+    the mean that a norm takes away  never there, for what is added to a stream that is normed has none
 
 It writes what the model writes, up to rounding, and cannot be trained. Words of a few letters are decoded by many small
 operations, so that calling them costs as much as doing them: there are as few here as can be.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -24,6 +26,11 @@ from qkv.models.sizes import require_length
 from qkv.models.transformer import Places
 from qkv.positions.rope import Rope, angles
 from qkv.shapes import Mask, Rows
+
+try:
+    from qkv.models.alone import Alone, AloneState
+except ImportError:  # numpy is not a dependency
+    Alone = None  # type: ignore[assignment, misc]
 
 LARGEST_TABLE = 2**24
 """Numbers that a table over places and tokens may have; 64 MB."""
@@ -100,21 +107,24 @@ class Folded(nn.Module):
             )
         self.config = model.config
         with torch.no_grad():
-            self.encoder = [_Reader(block, self.config.max_length) for block in model.encoder]
-            self.decoder = [_Writer(block, self.config.max_length) for block in model.decoder]
-            letters = _table(model, model.read, model.read_places, self.encoder[0])
-            tokens = _table(model, model.write, model.write_places, self.decoder[0])
             self.encoder_norm = _Norm(model.encoder_norm)
             self.decoder_norm = _Norm(model.decoder_norm)
-            self.predict = _Linear([model.predict])
+            self.encoder = [_Reader(block, self.config.max_length) for block in model.encoder]
+            self.decoder = [_Writer(block, self.encoder_norm, self.config.max_length) for block in model.decoder]
+            letters = _table(model, model.read, model.read_places, self.encoder[0])
+            tokens = _table(model, model.write, model.write_places, self.decoder[0])
+            self.predict = _Linear([model.predict], self.decoder_norm)
         self.register_buffer("letters", letters, persistent=False)
         self.by_place = tokens.unbind(0)
+        self.alone = Alone(self) if letters.device.type == "cpu" and Alone is not None else None
 
-    def start(self, inputs: Tensor, mask: Mask | None) -> FoldedState:
+    def start(self, inputs: Tensor, mask: Mask | None) -> "FoldedState | AloneState":
         """The state before the first token."""
         rows, time = inputs.shape
         require_length(time, self.config.max_length)
         hidden = None if mask is None or bool(mask.all()) else mask[:, None, None, :]
+        if rows == 1 and hidden is None and self.alone is not None:
+            return self.alone.start(inputs)
         places = torch.arange(time, device=inputs.device) * self.letters.shape[1]
         found = self.letters.flatten(0, 1).index_select(0, (inputs + places).view(-1))
         x, projected = found.split_with_sizes((self.config.dim, 3 * self.config.dim), -1)  # rows * time first
@@ -127,8 +137,13 @@ class Folded(nn.Module):
         read = tuple(block.memory(x).view(rows, time, 2, *block.split).permute(2, 0, 3, 1, 4) for block in self.decoder)
         return FoldedState(written, read, hidden, 0)
 
-    def step(self, tokens: Rows, state: FoldedState) -> tuple[Tensor, FoldedState]:
+    def step(
+        self, tokens: Rows, state: "FoldedState | AloneState"
+    ) -> "tuple[Tensor, FoldedState] | tuple[Tensor, AloneState]":
         """Logits (rows, targets) after one more token each."""
+        if not isinstance(state, FoldedState):
+            assert self.alone is not None
+            return self.alone.step(tokens, state)
         place, written = state.length, state.written
         require_length(place + 1, self.config.max_length)
         if place == written[0].shape[1]:
@@ -147,8 +162,8 @@ class _Reader:
 
     def __init__(self, block: nn.Module, longest: int):
         assert isinstance(block, EncoderBlock)
-        self.heads = _Heads(block.attention, longest)
         self.norm = _Norm(block.around_attention)
+        self.heads = _Heads(block.attention, self.norm, longest)
         self.think = _Think(block.feed_forward, block.around_feed_forward)
         self.split = self.heads.split
 
@@ -166,16 +181,17 @@ class _Reader:
 class _Writer:
     """A decoder block, one token at a time."""
 
-    def __init__(self, block: nn.Module, longest: int):
+    def __init__(self, block: nn.Module, source_norm: "_Norm", longest: int):
         assert isinstance(block, DecoderBlock)
         assert block.cross is not None
         assert block.around_cross is not None
-        self.heads = _Heads(block.attention, longest)
         self.norm = _Norm(block.around_attention)
+        self.heads = _Heads(block.attention, self.norm, longest)
         self.cross_norm = _Norm(block.around_cross)
-        self.query = _Linear([block.cross.query])
-        self.memory = _Linear([block.cross.key, block.cross.value])
-        self.cross_output = _Linear([block.cross.output])
+        self.query = _Linear([block.cross.query], self.cross_norm)
+        self.query.scale(self.heads.split[1] ** -0.5, block.cross.query.out_features)
+        self.memory = _Linear([block.cross.key, block.cross.value], source_norm)
+        self.cross_output = _Linear([block.cross.output], centred=True)
         self.think = _Think(block.feed_forward, block.around_feed_forward)
         self.split = self.heads.split
 
@@ -197,10 +213,11 @@ class _Writer:
 class _Heads:
     """The projections around an attention; rotary places are turned within them."""
 
-    def __init__(self, heads: MultiHead, longest: int):
+    def __init__(self, heads: MultiHead, norm: "_Norm", longest: int):
         self.split = (heads.heads, heads.key_dim)
-        self.input = _Linear([heads.query, heads.key, heads.value])
-        self.output = _Linear([heads.output])
+        self.input = _Linear([heads.query, heads.key, heads.value], norm)
+        self.input.scale(heads.key_dim**-0.5, heads.query.out_features)
+        self.output = _Linear([heads.output], centred=True)
         self.turn: Tensor | None = None
         if isinstance(heads.positions, Rope):
             self.input.reorder(_side_by_side(heads))
@@ -225,16 +242,16 @@ class _Think:
     def __init__(self, layer: nn.Module, around: nn.Module):
         assert isinstance(layer, FeedForward)
         self.norm = _Norm(around)
-        self.enter, self.leave = _Linear([layer.enter]), _Linear([layer.leave])
-        plain = type(layer.activation) is nn.GELU and layer.activation.approximate == "none"
-        self.activation = _gelu if plain else layer.activation
+        self.enter, self.leave = _Linear([layer.enter], self.norm), _Linear([layer.leave], centred=True)
+        self.is_gelu = type(layer.activation) is nn.GELU and layer.activation.approximate == "none"
+        self.activation = _gelu if self.is_gelu else layer.activation
 
     def __call__(self, x: Tensor) -> Tensor:
         return x + self.leave(self.activation(self.enter(self.norm(x))))
 
 
 class _Norm:
-    """A LayerNorm, or that of a path normed before."""
+    """A LayerNorm, or that of a path normed before; its scale and shift are left to what follows."""
 
     def __init__(self, module: nn.Module):
         norm = module.norm if isinstance(module, NormBefore) else module
@@ -243,7 +260,7 @@ class _Norm:
         self.weight, self.bias = norm.weight.detach(), norm.bias.detach()
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.layer_norm(x, self.shape, self.weight, self.bias, self.epsilon)
+        return torch.layer_norm(x, self.shape, None, None, self.epsilon)
 
 
 class _Linear:
@@ -252,13 +269,22 @@ class _Linear:
     Their weights lie in the order in which a product of few rows reads them.
     """
 
-    def __init__(self, layers: Iterable[nn.Linear]):
-        layers = list(layers)
-        self.weight = torch.cat([layer.weight for layer in layers]).T.contiguous()
-        self.bias = torch.cat([layer.bias for layer in layers])
+    def __init__(self, layers: Sequence[nn.Linear], norm: _Norm | None = None, *, centred: bool = False):
+        """With the scale and the shift of the norm before; or `centred`, so that outputs have mean 0."""
+        weight, bias = torch.cat([layer.weight for layer in layers]).T, torch.cat([layer.bias for layer in layers])
+        if norm is not None:
+            weight, bias = norm.weight[:, None] * weight, norm.bias @ weight + bias
+        if centred:
+            weight, bias = weight - weight.mean(1, keepdim=True), bias - bias.mean()
+        self.weight, self.bias = weight.contiguous(), bias
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.addmm(self.bias, x, self.weight)
+
+    def scale(self, factor: float, outputs: int) -> None:
+        """The first so many outputs times a factor."""
+        self.weight[:, :outputs] *= factor
+        self.bias[:outputs] *= factor
 
     def reorder(self, order: Tensor) -> None:
         """Output `order[i]` becomes output i."""
@@ -272,7 +298,8 @@ def _gelu(x: Tensor) -> Tensor:
     return functional.gelu(x.view(2, -1).t()).t().view(x.shape)
 
 
-_attend = functional.scaled_dot_product_attention
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    return functional.scaled_dot_product_attention(q, k, v, mask, scale=1.0)
 
 
 def _side_by_side(heads: MultiHead) -> Tensor:
@@ -293,7 +320,7 @@ def _table(model: EncoderDecoder, embedding: nn.Embedding, places: Places, block
     x = embedding(ids) * model.config.dim**0.5
     if places.added is not None:
         x = places.added(x, torch.arange(longest, device=ids.device))
-    x = x.flatten(0, 1)
+    x = (x - x.mean(-1, keepdim=True)).flatten(0, 1)
     found = torch.cat((x, block.project(x, slice(0, longest))), -1)
     return found.view(tokens, longest, -1).transpose(0, 1).contiguous()
 

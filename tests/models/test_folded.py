@@ -78,15 +78,16 @@ def test_gelu_of_few_and_of_many_numbers(shape):
     torch.testing.assert_close(_gelu(x), wanted, rtol=1e-5, atol=4e-6)
 
 
-def test_too_long_is_refused():
+@pytest.mark.parametrize("rows", [1, 2])
+def test_too_long_is_refused(rows):
     folded = Folded(built())
     with pytest.raises(ValueError, match=f"{LONGEST + 1}.*{LONGEST}"):
-        folded.start(torch.zeros(1, LONGEST + 1, dtype=torch.int64), None)
-    state = folded.start(torch.ones(1, 3, dtype=torch.int64), None)
+        folded.start(torch.zeros(rows, LONGEST + 1, dtype=torch.int64), None)
+    state = folded.start(torch.ones(rows, 3, dtype=torch.int64), None)
     for _ in range(LONGEST):
-        _, state = folded.step(torch.tensor([4]), state)
+        _, state = folded.step(torch.tensor([4] * rows), state)
     with pytest.raises(ValueError, match=f"{LONGEST + 1}.*{LONGEST}"):
-        folded.step(torch.tensor([4]), state)
+        folded.step(torch.tensor([4] * rows), state)
 
 
 @pytest.mark.parametrize(
