@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy import vecdot  # of numpy 2: an older one is as good as none
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -199,7 +200,7 @@ class _Unit:
         self.epsilon = norm.epsilon
 
     def __call__(self, x: Array) -> Array:
-        size = np.vecdot(x, x)
+        size = vecdot(x, x)
         size /= self.dim
         size += self.epsilon
         return x / np.sqrt(size, out=size)[:, None]
