@@ -42,8 +42,8 @@ PUBLIC = {
     "qkv.problems": "AtLeast AtMost Between Markov Near NextToken Problem Solution draw fit meets problem problems",
     "qkv.pronunciation": "Answer BadLine Dictionary Figures Network Pronouncer Pronunciation Source cmu_dictionary "
     "from_ipa measure pack pronounce read_dictionary strip_stress to_ipa write_lexicon",
-    "qkv.tasks": "Agreement ClassJob Completed Config Digits Filler Job MaskedJob Pairs Preset Pronounce Reader "
-    "RecallJob Search StringJob Strings TextJob Words Xor agreement answer build completed configure embed jobs "
+    "qkv.tasks": "Agreement ClassJob Completed Config Digits Filler Job MaskedJob Outline Pairs Preset Pronounce "
+    "Reader RecallJob Search StringJob Strings TextJob Words Xor agreement answer build completed configure embed jobs "
     "preset read_config register restore write",
     "qkv.web": "View look",
 }

@@ -5,6 +5,7 @@ from typing import Any
 
 from docs.generate.slider import slider
 from qkv.problems import draw
+from qkv.problems.value_text import write_value
 
 GROUPS = {
     "A": "Units, layers, gradients",
@@ -14,6 +15,8 @@ GROUPS = {
     "E": "Sequences",
     "F": "Detection",
 }
+SHOWN = 8
+"""Items of a list that stand on a page."""
 Record = dict[str, Any]
 
 
@@ -55,7 +58,10 @@ def _section(record: Record, pictures: list[str]) -> str:
     if record["call"] is not None:
         parts.append(f"```python\n{record['call'].strip()}\n```")
     if record["answer"]:
-        rows = [f"| {_cell(name)} | {_cell(write(value))} |" for name, value in record["answer"].items()]
+        rows = [
+            f"| {_cell(name)} | {_cell(write_value(value, SHOWN, lines=False))} |"
+            for name, value in record["answer"].items()
+        ]
         parts.append("\n".join(["| computed | |", "|---|---|", *rows]))
     parts += [f"![{record['id']}]({name})" for name in pictures]
     parts += [slider()] if record["id"] == "B5" else []
@@ -70,22 +76,6 @@ def _verdict(record: Record) -> str:
         return "open"
     tick = "✓" if record["ok"] else "✗ not as expected"
     return f"{tick}, by hand with a slip" if record["slip"] else tick
-
-
-def write(value: Any, most: int = 8) -> str:
-    """A value as a person would write it, on one line; of a long list the first few."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, dict):
-        return "; ".join(f"{name}: {write(item, 4)}" for name, item in value.items())
-    if isinstance(value, list):
-        shown = ", ".join(f"({write(item)})" if isinstance(item, list | dict) else write(item) for item in value[:most])
-        return shown + (f", ... {len(value) - most} more" if len(value) > most else "")
-    return str(value)
 
 
 def _prose(text: str) -> str:

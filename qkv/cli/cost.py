@@ -12,6 +12,7 @@ from qkv.cli.plugin import Plugin, load
 if TYPE_CHECKING:
     from qkv.cost import Report, Tick
     from qkv.tasks.blocks import Block
+    from qkv.tasks.subject import Subject
 
 _HELP = """attention, multi_head, feed_forward, encoder or decoder by sizes; a task or task:preset; a run folder;
 package.module:function; a Hugging Face config.json."""
@@ -135,7 +136,7 @@ def _one(spec: str, asked: _Asked, sizes: dict[str, int], inputs: list[str], opt
     _refuse_unknown(report, show)
     ticks = _verified(report) if show.verify else []
     forecast = _forecast(report) if show.time else None
-    _print(report, subject.label, show, (lines if show.explain else None, ticks, forecast))
+    _print(report, subject, show, (lines if show.explain else None, ticks, forecast))
     if not report.agree or not all(tick.ok for tick in ticks):
         raise typer.Exit(3)
 
@@ -187,18 +188,19 @@ def _forecast(report: "Report") -> Any:
     return forecast(report.play, report.sizes)
 
 
-def _print(report: "Report", label: str, show: _Shown, extras: tuple[Any, ...]) -> None:
+def _print(report: "Report", subject: "Subject", show: _Shown, extras: tuple[Any, ...]) -> None:
     from qkv.cli import cost_table, cost_text
 
     lines, ticks, timing = extras
     if show.json:
         from qkv.cost.plain import to_record
 
-        print_json(to_record(report) | cost_text.plain_extras(ticks, timing) | {"spec": label})
+        named = {"spec": subject.label, "note": subject.note}
+        print_json(to_record(report) | cost_text.plain_extras(ticks, timing) | named)
     elif show.markdown or show.latex:
-        cost_text.print_document(report, label, latex=show.latex)
+        cost_text.print_document(report, subject.label, subject.note, latex=show.latex)
     else:
-        cost_table.print_report(report, label, show.depth)
+        cost_table.print_report(report, subject.label, subject.note, show.depth)
         if lines is not None:
             cost_table.print_arithmetic(report, lines)
         cost_table.print_ticks(ticks)

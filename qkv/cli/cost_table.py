@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from qkv.cost import Quantity, Report, Tick
 
 
-def print_report(report: "Report", label: str, depth: int) -> None:
-    """Figures, terms, tree, memory, ledgers, conventions."""
+def print_report(report: "Report", label: str, note: str | None, depth: int) -> None:
+    """What it is of, with a note on its sizes if there is one; figures, terms, tree, memory, ledgers, conventions."""
     from qkv.cost import CONVENTION
 
     screen = console()
@@ -21,6 +21,8 @@ def print_report(report: "Report", label: str, depth: int) -> None:
             "[1,", r"\[1,"
         )
     )
+    if note is not None:
+        screen.print(note, soft_wrap=True, markup=False)
     _print_figures(report)
     _print_terms(report)
     _print_tree(report, depth)

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from qkv.cost import Quantity, Report, Tick
 
 
-def print_document(report: "Report", label: str, *, latex: bool) -> None:
-    """The figures as a table."""
+def print_document(report: "Report", label: str, note: str | None, *, latex: bool) -> None:
+    """The figures as a table, and a note on the sizes if there is one."""
     rows = {
         "parameters": report.parameters,
         "multiplications needed": report.needed,
@@ -19,6 +19,8 @@ def print_document(report: "Report", label: str, *, latex: bool) -> None:
     }
     sizes = ", ".join(f"{name} = {size}" for name, size in report.sizes.items())
     lines = _latex(rows, f"{label}, {sizes}") if latex else _markdown(rows, f"{label}, {sizes}")
+    if note is not None:
+        lines.append(_escape(note) if latex else f"- {note}")
     sys.stdout.write("\n".join(lines) + "\n")
 
 

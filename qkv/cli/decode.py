@@ -98,8 +98,7 @@ def _answer_all(
         return _classify(job, model, texts, options["best"], quiet=quiet)
     if isinstance(job, tasks.MaskedJob):
         reader = tasks.Reader(model, job.tokeniser)  # type: ignore[arg-type]
-        chunks = _chunks(inputs or read_lines(warn))
-        return [record for chunk in chunks for record in fill(reader, chunk, options["best"], quiet=quiet)]
+        return fill(reader, _chunks(inputs or read_lines(warn)), options["best"], quiet=quiet)
     if not isinstance(job, tasks.StringJob):
         raise ValueError(f"{runs[0]} is a run of task {job.kind!r}, which has no texts to answer")
     records: list[dict[str, Any]] = []

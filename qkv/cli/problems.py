@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 WORKERS = 2
 """Problems that are worked at once, each on one thread."""
+SHOWN = 12
+"""Items of a list that are printed."""
 
 
 def problems(
@@ -140,6 +142,8 @@ def _describe(solution: "Solution") -> "RenderableType":
     from rich.syntax import Syntax
     from rich.table import Table
 
+    from qkv.problems.value_text import write_value
+
     verdict = {
         True: "[green]✓ the computed answer meets its literals[/]",
         False: "[bold red]✗ the computed answer does not meet its literals[/]",
@@ -148,28 +152,10 @@ def _describe(solution: "Solution") -> "RenderableType":
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     for name, value in (solution.answer or {}).items():
-        table.add_row(escape(name), escape(shorten_value(value)))
+        table.add_row(escape(name), escape(write_value(value, SHOWN, lines=True)))
     slip = "" if solution.slip is None else f"\n[yellow]slip:[/] {escape(solution.slip)}"
     ending = f"[dim]by hand:[/] {escape(solution.hand_written)}{slip}\n{verdict}"
     call: list[RenderableType] = []
     if solution.call is not None:
         call = [Syntax(solution.call, "python", background_color="default"), ""]
     return Group(f"[bold]{escape(solution.question)}[/]\n", *call, table, ending)
-
-
-def shorten_value(value: Any, most: int = 12) -> str:
-    """A value as a person would write it; of a long list the first few."""
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "-"}[value]
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, dict):
-        return "\n".join(f"{name}: {shorten_value(item, 6)}" for name, item in value.items())
-    if isinstance(value, list):
-        items = [shorten_value(item, most).replace("\n", ", ") for item in value[:most]]
-        rest = f" ... {len(value) - most} more" if len(value) > most else ""
-        nested = any(isinstance(item, list | dict) for item in value)
-        return "\n".join(items) + rest if nested else ", ".join(items) + rest
-    return str(value)

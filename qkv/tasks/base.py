@@ -21,6 +21,18 @@ class Preset:
     data: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Outline:
+    """What a model is built for."""
+
+    sizes: tuple[int, ...]
+    """As `Job.sizes`."""
+    shape: tuple[int, ...] | None = None
+    """Of one example, where examples are numbers."""
+    note: str | None = None
+    """Where the sizes are from, if it is not the data."""
+
+
 class Job(ABC):
     """Data that is ready to train on, or to decode with."""
 
@@ -38,6 +50,11 @@ class Job(ABC):
     @abstractmethod
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Job":
         """What a trained run needs of it: the vocabulary of its folder, no data."""
+
+    @classmethod
+    def outline(cls, options: dict[str, Any]) -> Outline | None:
+        """What is known of a model without the data that these options name; None: they have to be read."""
+        return None
 
     @property
     @abstractmethod

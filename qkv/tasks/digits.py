@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from qkv.data import Labelled, mnist, read_npz, read_pictures
+from qkv.data.mnist import CLASSES, SHAPE
 from qkv.storage import QkvError
-from qkv.tasks.base import Preset, register
+from qkv.tasks.base import Outline, Preset, register
 from qkv.tasks.classes import ClassJob, Scale
 from qkv.tasks.options import read_options
 
@@ -87,6 +88,15 @@ class Digits(ClassJob):
             if tuple(part.inputs.shape[1:]) != shape:
                 raise QkvError(f"{name} pictures have shape {tuple(part.inputs.shape[1:])}, training ones {shape}")
         return cls(parts, tuple(map(str, range(classes))), shape, scale, asdict(given))
+
+    @classmethod
+    def outline(cls, options: dict[str, Any]) -> Outline | None:
+        """MNIST's, which is known without reading it."""
+        given = read_options(PictureOptions, options)
+        if (given.train_file, given.test_file) != (None, None):
+            return None
+        note = f"{CLASSES} classes of pictures of {' x '.join(map(str, SHAPE))}, as MNIST has; it was not read"
+        return Outline((*SHAPE, CLASSES), SHAPE, note)
 
     def read_test(self, path: str) -> Labelled:
         """The test part of an .npz file, or an IDX file with its labels beside it."""

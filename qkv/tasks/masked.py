@@ -16,13 +16,16 @@ from qkv.derive import derive
 from qkv.models import Encoder
 from qkv.registry import unknown
 from qkv.storage import QkvError
-from qkv.tasks.base import Job, Preset, register
+from qkv.tasks.base import Job, Outline, Preset, register
 from qkv.tasks.options import read_options
+from qkv.tasks.text import sizes_asked_for
 from qkv.train import Settings, Task
 from qkv.train.task import Tensors
 
 TOGETHER = 64
 """Examples that are judged at once."""
+SEGMENTS = 2
+"""Stretches of text in an example."""
 
 
 def small() -> Preset:
@@ -122,6 +125,14 @@ class MaskedJob(Job):
         return cls(require_signs(tokeniser, given.tokeniser), given, texts)
 
     @classmethod
+    def outline(cls, options: dict[str, Any]) -> Outline | None:
+        """As many tokens as are asked for, if a tokeniser is trained; no text is read."""
+        given = read_options(MaskedOptions, options)
+        if given.tokeniser != "wordpiece":
+            return None
+        return Outline((given.size, SEGMENTS), note=sizes_asked_for(given.size))
+
+    @classmethod
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "MaskedJob":
         """The tokeniser without a text; `with_data` finds that again."""
         tokeniser = Tokeniser.from_record(vocabulary)
@@ -146,7 +157,7 @@ class MaskedJob(Job):
 
     def sizes(self) -> tuple[int, ...]:
         """Tokens and segments."""
-        return len(self.tokeniser), 2
+        return len(self.tokeniser), SEGMENTS
 
     def part(self, name: str) -> SentencePairs:
         """The pairs of sentences of a part; its text is cut when it is first asked for."""

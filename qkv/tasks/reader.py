@@ -64,10 +64,7 @@ class Reader:
         _require_texts(texts)
         if not 1 <= best <= len(self.tokeniser):
             raise ValueError(f"best must be 1 to {len(self.tokeniser)}, the tokens that there are, got {best}")
-        rows = self._rows(texts, special=True, cut=False)
-        for text, row in zip(texts, rows, strict=True):
-            if self.tokeniser.mask not in row:
-                raise ValueError(f"{_short(text)} has no {self.mask} to fill in")
+        rows = [self._row_to_fill(text) for text in texts]
         found: dict[int, list[list[Filler]]] = {}
         for chunk, tokens, mask in self._batches(rows):
             hidden = (tokens == self.tokeniser.mask) & mask
@@ -79,6 +76,15 @@ class Reader:
             for number, count in zip(chunk, counts, strict=True):
                 found[number], fillers = fillers[:count], fillers[count:]
         return [found[number] for number in range(len(texts))]
+
+    def obstacle(self, text: str) -> str | None:
+        """What is in the way of filling in this text, as a sentence: `fill` would raise it. None: nothing is."""
+        try:
+            _require_texts([text])
+            self._row_to_fill(text)
+        except ValueError as error:
+            return str(error)
+        return None
 
     def filled(self, text: str, fillers: Sequence[Filler]) -> str:
         """The text with its masks filled in, as the tokeniser writes it."""
@@ -92,25 +98,26 @@ class Reader:
         A text that is too long is an error, or is `cut` at its end.
         """
         _require_texts(texts)
-        rows = self._rows(texts, special=False, cut=cut)
+        rows = [self._row(text, special=False, cut=cut) for text in texts]
         vectors = torch.zeros(len(texts), self.model.config.dim)
         for chunk, tokens, mask in self._batches(rows):
             with torch.inference_mode():
                 vectors[chunk] = mean_of_tokens(self.model.read(tokens, None, mask), mask).float().cpu()
         return functional.normalize(vectors) if normalise else vectors
 
-    def _rows(self, texts: Sequence[str], *, special: bool, cut: bool) -> list[list[int]]:
+    def _row(self, text: str, *, special: bool, cut: bool) -> list[int]:
         """[CLS] text [SEP], by id."""
         own, most = self.tokeniser, self.model.config.max_length
-        rows = []
-        for text in texts:
-            ids = own.encode(text, special=special)
-            if len(ids) > most - 2 and not cut:
-                raise ValueError(
-                    f"{_short(text)} has {len(ids) + 2} tokens with [CLS] and [SEP]; the model takes {most}"
-                )
-            rows.append([own.classify or 0, *ids[: most - 2], own.separator or 0])
-        return rows
+        ids = own.encode(text, special=special)
+        if len(ids) > most - 2 and not cut:
+            raise ValueError(f"{_short(text)} has {len(ids) + 2} tokens with [CLS] and [SEP]; the model takes {most}")
+        return [own.classify or 0, *ids[: most - 2], own.separator or 0]
+
+    def _row_to_fill(self, text: str) -> list[int]:
+        row = self._row(text, special=True, cut=False)
+        if self.tokeniser.mask not in row:
+            raise ValueError(f"{_short(text)} has no {self.mask} to fill in")
+        return row
 
     def _batches(self, rows: list[list[int]]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
         """Numbers of rows of like length, and the rows with their mask where the model is."""

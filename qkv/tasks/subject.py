@@ -17,11 +17,12 @@ import torch
 from torch import nn
 
 from qkv.cost import Input
+from qkv.models import family
 from qkv.registry import unknown
 from qkv.storage import QkvError, open_file, read_json
-from qkv.tasks.base import Job, jobs
+from qkv.tasks.base import Job, Outline, jobs
 from qkv.tasks.classes import ClassJob
-from qkv.tasks.resolve import Config, build, configure, preset, read_config
+from qkv.tasks.resolve import Config, configure, preset, read_config
 from qkv.train import Run
 
 
@@ -35,6 +36,8 @@ class Subject:
     options: dict[str, Any] = field(default_factory=dict)
     longest: int | None = None
     """The most tokens that it takes; None: not known."""
+    note: str | None = None
+    """Where its sizes are from, if no data were read for them."""
 
 
 def find(spec: str, inputs: Sequence[str] = ()) -> Subject:
@@ -58,10 +61,10 @@ def find(spec: str, inputs: Sequence[str] = ()) -> Subject:
 def _from_preset(task: str, chosen: str | None, given: tuple[Input, ...]) -> Subject:
     config = configure(task, preset(task, chosen), {})
     try:
-        job = jobs[task].load(config.data)
+        outline = jobs[task].outline(config.data) or _outline(jobs[task].load(config.data))
     except QkvError as error:
         raise QkvError(f"the sizes of {task} come from its data; train a run and name its folder ({error})") from None
-    return _of_job(f"{task}:{chosen or next(iter(jobs[task].presets))}", job, config, given)
+    return _of_outline(f"{task}:{chosen or next(iter(jobs[task].presets))}", outline, config, given)
 
 
 def _from_folder(folder: Path, given: tuple[Input, ...]) -> Subject:
@@ -69,7 +72,7 @@ def _from_folder(folder: Path, given: tuple[Input, ...]) -> Subject:
         return _from_config(folder / "config.json", given)
     config = read_config(Run(folder))
     job = jobs[config.task].restore(config.data, read_json(folder / "vocabulary.json"))
-    return _of_job(str(folder), job, config, given)
+    return _of_outline(str(folder), _outline(job), config, given)
 
 
 def _from_factory(module: str, function: str, given: tuple[Input, ...]) -> Subject:
@@ -92,12 +95,19 @@ def _from_factory(module: str, function: str, given: tuple[Input, ...]) -> Subje
     return Subject(f"{module}:{function}", made, given or _usual_inputs(made))
 
 
-def _of_job(label: str, job: Job, config: Config, given: tuple[Input, ...]) -> Subject:
+def _outline(job: Job) -> Outline:
+    return Outline(job.sizes(), job.shape if isinstance(job, ClassJob) else None)
+
+
+def _of_outline(label: str, outline: Outline, config: Config, given: tuple[Input, ...]) -> Subject:
     """A model of ours: one example of a job that knows their shape, or what `forward` names."""
-    model = build(config, job)
-    if not given and isinstance(job, ClassJob):
-        given = (Input.parse(f"float[1,{','.join(map(str, job.shape))}]"),)
-    return Subject(label, model, given or _usual_inputs(model), longest=config.model.get("max_length"))
+    chosen = family(config.family)
+    with torch.random.fork_rng():  # what the weights are does not matter
+        model = chosen.build(chosen.configure(config.model), *outline.sizes)
+    if not given and outline.shape is not None:
+        given = (Input.parse(f"float[1,{','.join(map(str, outline.shape))}]"),)
+    longest = config.model.get("max_length")
+    return Subject(label, model, given or _usual_inputs(model), longest=longest, note=outline.note)
 
 
 def _usual_inputs(model: nn.Module) -> tuple[Input, ...]:

@@ -11,7 +11,7 @@ from qkv.data import Documents, Shuffled, Vectors, Windows, WordCounts, WordWind
 from qkv.data.text import read_documents
 from qkv.models import WordVectors
 from qkv.storage import QkvError
-from qkv.tasks.base import Job, Preset, register
+from qkv.tasks.base import Job, Outline, Preset, register
 from qkv.tasks.options import read_options
 from qkv.train import Settings, Task, linear_rate
 from qkv.train.settings import require_own_update
@@ -20,6 +20,8 @@ HELD_OUT = 100
 """Blocks of a held-out part that are judged, at most."""
 JUDGED = 10
 """Blocks that are judged together."""
+WIKITEXT_WORDS = 20_866
+"""Those that the training part of WikiText-2, an archive that never changes, has `WordOptions.least` times or more."""
 
 _TRAINING = {"learning_rate": 0.025, "batch_size": 10, "warmup": 0}
 
@@ -79,6 +81,15 @@ class Words(Job):
         except ValueError as error:
             raise QkvError(str(error), given.source) from error
         return cls(given, counts, {name: _windows(text, counts, given) for name, text in texts.items()})
+
+    @classmethod
+    def outline(cls, options: dict[str, Any]) -> Outline | None:
+        """How many words WikiText-2 has is known without reading it."""
+        given = read_options(WordOptions, options)
+        if (given.source, given.least) != ("wikitext", WordOptions.least):
+            return None
+        note = f"{WIKITEXT_WORDS:,} words, those that WikiText-2 has {given.least} times or more; it was not read"
+        return Outline((WIKITEXT_WORDS,), note=note)
 
     @classmethod
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Words":

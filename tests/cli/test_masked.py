@@ -22,6 +22,7 @@ SMALL = (
     ),
     *("--set", "train.every=30", "--set", "train.batch_size=16", "--device", "cpu"),
 )
+LONG = "[MASK] " + "the value " * 20
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +90,66 @@ def test_texts_from_stdin(run):
     assert [line.split(b"\t")[0] for line in done.stdout.splitlines()] == [b"one text", b"another"]
 
 
+def decode(run, *texts, stdin=b""):
+    """(stdout, stderr) as bytes in, bytes out; what is wrong with a text is no wrong use, so it ends well."""
+    code = "from qkv.cli import main; main()"
+    command = [sys.executable, "-c", code, "decode", str(run[0]), *texts]
+    done = subprocess.run(command, input=stdin, capture_output=True, cwd=ROOT, check=True)
+    return done.stdout.decode(), done.stderr.decode()
+
+
+BAD = {
+    "no mask here": "'no mask here' has no [MASK] to fill in",
+    LONG: "'[MASK] the value the value the value ...' has 43 tokens with [CLS] and [SEP]; the model takes 32",
+    "[mask]": "'[mask]' has no [MASK] to fill in",
+}
+MIXED = ["no mask here", "the [MASK] of", LONG, "a [MASK] is a [MASK]", "[mask]"]
+
+
+def test_a_bad_text_stops_no_other(run, monkeypatch):
+    good = [text for text in MIXED if text not in BAD]
+    alone = "".join(inside("decode", str(run[0]), text, "--best", "2") for text in good)
+    told = "".join(f"qkv: {BAD[text]}\n" for text in MIXED if text in BAD)
+    assert decode(run, *MIXED, "--best", "2") == (alone, told)
+    assert decode(run, "--best", "2", stdin="\n\n".join(MIXED).encode()) == (alone, told)
+    monkeypatch.setattr(sys.modules["qkv.cli.decode"], "TOGETHER", 2)  # chunks of both sorts, and of one
+    assert inside("decode", str(run[0]), *MIXED, "--best", "2") == alone
+
+
+def test_bad_texts_in_json(run):
+    found = json.loads(inside("decode", str(run[0]), *MIXED, "--best", "2", "--json"))
+    assert [record["input"] for record in found] == MIXED
+    assert [record["error"] for record in found] == [BAD.get(text) for text in MIXED]
+    assert [len(record["masks"]) for record in found] == [0, 1, 0, 2, 0]
+    assert [record["filled"] is None for record in found] == [text in BAD for text in MIXED]
+    assert all(set(record) == {"input", "filled", "masks", "error"} for record in found)
+    for record in (found[1], found[3]):
+        assert [record] == json.loads(inside("decode", str(run[0]), record["input"], "--best", "2", "--json"))
+
+
+def test_bytes_that_are_no_text(run):
+    """As an argument they cannot be read; in a line of stdin they become U+FFFD."""
+    lines, told = decode(run, b"caf\xe9 [MASK]", "the [MASK]")
+    assert [line.split("\t")[0] for line in lines.splitlines()] == ["the [MASK]"]
+    assert told == "qkv: 'caf\\udce9 [MASK]' was not UTF-8 where it came from\n"
+    lines, told = decode(run, stdin=b"caf\xe9 [MASK]\nthe [MASK]\n")
+    assert [line.split("\t")[0] for line in lines.splitlines()] == ["caf\ufffd [MASK]", "the [MASK]"]
+    assert told == ""
+
+
+def test_many_bad_texts_are_counted(run):
+    lines, told = decode(run, stdin=b"nothing\n" * 31 + b"the [MASK]\n" + b"nothing\n" * 2)
+    assert len(lines.splitlines()) == 1
+    assert told.splitlines() == ["qkv: 'nothing' has no [MASK] to fill in"] * 20 + ["qkv: 13 more texts have no answer"]
+
+
 def test_bad_input_is_one_sentence(run, xor, tmp_path):
     folder = str(run[0])
-    assert inside("decode", folder, "no mask here", code=2) == "qkv: 'no mask here' has no [MASK] to fill in\n"
-    long = "[MASK] " + "the value " * 20
-    assert inside("decode", folder, long, code=2) == (
-        "qkv: '[MASK] the value the value the value ...' has 43 tokens with [CLS] and [SEP]; the model takes 32\n"
+    assert "best must be 1 to 600, the tokens that there are, got 601" in inside(
+        "decode", folder, "no mask here", "--best", "601", code=2
     )
-    assert "the model takes 32" in inside("embed", folder, long, code=2)
-    assert len(inside("embed", folder, long, "--cut").splitlines()) == 1
+    assert "the model takes 32" in inside("embed", folder, LONG, code=2)
+    assert len(inside("embed", folder, LONG, "--cut").splitlines()) == 1
     assert inside("eval", folder, "--split", "tset", code=2).startswith(
         "qkv: unknown part of the text 'tset'; did you mean 'test'?"
     )

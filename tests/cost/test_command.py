@@ -31,6 +31,7 @@ def test_json():
     assert found["parameters"]["formula"] == "2*d_in*d_k + d_in*d_v"
     assert found["parameters"]["value"] == 9_700
     assert found["unknown"] == {}
+    assert found["note"] is None
 
 
 @pytest.mark.slow
@@ -109,6 +110,24 @@ def test_a_preset():
     found = record("cost", "recall", "--n", "32")
     assert found["agree"]
     assert found["memory"]["cache"]["value"] > 0
+
+
+NOTE = "the vocabulary is of the size asked for, data.size = 16,000; no text was read"
+
+
+@pytest.mark.slow
+def test_a_preset_whose_text_is_elsewhere(monkeypatch, tmp_path):
+    """With no cache, and no index for pip to ask."""
+    monkeypatch.setenv("QKV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    found = record("cost", "text:wikitext")
+    assert found["parameters"]["value"] == 17_024 * 384 + 6 * (12 * 384**2 + 13 * 384) + 2 * 384
+    assert (found["spec"], found["note"]) == ("text:wikitext", NOTE)
+    assert NOTE in qkv("cost", "text:wikitext").splitlines()
+    assert f"- {NOTE}" in qkv("cost", "text:wikitext", "--markdown").splitlines()
+    assert NOTE in qkv("cost", "text:wikitext", "--latex").splitlines()
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.slow

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 
@@ -73,6 +75,15 @@ def test_too_long_is_an_error_or_is_cut(reader):
     with torch.no_grad():
         expected = reader.model.read(row)[0].mean(0)
     torch.testing.assert_close(reader.embed([long], normalise=False, cut=True)[0], expected, rtol=0, atol=1e-6)
+
+
+def test_an_obstacle_is_what_filling_in_would_raise(reader):
+    assert reader.obstacle("the [MASK] sat") is None
+    for text in ("the cat sat", "", "[MASK] " * 13, "[MASK] caf\udce9"):
+        with pytest.raises(ValueError, match=re.escape(repr(text)[:30])) as raised:
+            reader.fill(["the [MASK] sat", text])
+        assert reader.obstacle(text) == str(raised.value)
+    assert reader.obstacle("[MASK] " * 12) is None
 
 
 def test_wrong_use(reader):

@@ -85,12 +85,12 @@ function drawStrip(checks, seconds) {
 function drawTabs(current) {
   render(at("tabs"), screens.map((screen, n) => h("button", {
     type: "button", role: "tab", "aria-selected": String(screen === current), tabindex: screen === current ? 0 : -1, "data-focus": screen.id, title: `key ${n + 1}`,
-    onclick: () => choose({ screen: screen.id }),
+    onclick: () => visit(screen),
     onkeydown: (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step) return;
+      if (!step || event.altKey || event.metaKey) return; // with these, arrows are the browser's Back and Forward
       const next = screens[(n + step + screens.length) % screens.length];
-      choose({ screen: next.id });
+      visit(next);
       document.querySelector(`#tabs [data-focus="${next.id}"]`).focus();
     },
   }, screen.title)));
@@ -98,6 +98,9 @@ function drawTabs(current) {
 }
 
 const currentScreen = () => screens.find((screen) => screen.id === now().screen) ?? screens[0];
+
+/** Another screen; the browser's Back leads to the one before, as it was left. */
+const visit = (screen) => choose({ screen: screen.id }, screen !== currentScreen());
 
 async function show() {
   const mine = ++turn;
@@ -136,7 +139,7 @@ function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || at("dialog").open) return;
   if (event.target.matches("textarea, input[type=text], select")) return;
   const number = Number(event.key);
-  if (number >= 1 && number <= screens.length) choose({ screen: screens[number - 1].id });
+  if (number >= 1 && number <= screens.length) visit(screens[number - 1]);
   else if (event.key === "t") choose({ table: now().table ? undefined : 1 });
   else if (event.key === "e") document.querySelector("[data-focus^='Save as SVG']")?.focus();
   else if (event.key === "i") {

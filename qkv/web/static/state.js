@@ -16,15 +16,15 @@ function read() {
 /** All that was chosen so far; what was not is not there. */
 export const now = () => state;
 
-/** Choose; undefined forgets. Those who listen are told which names changed. */
-export function choose(changes) {
+/** Choose; undefined forgets. Those who listen are told which names changed. `leave`: what was there is one Back away. */
+export function choose(changes, leave = false) {
   const next = { ...state, ...changes };
   for (const name of Object.keys(next)) if (next[name] === undefined || next[name] === "") delete next[name];
   const changed = new Set(Object.keys({ ...state, ...next }).filter((name) => state[name] !== next[name]));
   if (!changed.size) return;
   state = next;
   try {
-    history.replaceState(null, "", "#" + new URLSearchParams(state));
+    history[leave ? "pushState" : "replaceState"](null, "", "#" + new URLSearchParams(state));
   } catch {
     // a frame without an address of its own, as in a notebook, keeps its state to itself
   }
