@@ -1,5 +1,9 @@
 """`qkv cost`: what a block, a model or anybody's module costs, as a formula and a number."""
 
+import atexit
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -117,7 +121,23 @@ class _Shown:
     latex: bool
 
 
-def _one(spec: str, asked: _Asked, sizes: dict[str, int], inputs: list[str], optimiser: str, show: _Shown) -> None:
+@contextmanager
+def _rarely_collecting() -> Iterator[None]:
+    """Python looks for cycles every 700 new objects, and at its end: the libraries are a million, and all stay."""
+    usual = gc.get_threshold()
+    gc.set_threshold(100_000)
+    atexit.register(gc.freeze)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+@_rarely_collecting()
+def _counted(
+    spec: str, asked: _Asked, sizes: dict[str, int], inputs: list[str], optimiser: str
+) -> "tuple[Subject, Report, dict[str, Any] | None]":
+    """What it is, what it costs and, of a block, its terms in all sizes."""
     from qkv.cost import Input, of
     from qkv.tasks.blocks import NEEDS
     from qkv.tasks.subject import Subject, find
@@ -130,9 +150,11 @@ def _one(spec: str, asked: _Asked, sizes: dict[str, int], inputs: list[str], opt
     usual = min(TOKENS, subject.longest or TOKENS)
     sizes = {"n": usual, "m": sizes.get("n", usual), **sizes}
     report = of(subject.module, subject.inputs, sizes, optimiser=optimiser, options=subject.options)
-    lines = None
-    if block is not None:
-        report, lines = _in_all_sizes(report, block)
+    return subject, *((report, None) if block is None else _in_all_sizes(report, block))
+
+
+def _one(spec: str, asked: _Asked, sizes: dict[str, int], inputs: list[str], optimiser: str, show: _Shown) -> None:
+    subject, report, lines = _counted(spec, asked, sizes, inputs, optimiser)
     _refuse_unknown(report, show)
     ticks = _verified(report) if show.verify else []
     forecast = _forecast(report) if show.time else None

@@ -226,13 +226,16 @@ class _Inquiry:
         return roads
 
     def _backward(self) -> dict[str, int | None]:
-        found: dict[str, int | None] = {}
-        for name, learn in (("inputs without gradient", False), ("inputs with gradient", True)):
+        def counted(*, inputs_learn: bool) -> int | None:
             try:
-                found[name] = count_backward(self.play, self.asked, inputs_learn=learn)
+                return count_backward(self.play, self.asked, inputs_learn=inputs_learn)
             except Exception:  # noqa: BLE001 - some modules cannot be differentiated on meta, or at all
-                found[name] = None
-        return found
+                return None
+
+        alone = counted(inputs_learn=False)
+        able = any(given.dtype.is_floating_point for given in self.play.inputs)  # tokens have no gradient
+        both = counted(inputs_learn=True) if able else alone
+        return {"inputs without gradient": alone, "inputs with gradient": both}
 
     def _memory(self, declared: Callable[[Sizes], Cost] | None) -> dict[str, Quantity]:
         def held(measure: Callable[[Play, Mapping[str, int]], int | None]) -> Quantity:

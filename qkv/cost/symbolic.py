@@ -5,10 +5,12 @@ an expression in those symbols, whoever wrote it. It works as long as the module
 length to decide what to do; one that does is refused, for the formula would hold on one branch only.
 """
 
+import inspect
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import sympy
@@ -39,7 +41,7 @@ def derive(play: Play) -> Derived:
     from torch._dynamo.source import ConstantSource  # noqa: PLC0415 - it takes a second to load
 
     hints = dict(zip(names_of(play.inputs), _HINTS, strict=False))
-    environment = ShapeEnv()
+    environment = _Letters()
     letters = {name: environment.create_symbol(hint, ConstantSource(name)) for name, hint in hints.items()}
     sizes = {name: environment.create_symintnode(letter, hint=hints[name]) for name, letter in letters.items()}
     fake = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
@@ -56,6 +58,13 @@ def derive(play: Play) -> Derived:
         return Derived(None, why_not=f"the module fixes a length: {fixed or environment.replacements}")
     executed, spared = (_plain(x, letters) for x in (counting.total, sum(counting.spared_twice.values())))
     return Derived(executed, sympy.expand(executed - spared / 2))
+
+
+class _Letters(ShapeEnv):
+    """Torch's letters, none asked which line of a module made it: to tell, torch would load all of its exporter."""
+
+    def _get_user_frame(self) -> FrameType | None:
+        return inspect.currentframe()
 
 
 def _plain(count: Any, letters: Mapping[str, Any]) -> Expression:

@@ -1,5 +1,8 @@
 """One call that gives it all: formulas, roads, memory, what is unknown."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -257,3 +260,12 @@ def test_a_floor_is_derived_but_is_no_polynomial():
 def test_bad_input(inputs, sizes, message):
     with pytest.raises(ValueError, match=message):
         of(nn.Linear(4, 4), inputs, sizes)
+
+
+def test_deriving_does_not_load_the_exporter_of_torch():
+    code = (
+        "import sys; from torch import nn; import qkv.cost\n"
+        "found = qkv.cost.of(nn.Linear(5, 3), ['float[1,n,5]'], {'n': 7}).roads['derived']\n"
+        "assert (found.value, 'torch.export._trace' in sys.modules) == (105, False)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -117,6 +117,12 @@ def test_backward_of_a_convolutional_net():
     assert report.backward == {"inputs without gradient": 661_216, "inputs with gradient": 709_888}
 
 
+def test_tokens_have_no_gradient_to_be_counted():
+    model = nn.Sequential(nn.Embedding(11, 7), nn.Linear(7, 5))
+    report = of(model, ["int[1,n]"], {"n": 13})
+    assert report.backward == dict.fromkeys(("inputs without gradient", "inputs with gradient"), 2 * 13 * 7 * 5)
+
+
 def test_a_region_proposal_network():
     """256 channels, 3 anchors: 9 C^2 + C + 5 A C + 5 A parameters; 593,664 multiplications a place."""
     heads = nn.ModuleList([nn.Conv2d(256, 256, 3, padding=1), nn.Conv2d(256, 3, 1), nn.Conv2d(256, 12, 1)])
