@@ -18,7 +18,7 @@ from qkv.tasks.side_by_side import side_by_side
 from qkv.train import Settings, Task
 from qkv.train.task import Tensors
 
-FEWEST = 48
+FEWEST = 32
 """Sources for which a thread of their own pays."""
 FEW = 16
 """Sources for which one thread does as well as several of torch's, and better where a core is busy."""

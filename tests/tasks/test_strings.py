@@ -112,8 +112,8 @@ def test_few_sources_and_many_have_one_thread_of_torch_s_each(strings, model, co
     [
         (0, 256, 2, []),
         (1, 256, 2, [1]),
-        (95, 256, 2, [95]),  # two of less than 48 do not pay
-        (96, 256, 2, [48, 48]),
+        (63, 256, 2, [63]),  # two of less than 32 do not pay
+        (64, 256, 2, [32, 32]),
         (300, 256, 1, [150, 150]),
         (300, 256, 2, [150, 150]),
         (520, 256, 2, [130, 130, 130, 130]),
