@@ -5,7 +5,8 @@
 
 Paper: https://arxiv.org/abs/1706.03762. torch's fused kernels do the work; `weights` recomputes the
 matrix when it is asked for. With a sliding window each query sees the last `window` keys, its own
-among them, and the cost is linear in length.
+among them, and the cost is linear in length. While training, `dropout` leaves out that share of the weights
+and makes the others larger by as much: the mean stays.
 """
 
 import torch
@@ -25,12 +26,19 @@ class Softmax(Scored):
     accepts = frozenset({"pairs", "bias", "rotation"})
     backends = ("reference", "sdpa")
 
-    def __init__(self, *, scale: float | None = None, window: int | None = None, backend: str = "auto"):
+    def __init__(
+        self, *, scale: float | None = None, window: int | None = None, dropout: float = 0.0, backend: str = "auto"
+    ):
         super().__init__()
         if window is not None and window < 1:
             raise ValueError(f"window must be at least 1 (the token itself), got {window}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+        if dropout and backend == "reference":
+            raise ValueError(f"dropout={dropout} needs the backend sdpa: the definition drops nothing")
         self.scale = scale
         self.window = window
+        self.dropout = dropout
         self.backend = check_backend("softmax", backend, self.backends)
 
     def scores(self, q: Queries, k: Keys) -> Weights:
@@ -113,6 +121,7 @@ class Softmax(Scored):
             k,
             v,
             attn_mask=None if triangle else _score_mask(q, k, pairs),
+            dropout_p=self.dropout if self.training else 0.0,
             is_causal=triangle,
             scale=scale,
             enable_gqa=bool(q.shape[1] != k.shape[1]),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from qkv.attention import Case, Softmax, identities
+from qkv.attention import Case, Softmax, identities, parse
 from tests.attention.loops import attention, dot, random_qkv
 
 
@@ -106,3 +106,34 @@ def test_bfloat16_on_a_cpu_is_computed_in_float32():
     out = Softmax()(q, k, v)
     assert out.dtype == torch.bfloat16
     torch.testing.assert_close(out, Softmax()(q.float(), k.float(), v.float()).bfloat16(), rtol=0, atol=0)
+
+
+def test_dropout_leaves_out_weights_and_keeps_the_mean():
+    """With as many equal weights as values of one-hot form, an output is the weights themselves: 0 or 1/n / (1 - p)."""
+    n = 64
+    q, k, v = torch.zeros(1, 5, 500, 3), torch.zeros(1, 5, n, 3), torch.eye(n).expand(1, 5, n, n)
+    softmax = Softmax(dropout=0.25)
+    dropped = softmax(q, k, v)
+    kept = dropped > 0
+    torch.testing.assert_close(dropped[kept], torch.full_like(dropped[kept], 1 / n / 0.75))
+    assert float(kept.float().mean()) == pytest.approx(0.75, abs=0.01)  # of 160,000 weights: 9 standard deviations
+    assert torch.equal(softmax.eval()(q, k, v), Softmax()(q, k, v))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+        ({"dropout": -0.1}, "dropout must be at least 0"),
+        ({"dropout": 0.1, "backend": "reference"}, "dropout=0.1 needs the backend sdpa"),
+    ],
+)
+def test_bad_input_of_dropout_is_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        Softmax(**options)
+
+
+def test_dropout_comes_by_name():
+    softmax = parse("softmax(dropout=0.125)")
+    assert isinstance(softmax, Softmax)
+    assert softmax.dropout == 0.125
