@@ -5,22 +5,12 @@ import torch
 from torch import nn
 
 from qkv.decode import Limits, beam, greedy
-from qkv.models import EncoderDecoder, EncoderDecoderConfig, folded
+from qkv.models import folded
 from qkv.models.alone import AloneState
 from qkv.models.folded import Folded, FoldedState
 from qkv.pronunciation import Network
 from qkv.pronunciation.bundled import model_folder
-
-SOURCES, TARGETS, LONGEST = 31, 37, 19
-SIZES = {"dim": 20, "heads": 2, "hidden_dim": 29, "encoder_layers": 3, "max_length": LONGEST}
-
-
-def built(**changes):
-    model = EncoderDecoder(EncoderDecoderConfig(**{**SIZES, **changes}), SOURCES, TARGETS).double()
-    with torch.no_grad():
-        for weights in model.parameters():
-            weights.add_(0.1 * torch.randn_like(weights))  # norms and biases that are not ones and zeros
-    return model.eval()
+from tests.models.test_folded import LONGEST, SOURCES, TARGETS, built
 
 
 def word(time):

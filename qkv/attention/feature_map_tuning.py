@@ -1,0 +1,72 @@
+"""How each pass of the kernels of `feature_map_triton` is cut up, as it was measured to be fastest."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a kernel is cut up: tokens a program takes, warps, and loads under way at once."""
+
+    block: int
+    warps: int
+    stages: int
+    registers: int | None = None
+    """Of a thread, at most: fewer let more programs live on a processor at the same time."""
+    met: int = 64
+    """Tokens that a block meets one by one at a time."""
+    taken: int = 32
+    """Features that are made at a time to read the memory."""
+
+    def options(self) -> dict[str, int | None]:
+        """What the compiler is told."""
+        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Of each pass: the sums, the outputs, and the gradients of queries, keys and values."""
+
+    write: Launch
+    read: Launch
+    queries: Launch
+    keys: Launch
+    values: Launch
+    programs: int = 384
+    """How many programs walk at the same time, at least, if the sequence is long enough: three for each processor of a
+    chip, and six where one has few tokens for many features. Fixed, so that any chip gives the same bits."""
+
+
+PLAIN = Launches(Launch(64, 4, 3), Launch(128, 8, 2), Launch(64, 4, 2), Launch(64, 4, 2), Launch(128, 8, 2))
+"""Where nothing was measured: wide operands, which need room."""
+FASTEST = {
+    "taylor": Launches(
+        Launch(64, 4, 3, 168),
+        Launch(64, 4, 3, 128),
+        Launch(128, 4, 3, 168, met=32),
+        Launch(128, 4, 2, 168, met=32),
+        Launch(64, 4, 2, 168, taken=64),
+    ),
+    "wide taylor": Launches(
+        Launch(64, 4, 3, 168),
+        Launch(128, 8, 2, 128, taken=64),
+        Launch(128, 8, 3, 128, met=32),
+        Launch(128, 8, 3, 128, met=32),
+        Launch(64, 4, 2, 128, taken=64),
+        programs=768,
+    ),
+    "linear": Launches(
+        Launch(64, 4, 3),
+        Launch(64, 4, 2, 128),
+        Launch(64, 4, 3, 128, met=32),
+        Launch(64, 4, 3, 128, met=32),
+        Launch(64, 4, 2, 128),
+    ),
+    "elu": Launches(
+        Launch(128, 4, 2, 168),
+        Launch(64, 4, 1, 128),
+        Launch(64, 4, 3, 128, met=32),
+        Launch(64, 4, 2, 128, met=32),
+        Launch(128, 8, 2, 128),
+    ),
+}
+"""Measured on an H200 with bfloat16 and values of 64 numbers."""
