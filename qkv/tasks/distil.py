@@ -18,12 +18,12 @@ from qkv.models import Ensemble
 from qkv.storage import QkvError
 from qkv.tasks.base import Job
 from qkv.tasks.resolve import restore
-from qkv.tasks.strings import Example, Search, Strings, answer, collate, cross_entropy, encode, make_task
+from qkv.tasks.strings import Example, Search, Strings, answer, collate, cross_entropy, device_of, encode, make_task
 from qkv.train import Settings, Task
 from qkv.train.task import Tensors
 
-TOGETHER = 256
-"""Examples that teachers read at once."""
+TOGETHER = {"cpu": 256, "cuda": 1024}
+"""Examples that teachers read at once, by device."""
 
 
 def teachers_of(folders: str, job: Job) -> Ensemble:
@@ -36,10 +36,10 @@ def teachers_of(folders: str, job: Job) -> Ensemble:
 
 
 def label(teachers: Ensemble, strings: Strings, sources: Sequence[tuple[str, ...]]) -> list[Pair]:
-    """What the teachers say of these sources: the best answer of a narrow beam; those they cannot read are left out."""
+    """What the teachers say of these sources, greedily; what they cannot read, or find no end for, is left out."""
     known, longest = set(strings.sources.tokens), teachers.config.max_length
     readable = [source for source in sources if 0 < len(source) <= longest and known.issuperset(source)]
-    said = answer(teachers, strings, readable, Search(beams=4))
+    said = answer(teachers, strings, readable, Search(), TOGETHER[device_of(teachers).type])
     return [
         Pair(source, (tuple(strings.targets.decode(best[0].tokens)),))
         for source, best in zip(readable, said, strict=True)
@@ -61,8 +61,9 @@ class Beliefs(nn.Module):
         width = self._believe(teachers, [examples[0]])[1].shape[-1]
         table = torch.empty(int(lengths.sum()), width, dtype=torch.float16)
         order = sorted(range(len(examples)), key=lambda number: (len(examples[number][0]), lengths[number].item()))
-        for start in range(0, len(order), TOGETHER):
-            chunk = order[start : start + TOGETHER]
+        together = TOGETHER[device_of(teachers).type]
+        for start in range(0, len(order), together):
+            chunk = order[start : start + together]
             here, believed = self._believe(teachers, [examples[number] for number in chunk])
             at = (starts[chunk][:, None] + torch.arange(here.shape[1]))[here]
             table[at] = believed[here].half()
@@ -73,7 +74,7 @@ class Beliefs(nn.Module):
     @torch.inference_mode()
     def _believe(self, teachers: Ensemble, examples: list[Example]) -> tuple[Tensor, Tensor]:
         """Where there are tokens, and the probabilities there, on the CPU."""
-        device = next(teachers.parameters()).device
+        device = device_of(teachers)
         source, mask, given, wanted = collate(examples)
         found = teachers(source.to(device), given.to(device), mask.to(device))
         return wanted != Vocabulary.PAD, found.exp().cpu()

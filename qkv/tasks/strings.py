@@ -61,7 +61,7 @@ def make_task(model: nn.Module, strings: Strings, settings: Settings) -> Task:
         total = tokens = 0.0
         for chunk in chunks:
             may_stop()
-            tensors = tuple(t.to(_device(model)) for t in collate([valid[number] for number in chunk]))
+            tensors = tuple(t.to(device_of(model)) for t in collate([valid[number] for number in chunk]))
             total += float(loss(model, tensors, 0.0))
             tokens += count(tensors)
         return total / tokens
@@ -153,7 +153,7 @@ def answer(
     order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
 
     def decode(chunk: list[int]) -> list[list[Hypothesis]]:
-        inputs, mask = (t.to(_device(model)) for t in pad([ids[number] for number in chunk]))
+        inputs, mask = (t.to(device_of(model)) for t in pad([ids[number] for number in chunk]))
         return _decode(model, inputs, mask, search)
 
     chunks = _cut(order, batch_size, threads or 1)
@@ -208,5 +208,6 @@ def evaluate(model: nn.Module, strings: Strings, part: str, search: Search) -> d
     }
 
 
-def _device(model: nn.Module) -> torch.device:
+def device_of(model: nn.Module) -> torch.device:
+    """Where its numbers are."""
     return next(chain(model.parameters(), model.buffers())).device

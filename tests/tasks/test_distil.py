@@ -31,7 +31,7 @@ def teachers():
 
 
 def test_beliefs_are_what_the_teachers_predict_one_example_at_a_time(teachers, monkeypatch):
-    monkeypatch.setattr("qkv.tasks.distil.TOGETHER", 3)
+    monkeypatch.setattr("qkv.tasks.distil.TOGETHER", {"cpu": 3})
     examples = encode(STRINGS, PAIRS)
     beliefs = Beliefs(teachers, examples)
     found = beliefs(torch.tensor([7, 0, 4]), 6)
@@ -77,7 +77,7 @@ def test_labels_are_what_the_teachers_say(teachers, monkeypatch):
     """One finished answer, one that never ends, one that is empty; what they cannot read they are not asked."""
     asked, said = [], {("a", "b"): ["B"], ("c",): ["C", "C"], ("b",): []}
 
-    def answer(model, strings, sources, search):
+    def answer(model, strings, sources, search, batch_size):
         asked.extend(sources)
         tokens = [tuple(STRINGS.targets.encode(said[source])) for source in sources]
         return [[Hypothesis(one, -1.0, -1.0, finished=len(one) < 2)] for one in tokens]
