@@ -90,7 +90,9 @@ MUTANTS = (
     # masks
     Mutant("attention/masking.py", "seen = key <= position", "seen = key <= position + 1"),
     Mutant("attention/masking.py", "seen &= key > position - window", "seen &= key >= position - window"),
-    Mutant("attention/masking.py", "return x.masked_fill(~seen[:, None, :, None], 0)", "return x"),
+    Mutant("attention/masking.py", "x if mask is None else x.masked_fill(_hidden(mask), 0)", "x"),
+    Mutant("attention/masking.py", "k.masked_fill(hidden, 0), v", "k, v"),
+    Mutant("attention/masking.py", "v.masked_fill(hidden, 0)", "v"),
     Mutant("attention/masking.py", "pairs if seen is None else seen & pairs", "pairs"),
     Mutant("attention/scored.py", ".softmax(-1).masked_fill(hidden, 0)", ".softmax(-1)"),
     Mutant("attention/softmax.py", "bias if seen is None else bias.masked_fill(~seen, -torch.inf)", "bias"),

@@ -37,10 +37,20 @@ def blank(x: Tensor, mask: Tensor | None) -> Tensor:
 
     A hidden key must have no influence even if it holds NaN or inf, and 0 * NaN is NaN.
     """
+    return x if mask is None else x.masked_fill(_hidden(mask), 0)
+
+
+def blank_both(k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`blank` of keys and values, who is hidden being found out once."""
     if mask is None:
-        return x
+        return k, v
+    hidden = _hidden(mask)
+    return k.masked_fill(hidden, 0), v.masked_fill(hidden, 0)
+
+
+def _hidden(mask: Tensor) -> Tensor:
     seen = mask if mask.dim() == 2 else mask.any(-2).any(1)  # batch keys
-    return x.masked_fill(~seen[:, None, :, None], 0)
+    return ~seen[:, None, :, None]
 
 
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:

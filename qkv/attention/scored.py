@@ -9,7 +9,7 @@ from torch import Tensor
 from qkv.attention.base import Attention, State, expand_heads, widen
 from qkv.attention.cache import KeyValues
 from qkv.attention.inputs import Extras, check_inputs
-from qkv.attention.masking import blank, visible
+from qkv.attention.masking import blank, blank_both, visible
 from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, StepBias, Values, Weights
 
 
@@ -95,7 +95,8 @@ class Scored(Attention):
         check_inputs(self, q, k, v, Extras(causal, mask, bias, decay))
         self._check_window(causal)
         pairs = Pairs(causal, self.window, mask, bias)
-        return self.attend(q, self.prepare(blank(k, mask)), blank(v, mask), pairs)
+        k, v = blank_both(k, v, mask)
+        return self.attend(q, self.prepare(k), v, pairs)
 
     def start(
         self,
@@ -130,7 +131,8 @@ class Scored(Attention):
         check_inputs(self, q, k, v, Extras(True, mask, bias, decay), past=state.reach)
         if mask is not None and mask.dim() != 2:
             raise ValueError(f"in step, mask must have shape (batch, new tokens), got {tuple(mask.shape)}")
-        k, v = self.prepare(blank(k, mask)), blank(v, mask)
+        k, v = blank_both(k, v, mask)
+        k = self.prepare(k)
         for name, held, new in (("keys", state.keys, k), ("values", state.values, v)):
             if held.shape[:2] != new.shape[:2] or held.shape[3] != new.shape[3] or held.dtype != new.dtype:
                 raise ValueError(

@@ -200,6 +200,9 @@ class MultiHead(nn.Module):
 
     def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, *, causal: bool, mask: Mask | None = None) -> Outputs:
         """Attention between projections (batch, time, heads * dim) of whole sequences."""
+        if self.positions is None:  # nobody asks for places: a GPU would number them for nothing
+            q, k, v = self._split_all(queries, keys, values)
+            return self.attention(q, k, v, causal=causal, mask=mask)
         index = torch.arange(queries.shape[1], device=queries.device)
         q, k, v = self._place(queries, keys, values, index)
         bias, decay = self._tell_places(q, index, index)
@@ -211,10 +214,13 @@ class MultiHead(nn.Module):
 
     def _place(self, queries: Tensor, keys: Tensor, values: Tensor, index: Tensor) -> tuple[Queries, Keys, Values]:
         """Projections (batch, time, heads * dim) as heads, turned by their places if the scheme says so."""
-        q, k = self._split(queries, self.heads), self._split(keys, self.key_heads)
+        q, k, v = self._split_all(queries, keys, values)
         if self.positions is not None and self.role == "rotation":
             q, k = self.positions.rotate(q, index), self.positions.rotate(k, index)
-        return q, k, self._split(values, self.key_heads)
+        return q, k, v
+
+    def _split_all(self, queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Queries, Keys, Values]:
+        return self._split(queries, self.heads), self._split(keys, self.key_heads), self._split(values, self.key_heads)
 
     def _tell_places(self, q: Queries, query_index: Tensor, key_index: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """What the positions have to say, as (bias, decay)."""

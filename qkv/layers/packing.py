@@ -10,12 +10,14 @@ mechanism and every position scheme does what it would do for each document alon
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 SPARE = 1.25
 """How much more than the packed rows may be worked on for the sake of fewer groups."""
@@ -44,10 +46,11 @@ class Packing:
         # all groups at once: the backward pass of each reading is as long as all rows are
         sizes = [group.numel() for group in self.groups]
         taken = [x.flatten(0, 1).index_select(0, self._read).split(sizes) for x in given]
-        parts = [
-            mix(*(part.unflatten(0, group.shape) for part in of_group)).flatten(0, 1)
-            for group, *of_group in zip(self.groups, *taken, strict=True)
-        ]
+        with _unplanned(given[0].device):
+            parts = [
+                mix(*(part.unflatten(0, group.shape) for part in of_group)).flatten(0, 1)
+                for group, *of_group in zip(self.groups, *taken, strict=True)
+            ]
         alone = torch.cat(parts).index_select(0, self.home)
         if self.moved.numel() == self.places.numel():
             return alone.unflatten(0, self.places.shape)
@@ -67,6 +70,13 @@ class Packing:
     def of(cls, tensors: Sequence[Tensor]) -> "Packing | None":
         """What `tensors` gave; nothing for nothing."""
         return cls(tensors[0], tensors[1], tensors[2], tuple(tensors[3:])) if tensors else None
+
+
+def _unplanned(device: torch.device) -> AbstractContextManager[object]:
+    """Without cuDNN's attention, which plans for a tenth of a second at each new shape: no two batches have one."""
+    if device.type != "cuda":
+        return nullcontext()
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def pack_documents(starts: Bool[Tensor, "rows time"]) -> Packing | None:

@@ -168,8 +168,10 @@ class Encoder(nn.Module):
         return total
 
     def _pass(self, tokens: Tensor, segments: Tensor | None, mask: Mask | None) -> Iterator[Hidden]:
-        mask = None if mask is None or bool(mask.all()) else mask  # unmasked attention is the faster one
-        real = None if mask is None else self._worth_taking_out(mask)
+        # unmasked attention is the faster one, and real tokens by themselves; on a GPU looking costs more than either
+        look = mask is not None and mask.device.type == "cpu"
+        mask = None if mask is None or (look and bool(mask.all())) else mask
+        real = self._worth_taking_out(mask) if mask is not None and look else None
         after = self.config.norm == "after"
         x = self._sum(tokens, segments, mask)
         x = self.dropout(self.norm(x) if after else x)
@@ -179,9 +181,7 @@ class Encoder(nn.Module):
             yield self.norm(x) if not after and number == len(self.blocks) else x
 
     def _worth_taking_out(self, mask: Mask) -> Tensor | None:
-        """The real tokens, numbered over all rows, if the rest is worth leaving out; a GPU would wait for that."""
-        if mask.is_cuda:
-            return None
+        """The real tokens, numbered over all rows, if the rest is worth leaving out."""
         real = mask.flatten().nonzero()[:, 0]
         return None if len(real) > WORTH * mask.numel() else real
 
