@@ -11,7 +11,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -313,9 +313,9 @@ def picture(result: dict[str, Any]) -> str:
     return curves(series, title, Axis("tokens", log=True), Axis("milliseconds", log=True), height=460)
 
 
-def table(result: dict[str, Any]) -> str:
-    """Markdown: milliseconds of every contestant on every shape, forward and with its backward."""
-    shapes = list(dict.fromkeys(row["shape"] for row in result["rows"]))
+def table(result: dict[str, Any], shapes: Sequence[str] = tuple(SHAPES)) -> str:
+    """Markdown: milliseconds of every contestant on these shapes, forward and with its backward."""
+    shapes = [shape for shape in shapes if any(row["shape"] == shape for row in result["rows"])]
     cells = {(row["name"], row["shape"]): row for row in result["rows"]}
     lines = [f"| | {' | '.join(_title(shape) for shape in shapes)} |", "|---" * (len(shapes) + 1) + "|"]
     for name in dict.fromkeys(row["name"] for row in result["rows"]):
