@@ -19,13 +19,13 @@ from qkv.attention.feature_map_launch import (
     walked,
 )
 from qkv.attention.feature_map_plan import KINDS, Plan, Stretches, plan_of
+from qkv.attention.operator import define, differentiate
 from qkv.cost.operations import FORMULAS
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-@torch.library.custom_op("qkv::feature_map_attention", mutates_args=())
-def feature_map_attention(
+def _attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, decay: Tensor | None,
     initial_sums: Tensor | None, initial_norms: Tensor | None,
     kind: str, scale: float, causal: bool, segment: int, keeps: bool,
@@ -50,8 +50,7 @@ def feature_map_attention(
     return out, inverse, prefix.memory.sums, prefix.memory.norms, *last
 
 
-@torch.library.custom_op("qkv::feature_map_attention_backward", mutates_args=())
-def feature_map_attention_backward(
+def _attend_backward(
     g: Tensor, g_sums: Tensor | None, g_norms: Tensor | None,
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, decay: Tensor | None,
     out: Tensor, inverse: Tensor, prefix_sums: Tensor, prefix_norms: Tensor,
@@ -157,8 +156,7 @@ def _decay_gradient(
     return -total.to(decay.dtype)
 
 
-@feature_map_attention.register_fake
-def _(q, k, v, mask, decay, initial_sums, initial_norms, kind, scale, causal, segment, keeps):
+def _attend_fake(q, k, v, mask, decay, initial_sums, initial_norms, kind, scale, causal, segment, keeps):
     plan = _plan(q, k, v, kind, scale, causal, segment, keeps, Plan)
     out = q.new_empty(*q.shape[:3], v.shape[3])
     wide = plan.parts.normalises
@@ -179,8 +177,7 @@ def _(q, k, v, mask, decay, initial_sums, initial_norms, kind, scale, causal, se
     return out, inverse, sums, norms, final, final_norms
 
 
-@feature_map_attention_backward.register_fake
-def _(
+def _attend_backward_fake(
     g,
     g_sums,
     g_norms,
@@ -207,6 +204,10 @@ def _(
         first = q.new_empty(*shape, plan.value_dim, **number), q.new_empty((*shape, 1) if wide else 0, **number)
     d_decay = torch.empty(0) if decay is None else torch.empty_like(decay)
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), d_decay, *first
+
+
+feature_map_attention = define("feature_map_attention", _attend, _attend_fake)
+feature_map_attention_backward = define("feature_map_attention_backward", _attend_backward, _attend_backward_fake)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
@@ -242,7 +243,7 @@ def _differentiate(ctx: Any, g: Tensor | None, _: Any, __: Any, ___: Any, g_sums
     )
 
 
-feature_map_attention.register_autograd(_differentiate, setup_context=_save)
+differentiate(feature_map_attention, _save, _differentiate)
 
 
 def _plan_in(q: Tensor, k: Tensor, v: Tensor, arguments: tuple[Any, ...]) -> Plan:

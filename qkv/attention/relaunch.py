@@ -34,11 +34,14 @@ class Relaunched:
         self, grid: Grid, tensors: tuple[Tensor | None, ...], numbers: tuple[float, ...], constants: Constants
     ) -> None:
         """Launch it; interpreted, it has no compiled form and is always asked anew."""
-        key = (constants, numbers, *[None if x is None else (x.device, x.dtype, x.data_ptr() & 15) for x in tensors])
+        # addresses instead of tensors: of each of those Triton would ask the driver where it lies
+        places = [None if x is None else x.data_ptr() for x in tensors]
+        kinds = [None if x is None else (x.device, x.dtype, x.data_ptr() & 15) for x in tensors]
+        key = (constants, grid, numbers, *kinds)
         found = self._compiled.get(key)
         if found is not None:
-            compiled, values = found
-            compiled[grid](*tensors, *numbers, *values)
+            launch, values = found
+            launch(*places, *numbers, *values)
             return
         compiled = self.kernel[grid](*tensors, *numbers, **constants.values, **constants.options)
         if compiled is None:
@@ -46,4 +49,4 @@ class Relaunched:
         if len(self._compiled) >= KEPT:
             self._compiled.clear()
         names = self.kernel.arg_names[len(tensors) + len(numbers) :]
-        self._compiled[key] = compiled, tuple(constants.values[name] for name in names)
+        self._compiled[key] = compiled[grid], tuple(constants.values[name] for name in names)

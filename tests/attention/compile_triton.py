@@ -72,8 +72,8 @@ def compile_all(dtype):
         kept = getattr(feature_map_launch, launch)
         kept.kernel = Launches(kept.kernel)
     decode_triton.ADVANCE.kernel = Launches(decode_triton.ADVANCE.kernel)
-    forward = feature_map_operator.feature_map_attention._init_fn
-    backward = feature_map_operator.feature_map_attention_backward._init_fn
+    forward = feature_map_operator._attend
+    backward = feature_map_operator._attend_backward
     step = decode_triton.feature_map_step._init_fn
     for kind, key_dim, segment in (("taylor", 16, 512), ("taylor", 64, 512), ("linear", 64, 256), ("elu", 64, 256)):
         for causal, rich in ((True, False), (True, True), (False, False)):
