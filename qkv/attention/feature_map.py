@@ -147,11 +147,11 @@ class FeatureMap(Attention):
         check_inputs(self, q, k, v, extras)
         if state.sums[0].shape[1] == q.shape[1]:
             k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
-        expected = tuple(x.shape for x in self._nothing(k, v))
-        if tuple(x.shape for x in state.sums) != expected or state.sums[0].dtype != widen(k).dtype:
+        expected, dtype = self._sizes(k, v), _sums_in(k)
+        if [tuple(x.shape) for x in state.sums] != expected or state.sums[0].dtype != dtype:
             raise ValueError(
                 f"state holds sums of shape {[tuple(x.shape) for x in state.sums]} and {state.sums[0].dtype}, "
-                f"but these q, k and v need {[tuple(s) for s in expected]} and {widen(k).dtype}"
+                f"but these q, k and v need {expected} and {dtype}"
             )
         if decay is not None and k.shape[1] != q.shape[1]:
             raise ValueError(
@@ -244,9 +244,14 @@ class FeatureMap(Attention):
         return safe_divide(weights, weights.sum(-1, keepdim=True)) if self.normalises else weights
 
     def _nothing(self, k: Keys, v: Values) -> Tensors:
-        shape = (*k.shape[:2], self.feature_dim(k.shape[3]))
-        sums = torch.zeros(*shape, v.shape[3], dtype=widen(k).dtype, device=k.device)
-        return (sums, sums.new_zeros(*shape, 1)) if self.normalises else (sums,)
+        return tuple(torch.zeros(size, dtype=_sums_in(k), device=k.device) for size in self._sizes(k, v))
+
+    def _sizes(self, k: Keys, v: Values) -> list[tuple[int, ...]]:
+        """Of the sums: features with values, and features alone."""
+        batch, heads, _, key_dim = k.shape
+        return [
+            (batch, heads, self.feature_dim(key_dim), columns) for columns in (v.shape[3], 1)[: 1 + self.normalises]
+        ]
 
     def _walk(self, q: Queries, k: Keys, v: Values, sums: Tensors, extras: Extras) -> tuple[Outputs, Tensors]:
         """Causal: chunk after chunk."""
@@ -319,6 +324,11 @@ class FeatureMap(Attention):
         read = features.transpose(1, 2)
         total = torch.baddbmm(sums[0].flatten(0, 1), read, values).view_as(sums[0])
         return (total, sums[1] + features.sum(1).view_as(sums[1])) if self.normalises else (total,)
+
+
+def _sums_in(k: Keys) -> torch.dtype:
+    """What sums over keys of this type are kept in."""
+    return torch.promote_types(k.dtype, torch.float32)
 
 
 def _shape_of(q: Queries, k: Keys, v: Values, extras: Extras) -> Shape:
