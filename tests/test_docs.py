@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import attention_gpu
 from benchmarks.attention_cpu import RESULTS, table
 from benchmarks.compare_recall import RESULTS as RECALL
 from benchmarks.compare_recall import table as recall_table
@@ -38,6 +39,18 @@ def test_links_lead_somewhere(path):
 
 def test_the_speed_table_is_that_of_the_result_file():
     assert table(json.loads(RESULTS.read_text())) in (ROOT / "README.md").read_text()
+
+
+def test_the_tables_of_the_kernels_are_those_of_the_result_file():
+    result = json.loads((RESULTS.parent / "attention_gpu_h200.json").read_text())
+    assert attention_gpu.table(result, ("X", "Y", "Z")) in (ROOT / "README.md").read_text()
+    page = " ".join((ROOT / "docs/kernels.md").read_text().split())
+    for table_of in (attention_gpu.table, attention_gpu.error_table):
+        assert " ".join(table_of(result).split()) in page
+    peaks = {row["name"]: row["peak_mib"] for row in result["rows"] if row["shape"] == "X"}
+    assert f"holds at most {peaks['qkv taylor, key_dim 16']:,.0f} MiB" in page
+    assert f"({peaks['fla fused_chunk_based']:,.0f} by `fused_chunk_based`)" in page
+    assert (ROOT / "docs" / "attention_gpu.svg").read_text() == attention_gpu.picture(result)
 
 
 @pytest.mark.parametrize(
