@@ -125,37 +125,32 @@ def _scanned(
     plan: Plan, sums: Memory, prefix: Prefix, walk: Walk, length: int, *, reverse: bool
 ) -> tuple[Memory, Tensor | None]:
     """The running sums before each stretch, behind those of the segments; the last one; the decay's gradient."""
-    weights = plan.memory_weights(sums.sums.device)
-    finals, losses = [], []
-    for one, into, initial, against in zip(
-        (sums.sums, sums.norms),
-        (prefix.memory.sums, prefix.memory.norms),
-        (None, None) if walk.initial is None else (walk.initial.sums, walk.initial.norms),
-        (None, None) if walk.against is None else (walk.against.sums, walk.against.norms),
-        strict=True,
-    ):
-        rows, size = one.shape[0], one.shape[2:].numel()
-        final = one.new_empty(rows, *one.shape[2:])
-        block = min(1024, power_of_two(max(size, 1)))
-        blocks = blocks_of(size, block)
-        lost = None if walk.decay is None or against is None else one.new_zeros(rows, blocks)
-        if rows and size:
-            SCAN(
-                (rows, blocks, 1),
-                (one, initial, against, walk.decay, weights, into, final, lost),
-                (size, one.shape[3:].numel(), one.shape[1], prefix.slots, length, plan.key_heads),
-                _scan(plan, initial is not None, walk.decay is not None, reverse, lost is not None, block),
-            )
-        finals.append(final)
-        losses += [] if lost is None else [lost.sum(1) * plan.result_scale]
-    return Memory(*finals), sum(losses[1:], losses[0]) if losses else None
+    rows, segments, features, columns = sums.sums.shape
+    final = Memory(sums.sums.new_empty(rows, features, columns), sums.norms.new_empty(rows, *sums.norms.shape[2:]))
+    block = min(1024, power_of_two(features * columns))
+    sum_blocks, norm_blocks = blocks_of(features * columns, block), blocks_of(sums.norms.shape[2], block)
+    initial, initial_norms = _both(walk.initial)
+    against, against_norms = _both(walk.against)
+    lost = None if walk.decay is None or walk.against is None else sums.sums.new_empty(rows, sum_blocks + norm_blocks)
+    if rows:
+        SCAN(
+            (rows, sum_blocks + norm_blocks, 1),
+            (sums.sums, initial, against, prefix.memory.sums, final.sums,
+             sums.norms, initial_norms, against_norms, prefix.memory.norms, final.norms,
+             walk.decay, plan.memory_weights(sums.sums.device), lost),
+            (features, columns, segments, prefix.slots, length, plan.key_heads),
+            _scan(plan, sum_blocks, walk.initial is not None, walk.decay is not None, reverse, lost is not None, block),
+        )  # fmt: skip
+    return final, None if lost is None else lost.sum(1) * plan.result_scale
 
 
 @lru_cache(maxsize=1024)
-def _scan(plan: Plan, started: bool, decays: bool, reverse: bool, loses: bool, block: int) -> Constants:
+def _scan(
+    plan: Plan, sum_blocks: int, started: bool, decays: bool, reverse: bool, loses: bool, block: int
+) -> Constants:
     values = {
-        "WEIGHS": plan.expands, "STARTED": started, "PREFIXES": plan.causal, "DECAYS": decays, "REVERSE": reverse,
-        "LOSES": loses, "SEGMENT": plan.segment, "BLOCK": block,
+        "SUM_BLOCKS": sum_blocks, "WEIGHS": plan.expands, "STARTED": started, "PREFIXES": plan.causal,
+        "DECAYS": decays, "REVERSE": reverse, "LOSES": loses, "SEGMENT": plan.segment, "BLOCK": block,
     }  # fmt: skip
     return Constants(values, {"num_warps": 4})
 
@@ -248,7 +243,11 @@ def _pull(plan: Plan, hiding: bool, decays: bool, reverse: bool, local: bool, be
 
 
 def _memory(prefix: Prefix | None) -> tuple[Tensor | None, Tensor | None]:
-    return (None, None) if prefix is None else (prefix.memory.sums, prefix.memory.norms)
+    return _both(None if prefix is None else prefix.memory)
+
+
+def _both(memory: Memory | None) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if memory is None else (memory.sums, memory.norms)
 
 
 def _reach(prefix: Prefix | None) -> tuple[bool, bool]:

@@ -98,17 +98,14 @@ def states(
 
 
 @triton.jit
-def scan(
-    sums_pointer, initial_pointer, other_pointer, decay_pointer, weights_pointer, prefix_pointer, final_pointer,
-    lost_pointer, size, columns, segments, slots, length, memory_heads,
+def _run(
+    sums_pointer, initial_pointer, other_pointer, prefix_pointer, final_pointer, weights_pointer, lost_pointer, rate,
+    block, size, columns, segments, slots, length,
     WEIGHS: tl.constexpr, STARTED: tl.constexpr, PREFIXES: tl.constexpr, DECAYS: tl.constexpr,
     REVERSE: tl.constexpr, LOSES: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Running sums of `size` numbers per segment, each feature by its weight.
-
-    `lost` gathers the gradient of the decay between segments.
-    """
-    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """Running sums of one block of the `size` numbers that each segment has."""
+    row = tl.program_id(0).to(tl.int64)
     place = block * BLOCK + tl.arange(0, BLOCK)
     inside = place < size
     total = tl.zeros([BLOCK], tl.float32)
@@ -118,9 +115,6 @@ def scan(
     if WEIGHS:
         weight = tl.load(weights_pointer + place // columns, mask=inside, other=0.0)
     lost = tl.zeros([BLOCK], tl.float32)
-    rate = 0.0
-    if DECAYS:
-        rate = tl.load(decay_pointer + row % memory_heads)
     for number in range(segments):
         segment = number
         if REVERSE:
@@ -137,4 +131,31 @@ def scan(
         total += tl.load(sums_pointer + here, mask=inside, other=0.0)
     tl.store(final_pointer + row * size + place, total, mask=inside)
     if LOSES:
-        tl.store(lost_pointer + row * tl.num_programs(1) + block, tl.sum(lost, 0))
+        tl.store(lost_pointer + row * tl.num_programs(1) + tl.program_id(1), tl.sum(lost, 0))
+
+
+@triton.jit
+def scan(
+    sums_pointer, initial_pointer, other_pointer, prefix_pointer, final_pointer,
+    norms_pointer, initial_norms_pointer, other_norms_pointer, prefix_norms_pointer, final_norms_pointer,
+    decay_pointer, weights_pointer, lost_pointer,
+    features, columns, segments, slots, length, memory_heads,
+    SUM_BLOCKS: tl.constexpr, WEIGHS: tl.constexpr, STARTED: tl.constexpr, PREFIXES: tl.constexpr, DECAYS: tl.constexpr,
+    REVERSE: tl.constexpr, LOSES: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Running sums over segments, each feature by its weight: of features with values, and of features alone.
+
+    `lost` gathers the gradient of the decay between segments.
+    """
+    block = tl.program_id(1)
+    rate = 0.0
+    if DECAYS:
+        rate = tl.load(decay_pointer + tl.program_id(0) % memory_heads)
+    if block < SUM_BLOCKS:
+        _run(sums_pointer, initial_pointer, other_pointer, prefix_pointer, final_pointer, weights_pointer, lost_pointer,
+             rate, block, features * columns, columns, segments, slots, length,
+             WEIGHS, STARTED, PREFIXES, DECAYS, REVERSE, LOSES, SEGMENT, BLOCK)  # fmt: skip
+    else:
+        _run(norms_pointer, initial_norms_pointer, other_norms_pointer, prefix_norms_pointer, final_norms_pointer,
+             weights_pointer, lost_pointer, rate, block - SUM_BLOCKS, features, 1, segments, slots, length,
+             WEIGHS, STARTED, PREFIXES, DECAYS, REVERSE, LOSES, SEGMENT, BLOCK)  # fmt: skip
