@@ -29,6 +29,8 @@ from qkv.models import Encoder, mean_of_tokens
 SENTENCES, SHORTEST, LONGEST = 200, 3, 200
 BATCH = 16
 RUNS = 9
+RUN_SECONDS = 0.2
+"""Seconds that a run takes at least: a GPU does a pass in a few thousandths, and its host is not always quiet."""
 TIMED = 2
 """Batches that are timed, of the thirteen."""
 WHOLE = 96
@@ -86,23 +88,30 @@ def equality(ours: Encoder, theirs: Any, given: list[Batch]) -> dict[str, float]
 
 @torch.no_grad()
 def speed(ours: Callable[..., Any], theirs: Callable[..., Any], given: list[Batch]) -> dict[str, Any]:
-    """Seconds of `RUNS` alternating passes; ratio: their time / ours, above 1 where we are faster."""
+    """Seconds of a pass in each of `RUNS` alternating runs; ratio: their time / ours, above 1 where we are faster."""
     calls = {
         "qkv": lambda tokens, mask: ours(tokens, None, mask),
         "transformers": lambda tokens, mask: theirs(tokens, attention_mask=mask),
     }
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for run in range(-2, RUNS):  # two to warm up
+    for _ in range(2):
+        warm = max(_seconds(call, given, 1) for call in calls.values())
+    passes = max(1, round(RUN_SECONDS / warm))
+    for run in range(RUNS):
         for name in sorted(calls, reverse=bool(run % 2)):
-            began = time.perf_counter()
-            for tokens, mask in given:
-                calls[name](tokens, mask)
-            if given[0][0].is_cuda:
-                torch.cuda.synchronize()
-            seconds[name].append(time.perf_counter() - began)
-    seconds = {name: measured[2:] for name, measured in seconds.items()}
+            seconds[name].append(_seconds(calls[name], given, passes) / passes)
     ratios = [b / a for a, b in zip(seconds["qkv"], seconds["transformers"], strict=True)]
-    return {"ratio": statistics.median(ratios), "ratios": ratios, "seconds": seconds}
+    return {"ratio": statistics.median(ratios), "ratios": ratios, "passes_a_run": passes, "seconds": seconds}
+
+
+def _seconds(call: Callable[..., Any], given: list[Batch], passes: int) -> float:
+    began = time.perf_counter()
+    for _ in range(passes):
+        for tokens, mask in given:
+            call(tokens, mask)
+    if given[0][0].is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
 
 
 @torch.no_grad()
