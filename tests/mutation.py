@@ -132,7 +132,7 @@ MUTANTS = (
     Mutant(
         "attention/base.py", "x.repeat_interleave(heads // x.shape[1], dim=1)", "x.repeat(1, heads // x.shape[1], 1, 1)"
     ),
-    Mutant("attention/base.py", "return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x", "return x"),
+    Mutant("attention/base.py", "return x.float() if widened(x.dtype) != x.dtype else x", "return x"),
     # positions
     Mutant("positions/rope.py", "left * cosine - right * sine", "left * cosine + right * sine"),
     Mutant("positions/alibi.py", "range(1, 2 * lower + 1, 2)", "range(2, 2 * lower + 1, 2)"),

@@ -138,7 +138,12 @@ def check_backend(kind: str, backend: str, backends: tuple[str, ...]) -> str:
 
 def widen(x: Tensor) -> Tensor:
     """Half precision becomes float32: sums, states and normalisers are kept in at least that."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return x.float() if widened(x.dtype) != x.dtype else x
+
+
+def widened(dtype: torch.dtype) -> torch.dtype:
+    """The type that `widen` gives."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def unnarrowed(x: Tensor) -> AbstractContextManager[object]:

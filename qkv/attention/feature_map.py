@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from qkv.attention import kernels
-from qkv.attention.base import Attention, State, expand_heads, unnarrowed, widen
+from qkv.attention.base import Attention, State, expand_heads, unnarrowed, widen, widened
 from qkv.attention.inputs import Extras, check_inputs
 from qkv.attention.masking import blank, safe_divide, visible
 from qkv.attention.memory import Memory
@@ -147,7 +147,7 @@ class FeatureMap(Attention):
         check_inputs(self, q, k, v, extras)
         if state.sums[0].shape[1] == q.shape[1]:
             k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
-        expected, dtype = self._sizes(k, v), _sums_in(k)
+        expected, dtype = self._sizes(k, v), widened(k.dtype)
         if [tuple(x.shape) for x in state.sums] != expected or state.sums[0].dtype != dtype:
             raise ValueError(
                 f"state holds sums of shape {[tuple(x.shape) for x in state.sums]} and {state.sums[0].dtype}, "
@@ -244,7 +244,7 @@ class FeatureMap(Attention):
         return safe_divide(weights, weights.sum(-1, keepdim=True)) if self.normalises else weights
 
     def _nothing(self, k: Keys, v: Values) -> Tensors:
-        return tuple(torch.zeros(size, dtype=_sums_in(k), device=k.device) for size in self._sizes(k, v))
+        return tuple(torch.zeros(size, dtype=widened(k.dtype), device=k.device) for size in self._sizes(k, v))
 
     def _sizes(self, k: Keys, v: Values) -> list[tuple[int, ...]]:
         """Of the sums: features with values, and features alone."""
@@ -324,11 +324,6 @@ class FeatureMap(Attention):
         read = features.transpose(1, 2)
         total = torch.baddbmm(sums[0].flatten(0, 1), read, values).view_as(sums[0])
         return (total, sums[1] + features.sum(1).view_as(sums[1])) if self.normalises else (total,)
-
-
-def _sums_in(k: Keys) -> torch.dtype:
-    """What sums over keys of this type are kept in."""
-    return torch.promote_types(k.dtype, torch.float32)
 
 
 def _shape_of(q: Queries, k: Keys, v: Values, extras: Extras) -> Shape:
