@@ -178,6 +178,16 @@ MUTANTS = (
     Mutant("storage.py", "if digest != sha256:", "if False:", ("tests/test_storage.py",)),
     # text
     Mutant("layers/packing.py", "begins[:, :1] = True", "begins[:, :1] |= False", ("tests/layers/test_packing.py",)),
+    Mutant("layers/packing.py", "(place >= first) & ", "", ("tests/layers/test_packing.py",)),
+    Mutant(
+        "layers/multi_head.py", "return relative and isinstance", "return isinstance", ("tests/layers/test_packing.py",)
+    ),
+    Mutant(
+        "attention/scored.py",
+        "Pairs(windowed, self.window, mask, bias)",
+        "Pairs(False, None, mask, bias)",
+        ("tests/layers/test_packing.py",),
+    ),
     Mutant(
         "data/token_rows.py",
         "clamp(max=block.end - length - 1)",

@@ -98,6 +98,16 @@ class Scored(Attention):
         k, v = blank_both(k, v, mask)
         return self.attend(q, self.prepare(k), v, pairs)
 
+    def forward_seen(self, q: Queries, k: Keys, v: Values, mask: Mask, bias: Bias | None = None) -> Outputs:
+        """`forward` under a mask of pairs by which each token sees itself, and none that comes after it.
+
+        So no key is hidden from all, and `causal` is in the mask: the search for keys to blank and the triangle, both
+        over all pairs, are spared. Under a window the mask need not know of it.
+        """
+        windowed = self.window is not None
+        check_inputs(self, q, k, v, Extras(windowed, mask, bias))
+        return self.attend(q, self.prepare(k), v, Pairs(windowed, self.window, mask, bias))
+
     def start(
         self,
         batch: int,

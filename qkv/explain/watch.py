@@ -32,7 +32,7 @@ class Call:
 def watch(attentions: Sequence[Attention]) -> Iterator[list[Call]]:
     """A list that fills with every call of these mechanisms, in order, until the block ends.
 
-    Only `forward` is seen; `step` is a method of its own and passes unseen.
+    Only `forward` is seen; `step`, and `forward_seen` for packed rows on a GPU, are other methods and pass unseen.
     """
     calls: list[Call] = []
 

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from qkv.attention import Attention, State
+from qkv.attention import Attention, Scored, State
 from qkv.cost import Cost, Shape, Span, learned, linear
 from qkv.layers.convolution import ShortConvolution
 from qkv.layers.packing import Packing
@@ -187,26 +187,45 @@ class MultiHead(nn.Module):
         return total if self.convolution is None else total + self.convolution.cost(span).within("convolution")
 
     def _forward_packed(self, x: Hidden, packing: Packing, *, plain: bool) -> Hidden:
-        """Only what mixes tokens runs document by document."""
+        """Only what mixes tokens runs document by document, or under a mask."""
         if not plain:
             raise ValueError("packing needs causal=True and no mask: documents are filled up where nothing looks back")
         if self.convolution is not None:
             x = packing.by_document(partial(self.convolution, causal=True), x)
+        if self._takes_mask and packing.fits_mask(self.heads if self.role == "bias" else 1):
+            return self._join(self._mix_seen(*self._project(x), packing.seen))
 
         def mix(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             return self._mix(queries, keys, values, causal=True).transpose(1, 2)  # documents time heads value_dim
 
         return self._join(packing.by_document(mix, *self._project(x)).transpose(1, 2))
 
+    @property
+    def _takes_mask(self) -> bool:
+        """Whether a mask can keep documents apart: it starts no places anew, so distances alone must count."""
+        relative = self.positions is None or self.positions.relative
+        return relative and isinstance(self.attention, Scored) and "pairs" in self.attention.accepts
+
     def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, *, causal: bool, mask: Mask | None = None) -> Outputs:
         """Attention between projections (batch, time, heads * dim) of whole sequences."""
+        q, k, v, bias, decay = self._place_all(queries, keys, values)
+        return self.attention(q, k, v, causal=causal, mask=mask, bias=bias, decay=decay)
+
+    def _mix_seen(self, queries: Tensor, keys: Tensor, values: Tensor, seen: Mask) -> Outputs:
+        """`_mix` of whole rows, each token with those that it sees."""
+        assert isinstance(self.attention, Scored)
+        q, k, v, bias, _ = self._place_all(queries, keys, values)
+        return self.attention.forward_seen(q, k, v, seen, bias)
+
+    def _place_all(
+        self, queries: Tensor, keys: Tensor, values: Tensor
+    ) -> tuple[Queries, Keys, Values, Tensor | None, Tensor | None]:
+        """Projections of whole sequences as heads, and what their places have to say: (q, k, v, bias, decay)."""
         if self.positions is None:  # nobody asks for places: a GPU would number them for nothing
-            q, k, v = self._split_all(queries, keys, values)
-            return self.attention(q, k, v, causal=causal, mask=mask)
+            return *self._split_all(queries, keys, values), None, None
         index = torch.arange(queries.shape[1], device=queries.device)
         q, k, v = self._place(queries, keys, values, index)
-        bias, decay = self._tell_places(q, index, index)
-        return self.attention(q, k, v, causal=causal, mask=mask, bias=bias, decay=decay)
+        return q, k, v, *self._tell_places(q, index, index)
 
     def _project(self, x: Hidden) -> tuple[Tensor, Tensor, Tensor]:
         x = _cast_once(x)

@@ -7,12 +7,14 @@ what follows it is taken out, worked on once more by itself, and put back: few t
 rows. Where they are short, so that most tokens would be worked on twice, all documents are taken out, and rows are not
 worked on at all. Those of about one length go together, filled up at their ends, where nothing looks. So every
 mechanism and every position scheme does what it would do for each document alone.
+
+A GPU is kept waiting by so many small pieces. There a mechanism that takes any mask of pairs attends once over whole
+rows, and the mask keeps documents apart: `Packing.seen`.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Int64
@@ -23,6 +25,12 @@ SPARE = 1.25
 """How much more than the packed rows may be worked on for the sake of fewer groups."""
 TWICE = 0.5
 """The largest part of all tokens that is worked on twice."""
+MASKED_ON = "cuda"
+"""Where one masked call is faster than several without a mask: each costs a GPU's host the same, however small."""
+MASKED_TIME = 2048
+"""The longest rows that are masked: in longer ones it is the pairs of different documents that cost time."""
+MASKED_PAIRS = 2**27
+"""The most pairs that are masked: each layer keeps its mask until the backward pass, 256 MB of them in 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,8 @@ class Packing:
     """Of each of them, its place among those of all groups, laid end to end."""
     groups: tuple[Int64[Tensor, "_ _"], ...]
     """Documents of about one length each, (documents, longest): the number of every token."""
+    _made: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was made of it once; a `cached_property` has a lock in Python 3.11, which torch.compile cannot follow."""
 
     def by_document(self, mix: Callable[..., Tensor], *given: Tensor) -> Tensor:
         """mix(*given), for tensors (rows, time, ...), as if each document were a row of its own.
@@ -56,10 +66,27 @@ class Packing:
             return alone.unflatten(0, self.places.shape)
         return mix(*given).flatten(0, 1).index_copy(0, self.moved, alone).unflatten(0, self.places.shape)
 
-    @cached_property
+    @property
+    def seen(self) -> Bool[Tensor, "rows 1 time time"]:
+        """True where a key is of the query's document and not after it; made once for all layers that ask."""
+        if "seen" not in self._made:
+            place = torch.arange(self.places.shape[1], device=self.places.device)
+            first = (place - self.places)[:, :, None]  # of the query's document, in its row
+            self._made["seen"] = ((place >= first) & (place <= place[:, None]))[:, None]
+        return self._made["seen"]
+
+    def fits_mask(self, heads: int = 1) -> bool:
+        """Whether to attend by `seen`, and not by document; `heads`: how many have a mask of their own."""
+        rows, time = self.places.shape
+        few = time <= MASKED_TIME and rows * heads * time**2 <= MASKED_PAIRS
+        return self.places.device.type == MASKED_ON and few
+
+    @property
     def _read(self) -> Tensor:
         """The tokens of all groups, end to end; every layer of a model asks for them."""
-        return torch.cat([group.flatten() for group in self.groups])
+        if "read" not in self._made:
+            self._made["read"] = torch.cat([group.flatten() for group in self.groups])
+        return self._made["read"]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -153,17 +153,15 @@ class Decoder(nn.Module):
             own = (mask.cumsum(1) - 1).clamp(min=0)
         else:
             return self.dropout(self.places.added(x, index))
-        # a scheme is told one index for all rows; where each row has its own, all tokens go as one row
-        return self.dropout(self.places.added(x.flatten(0, 1)[None], own.flatten())[0].view_as(x))
+        return self.dropout(self._add_own(x, own))
 
     def _embed_packed(self, tokens: Tensor, packing: Packing) -> Tensor:
         require_length(tokens.shape[1], self.config.max_length)
         x = self.embed(tokens) * self.config.dim**0.5
-        if self.places.added is None:
-            return self.dropout(x)
+        return self.dropout(x if self.places.added is None else self._add_own(x, packing.places))
 
-        def add(part: Tensor) -> Tensor:
-            assert self.places.added is not None
-            return self.places.added(part, torch.arange(part.shape[1], device=part.device))
-
-        return self.dropout(packing.by_document(add, x))
+    def _add_own(self, x: Tensor, own: Tensor) -> Tensor:
+        """Each row with places of its own: a scheme is told one index for all rows, so all tokens go as one row."""
+        assert self.places.added is not None
+        added: Tensor = self.places.added(x.flatten(0, 1)[None], own.flatten())
+        return added[0].view_as(x)

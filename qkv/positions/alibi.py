@@ -21,6 +21,7 @@ class Alibi(Positions):
     """A penalty that grows with distance; nothing is learned."""
 
     gives = frozenset({"bias", "decay"})
+    relative = True
     slopes: Tensor
 
     def __init__(self, heads: int):

@@ -35,6 +35,8 @@ class Positions(nn.Module, ABC):
     """The registry name."""
     gives: ClassVar[frozenset[str]]
     """Of "input", "rotation", "bias", "decay": how it can tell a place."""
+    relative: ClassVar[bool] = False
+    """Whether scores stay the same if all places move on together."""
 
     @classmethod
     @abstractmethod

@@ -18,6 +18,7 @@ class Rope(Positions):
     """Turns the first half of each head against the second."""
 
     gives = frozenset({"rotation"})
+    relative = True
 
     def __init__(self, base: float = 10000.0):
         super().__init__()

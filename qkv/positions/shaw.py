@@ -19,6 +19,7 @@ class Shaw(Positions):
     """A table of 2 distance + 1 vectors."""
 
     gives = frozenset({"bias"})
+    relative = True
 
     def __init__(self, key_dim: int, distance: int = 16):
         super().__init__()

@@ -19,6 +19,7 @@ class T5(Positions):
     """A table of (buckets, heads) numbers, added to the scores."""
 
     gives = frozenset({"bias"})
+    relative = True
 
     def __init__(self, heads: int, *, bidirectional: bool, buckets: int = 32, max_distance: int = 128):
         super().__init__()

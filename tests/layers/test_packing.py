@@ -3,8 +3,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from qkv.attention import Softmax
-from qkv.layers import MultiHead, Packing, pack_documents
+from qkv.attention import Additive, Softmax, Taylor
+from qkv.layers import Heads, MultiHead, Packing, ShortConvolution, pack_documents
+from qkv.layers import packing as packing_module
+from qkv.positions import T5, Alibi, Positions, Rope, Shaw, schemes
 
 
 def rows_of(*lengths, time):
@@ -80,3 +82,126 @@ def test_only_causal_attention_can_be_packed():
         layer(x, packing=packing)
     with pytest.raises(ValueError, match="packing needs causal=True and no mask"):
         layer(x, causal=True, mask=torch.ones(1, 5, dtype=torch.bool), packing=packing)
+
+
+def test_who_sees_whom_by_hand():
+    """Documents of 3, 1, 2 in a row of 6, and one of 6."""
+    packing = pack_documents(rows_of(3, 1, 2, 6, time=6))
+    first = ["100000", "110000", "111000", "000100", "000010", "000011"]
+    second = ["100000", "110000", "111000", "111100", "111110", "111111"]
+    expected = torch.tensor([[[int(seen) for seen in line] for line in row] for row in (first, second)]).bool()
+    assert torch.equal(packing.seen, expected[:, None])
+    assert packing.seen is packing.seen  # made once for all layers
+
+
+class Own(Positions):
+    """Each place has a bias of its own as a key: it is no distance that counts."""
+
+    gives = frozenset({"bias"})
+    kind = "own"
+
+    @classmethod
+    def fit(cls, sizes):
+        return cls()
+
+    def bias(self, q, query_index, key_index):
+        return (key_index * 0.3).sin().to(q.dtype).expand(1, q.shape[1], len(query_index), -1)
+
+
+class OwnWay(Softmax):
+    """A softmax that takes no mask of pairs."""
+
+    accepts = frozenset({"bias", "rotation"})
+
+
+MASKED = {
+    "softmax": lambda: MultiHead(12, 3, Softmax()),
+    "softmax by its definition": lambda: MultiHead(12, 3, Softmax(backend="reference"), Rope()),
+    "softmax rope": lambda: MultiHead(12, Heads(6, key_heads=2, key_dim=4), Softmax(), Rope()),
+    "softmax alibi": lambda: MultiHead(12, 3, Softmax(), Alibi(3)),
+    "softmax t5": lambda: MultiHead(12, 3, Softmax(), T5(3, bidirectional=False, buckets=6, max_distance=9)),
+    "softmax t5 of both directions": lambda: MultiHead(12, 3, Softmax(), T5(3, bidirectional=True)),
+    "softmax shaw": lambda: MultiHead(12, 3, Softmax(), Shaw(4, distance=3)),
+    "softmax window": lambda: MultiHead(12, 3, Softmax(window=3), Alibi(3)),
+    "softmax window by its definition": lambda: MultiHead(12, 3, Softmax(window=3, backend="reference"), Rope()),
+    "softmax convolution": lambda: MultiHead(12, 3, Softmax(), Rope(), convolution=ShortConvolution(12)),
+    "additive": lambda: MultiHead(12, 3, Additive(4)),
+    "additive alibi": lambda: MultiHead(12, 3, Additive(4), Alibi(3)),
+    "additive t5": lambda: MultiHead(12, Heads(6, key_heads=2), Additive(2), T5(6, bidirectional=False)),
+}
+BY_DOCUMENT = {
+    "taylor": lambda: MultiHead(12, 3, Taylor(), Alibi(3)),
+    "no mask of pairs": lambda: MultiHead(12, 3, OwnWay(), Rope()),
+    "no distances": lambda: MultiHead(12, 3, Softmax(), Own()),
+}
+
+
+def outputs_and_gradients(layer, x, run):
+    """What `run` makes of rows, then the gradients of the rows and of every parameter."""
+    x = x.clone().requires_grad_()
+    out = run(x)
+    slopes = torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view_as(out)
+    return out, *torch.autograd.grad((out * slopes).sum(), (x, *layer.parameters()))
+
+
+@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize("name", [*MASKED, *BY_DOCUMENT])
+def test_one_masked_call_is_each_document_alone(name, short, monkeypatch):
+    """Documents of 11, 1 and 7, then of 19, or many short ones: by mask, by groups, and one by one."""
+    torch.manual_seed(0)
+    layer, x = (MASKED | BY_DOCUMENT)[name]().double(), torch.randn(2, 19, 12).double()
+    lengths = [2, 5, 1, 4, 7, 3, 3, 13] if short else [11, 1, 7, 19]
+    starts = rows_of(*lengths, time=19)
+
+    def alone(x):
+        parts = [layer(document[None], causal=True)[0] for document in x.flatten(0, 1).split(lengths)]
+        return torch.cat(parts).view_as(x)
+
+    found = []
+    for masked_on in ("cpu", "cuda"):
+        monkeypatch.setattr(packing_module, "MASKED_ON", masked_on)
+        packing = pack_documents(starts)
+        found.append(outputs_and_gradients(layer, x, lambda x, p=packing: layer(x, causal=True, packing=p)))
+        assert ("seen" in packing._made) == (masked_on == "cpu" and name in MASKED)
+    for expected, *others in zip(outputs_and_gradients(layer, x, alone), *found, strict=True):
+        bound = 1e-12 * max(float(expected.detach().abs().max()), 1)
+        for other in others:
+            torch.testing.assert_close(other, expected, rtol=0, atol=bound)
+
+
+def test_every_scheme_of_distances_is_tried():
+    """Those that heads are told; a new one has to say whether distances alone count, and to show it above."""
+    told = {name for name in schemes if schemes[name].role_for(Softmax.accepts) not in ("input", None)}
+    tried = {make().positions.kind for make in MASKED.values() if make().positions is not None}
+    assert {name for name in told if schemes[name].relative} == tried == {"rope", "alibi", "t5", "shaw"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "time", "heads", "fits"),
+    [(1, 2048, 1, True), (1, 2049, 1, False), (32, 2048, 1, True), (33, 2048, 1, False), (17, 2048, 2, False)],
+)
+def test_masks_are_for_gpus_and_rows_of_some_length(rows, time, heads, fits, monkeypatch):
+    packing = Packing.of([torch.zeros(rows, time, dtype=torch.long), *torch.zeros(2, 1, dtype=torch.long)])
+    assert not packing.fits_mask(heads)
+    monkeypatch.setattr(packing_module, "MASKED_ON", "cpu")
+    assert packing.fits_mask(heads) == fits
+
+
+def test_a_bias_makes_a_mask_for_each_head(monkeypatch):
+    """2 rows of 5 tokens are 50 pairs, and 150 for 3 heads."""
+    monkeypatch.setattr(packing_module, "MASKED_ON", "cpu")
+    monkeypatch.setattr(packing_module, "MASKED_PAIRS", 149)
+    for positions, masked in ((Rope(), True), (Alibi(3), False)):
+        packing = pack_documents(rows_of(2, 3, 5, time=5))
+        MultiHead(12, 3, Softmax(), positions)(torch.randn(2, 5, 12), causal=True, packing=packing)
+        assert ("seen" in packing._made) == masked
+
+
+def test_autocast_of_the_masked_way_is_that_of_plain_rows(monkeypatch):
+    """The same type comes out, and the first document is what it would be by itself."""
+    monkeypatch.setattr(packing_module, "MASKED_ON", "cpu")
+    layer, x = MultiHead(12, 3, Softmax(), Rope()), torch.randn(1, 5, 12)
+    with torch.autocast("cpu", torch.float16):
+        packed, plain = layer(x, causal=True, packing=pack_documents(rows_of(3, 2, time=5))), layer(x, causal=True)
+    assert packed.dtype == plain.dtype
+    torch.testing.assert_close(packed[:, :3], plain[:, :3], rtol=0, atol=4e-3)

@@ -5,7 +5,8 @@ import torch
 from safetensors.torch import load, save
 
 from qkv.attention import kinds
-from qkv.layers import pack_documents
+from qkv.layers import Packing, pack_documents
+from qkv.layers import packing as packing_module
 from qkv.models import Decoder, DecoderConfig
 from qkv.positions import schemes
 from qkv.train.weights import plain
@@ -156,10 +157,12 @@ def gradients(model, logits):
     return {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
+@pytest.mark.parametrize("masked_on", ["cuda", "cpu"])
 @pytest.mark.parametrize("short", [False, True])
 @pytest.mark.parametrize(("attention", "positions"), [*every_pair(), ("softmax(window=3)", "rope")])
-def test_packed_documents_mean_what_each_means_alone(attention, positions, short):
+def test_packed_documents_mean_what_each_means_alone(attention, positions, short, masked_on, monkeypatch):
     """Values and gradients; documents of 1 to 13 tokens, cut by the ends of rows; short ones are all taken out."""
+    monkeypatch.setattr(packing_module, "MASKED_ON", masked_on)
     model = small(attention=attention, positions=positions)
     tokens = torch.randint(0, TOKENS, (3, 13))
     starts = torch.zeros(3, 13, dtype=torch.bool)
@@ -187,3 +190,22 @@ def test_packed_rows_where_logits_are_wanted():
     torch.testing.assert_close(model(tokens, at=at, packing=packing), model(tokens, packing=packing)[at])
     with pytest.raises(ValueError, match="a sequence of 18 exceeds max_length=17"):
         model(torch.full((1, 18), 5), packing=pack_documents(torch.rand(1, 18) < 0.5))
+
+
+def test_packed_rows_under_a_mask_are_one_graph(monkeypatch):
+    """Nothing asks a tensor for a number, which a compiler could not follow; rows of another length need no other."""
+    monkeypatch.setattr(packing_module, "MASKED_ON", "cpu")
+    model = small(positions="rope", convolution=0)
+
+    def run(tokens, *packed):
+        return model(tokens, packing=Packing.of(packed))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(run, backend="eager", fullgraph=True, dynamic=True)
+    for rows, time in ((3, 13), (2, 11)):
+        starts = torch.zeros(rows, time, dtype=torch.bool)
+        starts[:, 5] = starts[0, 7] = True
+        given = torch.randint(0, TOKENS, (rows, time)), *pack_documents(starts).tensors
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            found = compiled(*given)
+        torch.testing.assert_close(found, run(*given))
