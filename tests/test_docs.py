@@ -50,7 +50,7 @@ def test_the_tables_of_the_kernels_are_those_of_the_result_file():
     peaks = {row["name"]: row["peak_mib"] for row in result["rows"] if row["shape"] == "X"}
     assert f"holds at most {peaks['qkv taylor, key_dim 16']:,.0f} MiB" in page
     assert f"({peaks['fla fused_chunk_based']:,.0f} by `fused_chunk_based`)" in page
-    assert (ROOT / "docs" / "attention_gpu.svg").read_text() == attention_gpu.picture(result)
+    assert (ROOT / "docs" / "images" / "attention_gpu.svg").read_text() == attention_gpu.picture(result)
 
 
 @pytest.mark.parametrize(
