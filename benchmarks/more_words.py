@@ -39,9 +39,12 @@ def main() -> None:
     """Write each word once."""
     if len(sys.argv) != 2:
         sys.exit("usage: python -m benchmarks.more_words FILE")
+    path = Path(sys.argv[1])
+    if not path.parent.is_dir():
+        sys.exit(f"more_words: there is no folder {path.parent}")
     words = dict.fromkeys([*census(), *wikipedia()])
-    Path(sys.argv[1]).write_text("\n".join(words) + "\n")
-    print(f"{len(words):,} words in {sys.argv[1]}")
+    path.write_text("\n".join(words) + "\n")
+    print(f"{len(words):,} words in {path}")
 
 
 if __name__ == "__main__":
