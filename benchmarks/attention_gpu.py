@@ -86,6 +86,8 @@ def main() -> None:
         return
     if not torch.cuda.is_available():
         sys.exit("attention_gpu: there is no CUDA device here")
+    # in this thread: another one, cold, takes longer to launch a backward's kernels than many of them run
+    torch.autograd.set_multithreading_enabled(False)
     peers = _peers(given.peers)
     errors = _told("errors", lambda: list(_errors(peers)))
     changed = _told("bits", _changes)
@@ -111,7 +113,8 @@ def _told(what: str, work: Callable[[], Any]) -> Any:
 
 SETTING = (
     "causal, bfloat16, value_dim 64, inputs in the layout (batch, time, heads, dim); milliseconds, median of 5 rounds "
-    "that visit every contestant; errors are relative RMS against float64, the worst of output and three gradients"
+    "that visit every contestant, backward passes in the calling thread; errors are relative RMS against float64, the "
+    "worst of output and three gradients"
 )
 
 

@@ -27,7 +27,7 @@ from qkv.tasks.training import choose, folder_name
 from qkv.train import Interrupted
 
 RESULTS = Path(__file__).parent / "results"
-RATES = (0.001, 0.002, 0.004)
+RATES = (0.002, 0.004, 0.008)
 SEEDS = 3
 BEAM = 5
 UNFINISHED = 75
