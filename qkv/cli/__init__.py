@@ -16,6 +16,7 @@ from qkv.cli.cost import cost
 from qkv.cli.decode import decode
 from qkv.cli.embed import embed
 from qkv.cli.eval import evaluate
+from qkv.cli.joint import joint
 from qkv.cli.list import list_registered
 from qkv.cli.look import look
 from qkv.cli.problems import problems
@@ -57,6 +58,7 @@ app.command("problems")(problems)
 app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("decode")(decode)
+app.command("joint")(joint)
 app.command("embed")(embed)
 app.command("compare")(compare)
 app.command("cost")(cost)

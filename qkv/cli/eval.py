@@ -29,6 +29,9 @@ def evaluate(
     stress: pronounce.Stress = True,
     with_: With = None,
     best: Annotated[int, typer.Option(help="pronounce: also how often the right one is among so many.")] = 1,
+    joint: Annotated[
+        str | None, typer.Option(help="pronounce: a joint model instead of the run's own, for a beam; none: without.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda if it is there.")] = None,
     json: Json = False,
 ) -> None:
@@ -47,11 +50,11 @@ def evaluate(
     place = choose_device(device)
     wide = {"beams": 1 if search == "greedy" else beams, "length_power": length_power}
     if pronounce_figures.is_pronouncer(run):
-        options = {**wide, "stress": stress, "best": best}
+        options = {**wide, "stress": stress, "best": best, "joint": joint}
         pronounce_figures.print_measured(runs, split, test_file, place, options, json)
         return
-    if not stress or best > 1:
-        raise ValueError(f"--no-stress and --best are for runs of task pronounce, and {run} is none")
+    if not stress or best > 1 or joint is not None:
+        raise ValueError(f"--no-stress, --best and --joint are for runs of task pronounce, and {run} is none")
     config, job, model = tasks.restore(*runs)
     job = _with_data(config, job, test_file)
     model.to(place)

@@ -33,12 +33,16 @@ def print_measured(
     from qkv.train import Run
 
     folders = [model_folder() if str(run) == NAME else run for run in runs]
-    config, network = tasks.read_config(Run(folders[0])), Network.open(*folders)
+    named = options.pop("joint")
+    joint = named is None if named in (None, "none") else Path(named)
+    config, network = tasks.read_config(Run(folders[0])), Network.open(*folders, joint=joint)
     network.model.to(device)
     pairs = _read(test_file) if test_file is not None else _part(tasks.jobs[config.task].load(config.data), split)
     _warn_of_stress(network, pairs, options["stress"])
     options = {**options, "beams": width(options["beams"], options["best"], stress=options["stress"])}
     figures = measure(network, pairs, **options)
+    if network.joint is not None and options["beams"] > 1:
+        options["joint"] = network.joint.weight
     of = {"run": ",".join(map(str, runs)), "split": test_file or split, "seed": config.train.seed}
     if as_json:
         print_json({**asdict(figures), **options, **of})
@@ -84,7 +88,8 @@ def _sentence(figures: "Figures", options: dict[str, Any], seed: int) -> str:
     refused = f", {figures.refused} words could not be taken and count as wrong" if figures.refused else ""
     return (
         f"{figures.words:,} words, model alone, {'with' if options['stress'] else 'no'} stress, closest reference, "
-        f"{'greedy' if options['beams'] == 1 else 'beam ' + str(options['beams'])}, trained with seed {seed}\n"
+        f"{'greedy' if options['beams'] == 1 else 'beam ' + str(options['beams'])}"
+        f"{' and joint model' if 'joint' in options else ''}, trained with seed {seed}\n"
         f"words wrong {figures.wer:.2%} (95 % interval {figures.wer_low:.2%} to {figures.wer_high:.2%}), "
         f"phones wrong {figures.per:.2%}, {figures.words_per_second:,.0f} words/s{among}{refused}"
     )

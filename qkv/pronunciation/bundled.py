@@ -1,6 +1,7 @@
 """The model that comes with the package: config.json, vocabulary.json and model.safetensors, listed in MANIFEST.json.
 
-It is a run folder without the traces of its training, so everything that takes a run takes it.
+It is a run folder without the traces of its training, so everything that takes a run takes it. A joint model that is
+in the folder comes with it.
 """
 
 import json
@@ -10,6 +11,7 @@ from qkv.storage import QkvError, open_file, save_folder, verify_folder
 
 FOLDER = Path(__file__).with_name("model")
 FILES = ("config.json", "vocabulary.json", "model.safetensors")
+JOINT = "joint.bin"
 NAME = "pronounce"
 """What the command line calls it."""
 
@@ -32,12 +34,13 @@ def model_folder(named: Path | str | None = None) -> Path:
 
 
 def pack(run: Path | str, folder: Path | str = FOLDER, *, half: bool = False, card: Path | str | None = None) -> None:
-    """Make the bundled model of a run: its three files and their manifest; all or nothing.
+    """Make the bundled model of a run: its three files, its joint model if it has one, and a manifest; all or nothing.
 
     With `half` its numbers are written in 16 bits, half the size; they are 32 bits again when it is loaded. A model
     card goes with it as README.md. Files and teachers are named without the folders they were in.
     """
-    sources = {name: Path(run) / name for name in FILES}
+    names = (*FILES, JOINT) if (Path(run) / JOINT).exists() else FILES
+    sources = {name: Path(run) / name for name in names}
     contents = {}
     for name, path in (sources if card is None else {**sources, "README.md": Path(card)}).items():
         with open_file(path) as file:

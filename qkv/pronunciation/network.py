@@ -1,4 +1,7 @@
-"""A trained model that says words: its letters, its phones, its n-best lists. Torch is loaded when one is opened."""
+"""A trained model that says words: its letters, its phones, its n-best lists. Torch is loaded when one is opened.
+
+Where its folder has a joint model, that one has a say in the order of a beam's answers.
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkv.pronunciation.answer import Pronunciation
+from qkv.pronunciation.bundled import JOINT
 from qkv.storage import QkvError
 
 if TYPE_CHECKING:
     from torch import nn
 
     from qkv.decode import Hypothesis
+    from qkv.pronunciation.joint import Joint
     from qkv.tasks import StringJob
 
 BATCH = 128
@@ -22,15 +27,20 @@ BATCH = 128
 class Network:
     """The model of a run folder, alone: no dictionary stands before it."""
 
-    def __init__(self, model: "nn.Module", job: "StringJob"):
+    def __init__(self, model: "nn.Module", job: "StringJob", joint: "Joint | None" = None):
         self.model = model
         self.job = job
+        self.joint = joint
         self._letters = set(job.strings.sources.tokens)
 
     @classmethod
-    def open(cls, folder: Path | str, *others: Path | str) -> "Network":
-        """The model of a run of task `pronounce`, or of any task from letters to phones; or the mean of several."""
+    def open(cls, folder: Path | str, *others: Path | str, joint: Path | bool = True) -> "Network":
+        """The model of a run of task `pronounce`, or of any task from letters to phones; or the mean of several.
+
+        `joint`: whether to take the joint model of the first folder, if there is one, or the file of another.
+        """
         from qkv import tasks
+        from qkv.pronunciation.joint import Joint
 
         _, job, model = tasks.restore(Path(folder), *map(Path, others))
         if (
@@ -39,7 +49,9 @@ class Network:
             or job.settings.target != "words"
         ):
             raise QkvError(f"a run of task {job.kind!r} with these settings does not go from letters to phones", folder)
-        return cls(model.eval(), job)
+        own = Path(folder) / JOINT
+        path = joint if isinstance(joint, Path) else own if joint and own.exists() else None
+        return cls(model.eval(), job, None if path is None else Joint.read(path))
 
     @property
     def longest(self) -> int:
@@ -69,10 +81,20 @@ class Network:
         """The best few ways to say each word, in its order; those of like length are decoded together."""
         from qkv.tasks import Search, answer
 
-        search = Search(beams=max(beams, best), best=best, length_power=length_power)
+        wide = max(beams, best)
+        search = Search(beams=wide, best=best if self.joint is None else wide, length_power=length_power)
         sources = [[self._letter(letter) for letter in word] for word in words]
         found = answer(self._fast, self.job.strings, sources, search, batch_size, self._threads)
+        if self.joint is not None:
+            found = [self._reconsider(*one)[:best] for one in zip(sources, found, strict=True)]
         return [self._write(hypotheses) for hypotheses in found]
+
+    def _reconsider(self, letters: list[str], found: "list[Hypothesis]") -> "list[Hypothesis]":
+        from qkv.pronunciation.rescore import rescore
+
+        assert self.joint is not None
+        phones = [self.job.strings.targets.decode(one.tokens) for one in found]
+        return rescore(self.joint, "".join(letters), found, phones)
 
     @property
     def _threads(self) -> int | None:

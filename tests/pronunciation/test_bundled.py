@@ -1,9 +1,11 @@
 import json
+import shutil
 
 import pytest
 
 from qkv.pronunciation import Network, Pronouncer, bundled, pack
 from qkv.pronunciation.bundled import model_folder
+from qkv.pronunciation.joint_fit import fit
 from qkv.storage import QkvError
 from tests.pronunciation.conftest import made_up, spoken
 
@@ -20,6 +22,16 @@ def folder(tiny, tmp_path, monkeypatch):
 def test_it_is_the_three_files_and_their_manifest(folder):
     assert {path.name for path in folder.iterdir()} == {*bundled.FILES, "MANIFEST.json"}
     assert set(json.loads((folder / "MANIFEST.json").read_text())["files"]) == set(bundled.FILES)
+
+
+def test_a_joint_model_comes_with_it(tiny, tmp_path):
+    run = shutil.copytree(tiny, tmp_path / "run")
+    fit([(word, spoken(word)) for word in made_up(2)], order=2).write(run / "joint.bin")
+    pack(run, tmp_path / "model")
+    assert set(json.loads((tmp_path / "model" / "MANIFEST.json").read_text())["files"]) == {*bundled.FILES, "joint.bin"}
+    packed = Network.open(tmp_path / "model").joint
+    assert packed is not None
+    assert packed == Network.open(run).joint
 
 
 def test_it_does_not_tell_where_files_were(tiny, tmp_path):
