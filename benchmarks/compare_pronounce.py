@@ -93,6 +93,34 @@ def main() -> int:
     return 0
 
 
+NAMES = (
+    "LSTM without attention",
+    "the same with additive attention",
+    "Transformer, softmax",
+    "Transformer, Taylor of order 2",
+    "Transformer, linear",
+)
+SAID = [(search, rate) for search in ("", f"beam_{BEAM}_") for rate in ("sequence_error_rate", "token_error_rate")]
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Markdown: error rates of each contestant, greedy with their spread over seeds, and by a beam."""
+    lines = [
+        f"| | words wrong | best to worst seed | phones wrong | words wrong, beam {BEAM} | phones wrong, beam {BEAM} |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, record in zip(NAMES, records, strict=True):
+        words, phones, *beamed = (record["figures"][f"{search}{rate}"] for search, rate in SAID)
+        spread = f"{100 * words['low']:.1f} to {100 * words['high']:.1f}"
+        cells = [_percent(words), spread, _percent(phones), *map(_percent, beamed)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _percent(figure: dict[str, float]) -> str:
+    return f"{100 * figure['mean']:.1f} %"
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("choice", choices=CHOICES)

@@ -146,6 +146,16 @@ def ratios(records: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def table(records: dict[str, Any]) -> str:
+    """Markdown: perplexity of each contestant, and speed where nothing ran beside it."""
+    lines = ["| | parameters | perplexity a word | a token | tokens a second |", "|---|---|---|---|---|"]
+    for name, record in records.items():
+        test, speed = record["test"], record["tokens_per_second"]
+        cells = [f"{test['word_perplexity']:.1f}", f"{test['perplexity']:.1f}", f"{speed:,.0f}" if speed else ""]
+        lines.append(f"| `{name}` | {record['parameters']:,} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """One contestant after the other, until the time is up; what is there already is not done again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

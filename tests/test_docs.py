@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import attention_gpu
+from benchmarks import attention_gpu, compare_pronounce, text_wikitext
 from benchmarks.attention_cpu import RESULTS, table
 from benchmarks.compare_recall import RESULTS as RECALL
 from benchmarks.compare_recall import table as recall_table
@@ -53,22 +53,29 @@ def test_the_tables_of_the_kernels_are_those_of_the_result_file():
     assert (ROOT / "docs" / "images" / "attention_gpu.svg").read_text() == attention_gpu.picture(result)
 
 
-@pytest.mark.parametrize(
-    ("name", "contestants"),
-    [
-        (
-            "pronounce_lstm_transformer_gpu",
-            ("recurrent:attention=none;dim=256", "recurrent:attention=additive;dim=256"),
-        ),
-        ("pronounce_taylor_softmax_gpu", ("softmax", "taylor")),
-    ],
-)
-def test_the_error_rates_are_those_of_the_result_files(name, contestants):
-    records = json.loads((RESULTS.parent / f"{name}.json").read_text())["records"]
-    figures = {record["contestant"]: record["figures"] for record in records}
-    for contestant in contestants:
-        words, phones = (figures[contestant][rate]["mean"] for rate in ("sequence_error_rate", "token_error_rate"))
-        assert f"| {100 * words:.1f} % | {100 * phones:.1f} % |" in (ROOT / "README.md").read_text()
+def test_the_ablation_is_that_of_the_result_file_and_attention_is_what_it_is_said_to_be_worth():
+    result = json.loads((RESULTS.parent / "pronounce_lstm_transformer_gpu.json").read_text())
+    assert compare_pronounce.table(result["records"]) in (ROOT / "README.md").read_text()
+    without, additive, softmax, taylor, linear = (record["figures"] for record in result["records"])
+    for similarity in ("jaccard", "cosine", "damerau_levenshtein"):
+        assert without[similarity]["high"] < additive[similarity]["low"]
+    assert additive["sequence_error_rate"]["high"] < without["sequence_error_rate"]["low"]
+    for kind in (taylor, linear):
+        assert abs(kind["sequence_error_rate"]["mean"] - softmax["sequence_error_rate"]["mean"]) < 0.01
+    for record in result["records"]:
+        assert record["seeds"] == [0, 1, 2]
+        assert [tried["rate"] for tried in record["rates"]] == [0.002, 0.004, 0.008]
+        assert record["rate"] == 0.004  # the middle one: neither end of what was tried
+
+
+def test_the_language_models_are_those_of_the_result_file():
+    result = json.loads((RESULTS.parent / "text_wikitext_gpu.json").read_text())
+    page = " ".join((ROOT / "docs" / "text.md").read_text().split())
+    assert " ".join(text_wikitext.table(result["records"]).split()) in page
+    assert text_wikitext.ratios(result["records"]) == result["softmax_over_peer"]
+    beside = result["softmax_over_peer"]["transformers"]
+    assert f"{beside['word_perplexity']:.3f} times the perplexity a word" in page
+    assert f"{beside['tokens_per_second']:.2f} times its tokens a second" in page
 
 
 def test_the_figures_of_the_quick_preset_are_those_of_the_result_file():
