@@ -168,10 +168,10 @@ class Encoder(nn.Module):
         return total
 
     def _pass(self, tokens: Tensor, segments: Tensor | None, mask: Mask | None) -> Iterator[Hidden]:
-        # unmasked attention is the faster one, and real tokens by themselves; on a GPU looking costs more than either
-        look = mask is not None and mask.device.type == "cpu"
+        # unmasked attention is the faster one; so are real tokens by themselves, but to find them keeps a GPU waiting
+        look = mask is not None and _may_look(mask)
         mask = None if mask is None or (look and bool(mask.all())) else mask
-        real = self._worth_taking_out(mask) if mask is not None and look else None
+        real = self._worth_taking_out(mask) if mask is not None and look and mask.device.type == "cpu" else None
         after = self.config.norm == "after"
         x = self._sum(tokens, segments, mask)
         x = self.dropout(self.norm(x) if after else x)
@@ -196,6 +196,11 @@ class Encoder(nn.Module):
         own = (mask.cumsum(1) - 1).clamp(min=0)
         # a scheme is told one index for all rows; where each row has its own, all tokens go as one row
         return self.places.added(x.flatten(0, 1)[None], own.flatten())[0].view_as(x)
+
+
+def _may_look(mask: Mask) -> bool:
+    """Not while a graph is made, of which other masks will be asked."""
+    return not torch.compiler.is_compiling() and not (mask.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def mean_of_tokens(x: Hidden, mask: Mask | None = None) -> Float[Tensor, "batch dim"]:

@@ -28,3 +28,10 @@ def test_speed():
         assert len(measured["ratios"]) == 9
         assert measured["ratio"] >= 0.97
         assert said.format(measured["ratio"]) in text
+
+
+def test_speed_on_a_gpu():
+    text = " ".join(PAGE.read_text().split())
+    speed = json.loads(RESULTS.with_name("minilm_gpu.json").read_text())["speed"]
+    said = "it took {:.2f} times as long for padded batches and {:.2f} times without padding"
+    assert said.format(*(speed[part]["ratio"] for part in ("padded", "without_padding"))) in text

@@ -3,7 +3,7 @@ import torch
 from safetensors.torch import load, save
 from transformers import BertConfig, BertForPreTraining
 
-from qkv.models import Encoder, EncoderConfig, mean_of_tokens
+from qkv.models import Encoder, EncoderConfig, encoder, mean_of_tokens
 from qkv.train.weights import plain
 from tests.models.sequences import padded
 
@@ -101,6 +101,19 @@ def test_no_segments_are_the_first_and_no_mask_is_all(bert):
         expected = theirs.bert(tokens).last_hidden_state
         torch.testing.assert_close(ours.read(tokens), expected, rtol=0, atol=1e-12)
         torch.testing.assert_close(ours.read(tokens, mask=tokens > -1), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("length", [13, 5])
+def test_the_same_where_masks_may_not_be_looked_at(length, monkeypatch):
+    """As in a graph that is recorded: the mask stays, even one that hides nothing (as that of the second length)."""
+    model = small(attention="softmax", positions="learned")
+    tokens = torch.randint(0, TOKENS, (3, length))
+    mask = torch.arange(length) < torch.tensor([[5], [13], [9]])
+    looking = model.read(tokens, mask=mask)
+    seen = []
+    monkeypatch.setattr(encoder, "_may_look", lambda mask: bool(seen.append(mask)))
+    torch.testing.assert_close(model.read(tokens, mask=mask)[mask], looking[mask], rtol=0, atol=1e-12)
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("first", [False, True])
