@@ -22,7 +22,9 @@ With = Annotated[
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder, or pronounce: the model that comes with qkv.")],
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
-    search: Annotated[str, typer.Option(help="greedy or beam.")] = "greedy",
+    search: Annotated[
+        str | None, typer.Option(help="greedy or beam; without, beam where there is a joint model, else greedy.")
+    ] = None,
     beams: Annotated[int, typer.Option(help="Width of the beam.")] = 4,
     length_power: Annotated[float, typer.Option(help="Scores are divided by length to this power.")] = 0.0,
     test_file: Annotated[str | None, typer.Option(help="Another file to evaluate on.")] = None,
@@ -45,12 +47,13 @@ def evaluate(
     from qkv.registry import unknown
 
     runs = [run, *(with_ or [])]
-    if search not in ("greedy", "beam"):
+    if search not in (None, "greedy", "beam"):
         raise unknown("search", search, ("greedy", "beam"))
     place = choose_device(device)
-    wide = {"beams": 1 if search == "greedy" else beams, "length_power": length_power}
+    wide = {"beams": beams if search == "beam" else 1, "length_power": length_power}
     if pronounce_figures.is_pronouncer(run):
-        options = {**wide, "stress": stress, "best": best, "joint": joint}
+        advised = beams if search is None else wide["beams"]
+        options = {**wide, "stress": stress, "best": best, "joint": joint, "advised_beams": advised}
         pronounce_figures.print_measured(runs, split, test_file, place, options, json)
         return
     if not stress or best > 1 or joint is not None:
@@ -63,9 +66,9 @@ def evaluate(
     confusion = job.confusion(model, split) if isinstance(job, tasks.ClassJob) else None
     if json:
         more = {} if confusion is None else {"confusion_matrix": confusion}
-        print_json({"run": str(run), "split": split, "search": search, **figures, **more})
+        print_json({"run": str(run), "split": split, "search": search or "greedy", **figures, **more})
         return
-    print_figures({f"{split} {search}" if searching else split: figures})
+    print_figures({f"{split} {search or 'greedy'}" if searching else split: figures})
     if isinstance(job, tasks.ClassJob) and confusion is not None:
         print_confusion(confusion, job.classes)
 

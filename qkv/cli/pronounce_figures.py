@@ -33,10 +33,12 @@ def print_measured(
     from qkv.train import Run
 
     folders = [model_folder() if str(run) == NAME else run for run in runs]
-    named = options.pop("joint")
+    named, advised = options.pop("joint"), options.pop("advised_beams")
     joint = named is None if named in (None, "none") else Path(named)
     config, network = tasks.read_config(Run(folders[0])), Network.open(*folders, joint=joint)
     network.model.to(device)
+    if network.joint is not None:
+        options["beams"] = advised  # unless told otherwise it answers by a beam, which the joint model puts in order
     pairs = _read(test_file) if test_file is not None else _part(tasks.jobs[config.task].load(config.data), split)
     _warn_of_stress(network, pairs, options["stress"])
     options = {**options, "beams": width(options["beams"], options["best"], stress=options["stress"])}

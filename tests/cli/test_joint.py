@@ -32,9 +32,13 @@ def test_it_lies_in_the_run_folder_and_a_beam_asks_it(run):
     assert found["words"] == 5
     advised = json.loads(inside("eval", str(run), "--split", "valid", "--search", "beam", "--json"))
     assert advised["joint"] == kept.weight
+    speed = {"words_per_second": None}
     without = json.loads(inside("eval", str(run), "--split", "valid", "--search", "beam", "--joint", "none", "--json"))
     assert "joint" not in without
-    assert "joint" not in json.loads(inside("eval", str(run), "--split", "valid", "--json"))  # greedy
+    assert json.loads(inside("eval", str(run), "--split", "valid", "--json")) | speed == advised | speed
+    greedy = json.loads(inside("eval", str(run), "--split", "valid", "--search", "greedy", "--json"))
+    assert greedy["beams"] == 1
+    assert "joint" not in greedy
     assert "beam 4 and joint model" in inside("eval", str(run), "--split", "valid", "--search", "beam")
     assert qkv("decode", "pronounce", "kod", "--model", str(run), "--model-only") == "kod\tK OW2 D\tmodel\n"
 
