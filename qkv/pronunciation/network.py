@@ -27,10 +27,10 @@ BATCH = 128
 class Network:
     """The model of a run folder, alone: no dictionary stands before it."""
 
-    def __init__(self, model: "nn.Module", job: "StringJob", joint: "Joint | None" = None):
+    def __init__(self, model: "nn.Module", job: "StringJob", joint: Path | None = None):
         self.model = model
         self.job = job
-        self.joint = joint
+        self._joint = joint
         self._letters = set(job.strings.sources.tokens)
 
     @classmethod
@@ -40,7 +40,6 @@ class Network:
         `joint`: whether to take the joint model of the first folder, if there is one, or the file of another.
         """
         from qkv import tasks
-        from qkv.pronunciation.joint import Joint
 
         _, job, model = tasks.restore(Path(folder), *map(Path, others))
         if (
@@ -51,7 +50,14 @@ class Network:
             raise QkvError(f"a run of task {job.kind!r} with these settings does not go from letters to phones", folder)
         own = Path(folder) / JOINT
         path = joint if isinstance(joint, Path) else own if joint and own.exists() else None
-        return cls(model.eval(), job, None if path is None else Joint.read(path))
+        return cls(model.eval(), job, path)
+
+    @cached_property
+    def joint(self) -> "Joint | None":
+        """The joint model, read when the first beam is to be put in order."""
+        from qkv.pronunciation.joint import Joint
+
+        return None if self._joint is None else Joint.read(self._joint)
 
     @property
     def longest(self) -> int:
@@ -82,19 +88,19 @@ class Network:
         from qkv.tasks import Search, answer
 
         wide = max(beams, best)
-        search = Search(beams=wide, best=best if self.joint is None else wide, length_power=length_power)
+        joint = self.joint if wide > 1 else None
+        search = Search(beams=wide, best=best if joint is None else wide, length_power=length_power)
         sources = [[self._letter(letter) for letter in word] for word in words]
         found = answer(self._fast, self.job.strings, sources, search, batch_size, self._threads)
-        if self.joint is not None:
-            found = [self._reconsider(*one)[:best] for one in zip(sources, found, strict=True)]
+        if joint is not None:
+            found = [self._reconsider(joint, *one)[:best] for one in zip(sources, found, strict=True)]
         return [self._write(hypotheses) for hypotheses in found]
 
-    def _reconsider(self, letters: list[str], found: "list[Hypothesis]") -> "list[Hypothesis]":
+    def _reconsider(self, joint: "Joint", letters: list[str], found: "list[Hypothesis]") -> "list[Hypothesis]":
         from qkv.pronunciation.rescore import rescore
 
-        assert self.joint is not None
         phones = [self.job.strings.targets.decode(one.tokens) for one in found]
-        return rescore(self.joint, "".join(letters), found, phones)
+        return rescore(joint, "".join(letters), found, phones)
 
     @property
     def _threads(self) -> int | None:
