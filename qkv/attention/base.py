@@ -151,8 +151,11 @@ def unnarrowed(x: Tensor) -> AbstractContextManager[object]:
 
     A backward runs outside of the region that its forward was in; in here, both compute the same.
     """
-    kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+    return torch.autocast(x.device.type, enabled=False) if x.device.type in NARROWS else nullcontext()
+
+
+NARROWS = frozenset(kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(kind))
+"""Kinds of device that autocast knows, asked once: torch.compile cannot follow the question in torch 2.11."""
 
 
 def expand_heads(x: Tensor, heads: int) -> Tensor:

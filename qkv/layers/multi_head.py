@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.attention import Attention, Scored, State
+from qkv.attention.base import NARROWS
 from qkv.cost import Cost, Shape, Span, learned, linear
 from qkv.layers.convolution import ShortConvolution
 from qkv.layers.packing import Packing
@@ -263,7 +264,7 @@ class MultiHead(nn.Module):
 def _cast_once(x: Hidden) -> Hidden:
     """Under autocast in its type, which else each of three projections casts to, and each of their gradients back."""
     kind = x.device.type
-    narrows = x.dtype == torch.float and torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    narrows = x.dtype == torch.float and kind in NARROWS and torch.is_autocast_enabled(kind)
     return x.to(torch.get_autocast_dtype(kind)) if narrows else x
 
 
