@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import compare_pronounce, compare_recall, pronounce_recipe, text_wikitext, word_vectors
+from benchmarks import compare_pronounce, compare_recall, more_words, pronounce_recipe, text_wikitext, word_vectors
 from benchmarks.comparison import write_result
 from qkv import tasks
 from qkv.layers import pack_documents
@@ -148,3 +148,17 @@ def test_word_vectors_are_summed_up_and_gone_on_with(tmp_path):
 def test_the_table_of_word_vectors_is_that_of_the_result_file():
     page = Path(__file__).parent.parent / "docs" / "words.md"
     assert word_vectors.table(json.loads(word_vectors.RESULTS.read_text())) in page.read_text()
+
+
+def test_words_without_pronunciations_are_whole_and_come_once(tmp_path, monkeypatch):
+    lists = {"dist.all.last": "SMITH 1.006 1.006 1\nO 0.1 1.1 2", "dist.female.first": "MARY 2.6 2.6 1"}
+    monkeypatch.setattr(more_words, "member_of", lambda _, name: lists.get(name.rsplit("/", 1)[1], "").encode())
+    texts = {"train": ["Mary's 3rd café, mp3 and Über-smith; foo_bar it"], "test": ["Apple apple"]}
+    monkeypatch.setattr(more_words, "read_text", lambda name: texts)
+    file = tmp_path / "words.txt"
+    monkeypatch.setattr("sys.argv", ["more_words", str(file)])
+    more_words.main()
+    assert file.read_text().split() == ["smith", "o", "mary", "and", "foo", "bar", "apple"]
+    monkeypatch.setattr("sys.argv", ["more_words", str(tmp_path / "no" / "words.txt")])
+    with pytest.raises(SystemExit, match="there is no folder"):
+        more_words.main()
