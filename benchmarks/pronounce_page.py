@@ -36,7 +36,8 @@ def recipe_table(record: Record) -> str:
         "|---|---|---|---|---|---|",
     ]
     for row in record["figures"]:
-        search = {"greedy": "greedy", "beam": "beam", "joint": f"beam {row['beams']} and joint model"}[_search(row)]
+        wide = f"beam {row['beams']}"
+        search = {"greedy": "greedy", "beam": wide, "joint": f"{wide} and joint model"}[_search(row)]
         low, high = 100 * row["wer_low"], 100 * row["wer_high"]
         missing = percent(row["missing"]) if row["best"] > 1 else ""
         wrong = f"{percent(row['wer'])} ({low:.1f} to {high:.1f})"

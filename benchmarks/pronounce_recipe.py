@@ -29,7 +29,7 @@ QKV = (sys.executable, "-m", "qkv")
 BUNDLED = ("--set", "data.exclude=standard,held_out")
 SEARCHES = {
     "greedy": ("--search", "greedy"),
-    "beam": ("--search", "beam", "--beams", "5", "--best", "5", "--joint", "none"),
+    "beam": ("--search", "beam", "--beams", "10", "--best", "5", "--joint", "none"),
     "joint": ("--search", "beam", "--beams", "10", "--best", "5"),
 }
 PATIENCE = 20.0

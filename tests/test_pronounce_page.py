@@ -67,7 +67,7 @@ def test_the_card_has_data_split_figures_and_licence():
     )
     assert "| pupil (seed 3) | without | greedy | 23.5 % (20.8 to 22.2) | 5.1 % |  |" in card
     assert "| pupil (seed 3) | without | beam 10 and joint model | 21.5 % (20.8 to 22.2) | 5.1 % | 5.9 % |" in card
-    assert "| pupil (seed 3) | without | beam | 21.5 % (20.8 to 22.2) | 5.1 % | 5.9 % |" in card
+    assert "| pupil (seed 3) | without | beam 5 | 21.5 % (20.8 to 22.2) | 5.1 % | 5.9 % |" in card
     assert "| the mean of 4 teachers | without | greedy | 20.0 % (20.8 to 22.2) | 5.1 % |  |" in card
     assert "pronounce_recipe bundled --teachers 4" in card
     assert "(2026-01-02, a GPU, torch 2.13.0)" in card

@@ -49,6 +49,12 @@ def evaluate(
     runs = [run, *(with_ or [])]
     if search not in (None, "greedy", "beam"):
         raise unknown("search", search, ("greedy", "beam"))
+    if beams < 1:
+        raise ValueError(f"--beams must be at least 1, got {beams}")
+    if best > 1 and search == "greedy":
+        raise ValueError(f"--best {best} needs --search beam: greedy gives one answer")
+    if joint not in (None, "none") and (search == "greedy" or beams == 1):
+        raise ValueError(f"--joint {joint} needs a beam: one answer cannot be put in order")
     place = choose_device(device)
     wide = {"beams": beams if search == "beam" else 1, "length_power": length_power}
     if pronounce_figures.is_pronouncer(run):

@@ -22,7 +22,10 @@ def joint(
     """Learn n-grams of letters and phones from the words of a run, to check its answers with.
 
     Seconds of work. The weight that they have beside the network is chosen on the run's held-out words, and they lie in
-    the run folder: from then on `qkv eval --search beam` and `qkv decode pronounce --model RUN` use them.
+    the run folder: from then on `qkv eval RUN` and `qkv decode pronounce --model RUN` search with a beam and use them
+    (`qkv decode RUN`, which knows nothing of words, does not). After more training make them again.
+
+    For several runs as one: `qkv joint RUN --with OTHER --out FILE`, then `qkv eval RUN --with OTHER --joint FILE`.
     """
     from dataclasses import asdict, replace
 
@@ -37,9 +40,13 @@ def joint(
         raise ValueError(f"--beams must be at least 2: one answer cannot be checked against another, got {beams}")
     if order is not None and order < 1:
         raise ValueError(f"--order must be at least 1, got {order}")
+    config = tasks.read_config(Run(run))
+    if config.task != "pronounce":
+        raise ValueError(f"{run} is a run of task {config.task!r}; only those of task 'pronounce' are checked so")
+    if with_ and out is None:
+        raise ValueError("for several runs as one say --out FILE: in a run folder is the joint model of that run alone")
     network = Network.open(run, *(with_ or []), joint=False)
     network.model.to(choose_device(device))
-    config = tasks.read_config(Run(run))
     parts = tasks.jobs[config.task].load(config.data).strings.parts  # type: ignore[attr-defined]
     pairs = [("".join(pair.source), target) for pair in parts["train"] for target in pair.targets]
     with console(stderr=True).status("n-grams"):

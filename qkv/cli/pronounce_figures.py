@@ -37,13 +37,13 @@ def print_measured(
     joint = named is None if named in (None, "none") else Path(named)
     config, network = tasks.read_config(Run(folders[0])), Network.open(*folders, joint=joint)
     network.model.to(device)
-    if network.joint is not None:
+    if network.advised:
         options["beams"] = advised  # unless told otherwise it answers by a beam, which the joint model puts in order
     pairs = _read(test_file) if test_file is not None else _part(tasks.jobs[config.task].load(config.data), split)
     _warn_of_stress(network, pairs, options["stress"])
     options = {**options, "beams": width(options["beams"], options["best"], stress=options["stress"])}
     figures = measure(network, pairs, **options)
-    if network.joint is not None and options["beams"] > 1:
+    if options["beams"] > 1 and network.joint is not None:
         options["joint"] = network.joint.weight
     of = {"run": ",".join(map(str, runs)), "split": test_file or split, "seed": config.train.seed}
     if as_json:

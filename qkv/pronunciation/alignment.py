@@ -10,7 +10,7 @@ the same lengths go through the same lattice side by side.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ Unit = tuple[str, tuple[str, ...]]
 MOVES = ((1, 0), (1, 1), (1, 2), (2, 1))
 """Letters and phones of a unit: always a letter, at most two of either."""
 ROUNDS = 12
+LONGEST = 48
+"""Letters of a pair that is cut: of longer ones the probability of a cut would be too small for a number."""
 
 Edge = tuple[int, int, int, int]
 """From which letter and phone, how many letters and phones."""
@@ -39,16 +41,9 @@ class Lattice:
 
 
 def align(pairs: Sequence[Pair], rounds: int = ROUNDS) -> list[list[Unit] | None]:
-    """The likeliest cut of each pair; None for one with more phones than its letters can make."""
-    lattices = _lattices(pairs)
-    if not lattices:
-        return [None] * len(pairs)
-    size = max(int(units.max()) for lattice in lattices for units in lattice.units.values()) + 1
-    probability = torch.zeros(size, dtype=torch.float64)
-    for lattice in lattices:
-        for units in lattice.units.values():
-            probability[units] = 1.0
-    probability /= probability.sum()
+    """The likeliest cut of each pair; None for one that is too long, or has more phones than its letters can make."""
+    lattices, size = _numbered(_lattices(pairs))
+    probability = torch.full((size,), 1 / max(size, 1), dtype=torch.float64)
     for _ in range(rounds):
         counts = torch.zeros_like(probability)
         for lattice in lattices:
@@ -70,7 +65,7 @@ def _lattices(pairs: Sequence[Pair]) -> list[Lattice]:
         together[len(word), len(phones)].append(number)
     found = []
     for (length, depth), members in together.items():
-        edges = _edges(length, depth)
+        edges = _edges(length, depth) if length <= LONGEST else []
         if not edges:
             continue
         spelt = torch.tensor([[letters[x] for x in pairs[n][0]] for n in members]).view(len(members), length)
@@ -78,6 +73,16 @@ def _lattices(pairs: Sequence[Pair]) -> list[Lattice]:
         units = {edge: _number(edge, spelt, spoken, len(letters) + 1, len(sounds) + 1) for edge in edges}
         found.append(Lattice(members, length, depth, units))
     return found
+
+
+def _numbered(lattices: list[Lattice]) -> tuple[list[Lattice], int]:
+    """Units numbered from 0 on, without gaps, and how many there are: most that could be never are."""
+    if not lattices:
+        return [], 0
+    found = [units for lattice in lattices for units in lattice.units.values()]
+    different, places = torch.cat(found).unique(return_inverse=True)
+    parts = iter(places.split([len(units) for units in found]))
+    return [replace(one, units={edge: next(parts) for edge in one.units}) for one in lattices], len(different)
 
 
 def _number(edge: Edge, spelt: Tensor, spoken: Tensor, wide: int, deep: int) -> Tensor:

@@ -9,6 +9,7 @@ side and ordered: what is kept of a node is its last unit, its probability, its 
 
 import json
 import lzma
+import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -34,8 +35,6 @@ KEPT = 8
 """Ways to come to a place in the lattice that are followed: with 4, sums move by up to 0.2."""
 UNSEEN = -16.0
 """What a unit costs that was never seen, taken where there is no other way."""
-LEAST = -300.0
-"""What a pair has that cannot be cut into units."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,10 @@ class Joint:
     """What the sum of both is multiplied by, to be a belief that can be relied on."""
 
     def score(self, word: str, phones: Sequence[str]) -> float:
-        """log p(word, phones), the likeliest cuts; `LEAST` if there is none."""
+        """log p(word, phones), the likeliest cuts; -inf for what cannot be cut, as the name of a letter can not."""
         sounds = tuple(phones)
         found = self._sum(word, sounds, unseen=False)
-        return found if found > -inf else max(self._sum(word, sounds, unseen=True), LEAST)
+        return found if found > -inf else self._sum(word, sounds, unseen=True)
 
     def follow(self, node: int, unit: int) -> tuple[float, int]:
         """log p(unit | node), and the context after it."""
@@ -110,11 +109,11 @@ class Joint:
             "nodes": len(self.last),
             "weight": self.weight,
             "sharpness": self.sharpness,
-            "units": [[letters, " ".join(phones)] for letters, phones in self.units],
+            "units": list(self.units),
         }
         children = array("H", (after - before for before, after in pairwise(self.first)))
-        parts = (json.dumps(header).encode(), b"\n", self.last.tobytes(), self.log_probability, self.back_off)
-        write_atomic(path, lzma.compress(b"".join((*parts, children.tobytes()))))
+        parts = (json.dumps(header).encode(), b"\n", _bytes(self.last), self.log_probability, self.back_off)
+        write_atomic(path, lzma.compress(b"".join((*parts, _bytes(children)))))
 
     @classmethod
     def read(cls, path: Path) -> "Joint":
@@ -127,11 +126,13 @@ class Joint:
             nodes = header["nodes"]
             if header["format"] != FORMAT or len(body) != 6 * nodes:
                 raise ValueError(f"format {header['format']}, {len(body)} bytes for {nodes} nodes")
-            last, children = (array("H", body[start : start + 2 * nodes]) for start in (0, 4 * nodes))
+            last, children = (_from_bytes(body[start : start + 2 * nodes]) for start in (0, 4 * nodes))
             steps = body[2 * nodes : 3 * nodes], body[3 * nodes : 4 * nodes]
-            units = [(letters, tuple(phones.split())) for letters, phones in header["units"]]
-            found = build(units, last, *steps, children)
-            return replace(found, weight=header["weight"], sharpness=header["sharpness"])
+            units = [(letters, tuple(phones)) for letters, phones in header["units"]]
+            weight, sharpness = float(header["weight"]), float(header["sharpness"])
+            if not (0 <= weight < inf and 0 < sharpness < inf):
+                raise ValueError(f"weight {weight} and sharpness {sharpness}")
+            return replace(build(units, last, *steps, children), weight=weight, sharpness=sharpness)
         except (lzma.LZMAError, ValueError, KeyError, TypeError, RuntimeError, IndexError) as error:
             raise QkvError(f"the joint model is damaged or from another version: {error}", str(path)) from error
 
@@ -143,6 +144,8 @@ def build(units: Sequence[Unit], last: Numbers, log_probability: bytes, back_off
     if int(first[-1]) != len(counts):
         raise ValueError(f"{len(counts)} nodes have {int(first[-1]) - 1} children")
     width = len(units) + 2
+    if int(counts[0]) != width or not torch.equal(unit[1 : width + 1], torch.arange(width)):
+        raise ValueError(f"there must be a node for each of {width} units")
     parent = torch.arange(len(counts)).repeat_interleave(counts)  # of nodes 1, 2, ...
     keys = parent * width + unit[1:]
     shorter, context = torch.zeros_like(unit), torch.arange(len(unit))
@@ -164,6 +167,21 @@ def _numbers(x: Tensor) -> Numbers:
     found = array("i", bytes(4 * len(x)))
     torch.frombuffer(found, dtype=torch.int32).copy_(x)
     return found
+
+
+def _bytes(numbers: Numbers) -> bytes:
+    """The lowest byte first, whatever the machine."""
+    own = array(numbers.typecode, numbers)
+    if sys.byteorder == "big":
+        own.byteswap()
+    return own.tobytes()
+
+
+def _from_bytes(data: bytes) -> Numbers:
+    numbers = array("H", data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 def _add(a: float, b: float) -> float:

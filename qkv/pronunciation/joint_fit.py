@@ -20,6 +20,9 @@ from qkv.pronunciation.joint import END, START, STEPS, Joint, build
 ORDER = 6
 """Units in the longest n-gram: more take more room and do no better."""
 
+MOST = 2**16 - 1
+"""Units, START and END among them: each is a number of 16 bits."""
+
 
 @dataclass(frozen=True)
 class Grams:
@@ -42,6 +45,10 @@ def fit(pairs: Sequence[Pair], order: int = ORDER) -> Joint:
         raise ValueError(f"none of the {len(pairs)} pairs can be cut into units of letters and phones")
     units: dict[Unit, int] = {}
     rows = [[START, *(units.setdefault(unit, len(units) + 2) for unit in cut), END] for cut in cuts]
+    if len(units) + 2 > MOST:
+        raise ValueError(
+            f"the pairs have {len(units):,} different units of letters and phones; at most {MOST - 2:,} go"
+        )
     grams = _count(rows, len(units) + 2, order)
     probability, left = _smooth(grams, len(units) + 2)
     return _kept(list(units), grams, probability, left)

@@ -34,10 +34,11 @@ class Network:
         self._letters = set(job.strings.sources.tokens)
 
     @classmethod
-    def open(cls, folder: Path | str, *others: Path | str, joint: Path | bool = True) -> "Network":
+    def open(cls, folder: Path | str, *others: Path | str, joint: Path | str | bool = True) -> "Network":
         """The model of a run of task `pronounce`, or of any task from letters to phones; or the mean of several.
 
-        `joint`: whether to take the joint model of the first folder, if there is one, or the file of another.
+        `joint`: whether to take the joint model of the folder, if there is one, or the file of another. That of a
+        folder was weighed for its model alone, so several as one have none unless a file is named.
         """
         from qkv import tasks
 
@@ -49,8 +50,13 @@ class Network:
         ):
             raise QkvError(f"a run of task {job.kind!r} with these settings does not go from letters to phones", folder)
         own = Path(folder) / JOINT
-        path = joint if isinstance(joint, Path) else own if joint and own.exists() else None
-        return cls(model.eval(), job, path)
+        found = own if joint and not others and own.exists() else None
+        return cls(model.eval(), job, found if isinstance(joint, bool) else Path(joint))
+
+    @property
+    def advised(self) -> bool:
+        """Whether a joint model puts the answers of a beam in order."""
+        return self._joint is not None
 
     @cached_property
     def joint(self) -> "Joint | None":

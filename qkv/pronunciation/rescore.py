@@ -22,16 +22,24 @@ if TYPE_CHECKING:
     from qkv.decode import Hypothesis
     from qkv.pronunciation.network import Network
 
+HEAVIEST = 10.0
+"""The largest weight: few held-out words can make it anything."""
+
 
 def rescore(joint: Joint, word: str, found: "list[Hypothesis]", phones: Sequence[Sequence[str]]) -> "list[Hypothesis]":
-    """The same hypotheses, likeliest first; `phones` is what each says."""
-    if len(found) < 2:
-        return found
-    own = torch.tensor([one.log_probability for one in found], dtype=torch.float64)
+    """The same hypotheses, likeliest first; `phones` is what each says.
+
+    Where one cannot be cut into units, such as the name of a letter, the joint model has no say: it could not have been
+    learnt from, and would be the least likely of all.
+    """
+    own = torch.tensor([one.score for one in found], dtype=torch.float64)
     other = torch.tensor([joint.score(word, said) for said in phones], dtype=torch.float64)
-    shared = (joint.sharpness * (own + joint.weight * other)).log_softmax(0) + own.logsumexp(0)
-    order = shared.argsort(descending=True, stable=True).tolist()
-    return [replace(found[n], log_probability=float(shared[n]), score=float(shared[n])) for n in order]
+    mass = torch.tensor([one.log_probability for one in found], dtype=torch.float64).logsumexp(0)
+    if len(found) < 2 or not other.isfinite().all() or not mass.isfinite():
+        return found
+    shared = ((joint.sharpness * (own + joint.weight * other)).log_softmax(0) + mass).tolist()
+    order = sorted(range(len(found)), key=lambda n: (not found[n].finished, -shared[n]))
+    return [replace(found[n], log_probability=shared[n], score=shared[n]) for n in order]
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,7 @@ def choose(network: "Network", joint: Joint, pairs: "Sequence[Pair]", beams: int
             own[row, column] = math.log(max(way.probability, 1e-300))
             other[row, column] = joint.score(words[number], way.phones)
             right[row, column] = way.phones in pairs[number].targets
+    other[~other.isfinite().all(1)] = 0.0  # no say, as in `rescore`
     halves = torch.arange(len(ready)) % 2 == 0
     crossed = sum(
         _wrong(own + _likeliest(own[~half], other[~half], right[~half])[0] * other, right)[half].sum()
@@ -92,8 +101,10 @@ def _likeliest(own: Tensor, other: Tensor, right: Tensor) -> tuple[float, float]
         return loss
 
     search.step(lost)
-    trusted, checked = (max(x, 1e-6) for x in factors.tolist())
-    return checked / trusted, trusted
+    trusted, checked = factors.tolist()
+    if trusted <= 0:  # a network that is wrong about its own answers: there is nothing to add to
+        return 0.0, 1.0
+    return min(max(checked / trusted, 0.0), HEAVIEST), trusted
 
 
 def _wrong(totals: Tensor, right: Tensor) -> Tensor:

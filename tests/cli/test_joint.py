@@ -48,6 +48,7 @@ def test_elsewhere_and_for_several_runs(run, tiny, tmp_path):
     said = inside("joint", str(run), "--with", str(tiny), "--beams", "3", "--out", str(file))
     assert "n-grams" in said
     assert "5 held-out words, beam 3" in said
+    assert "say --out FILE" in inside("joint", str(run), "--with", str(tiny), code=2)
     assert not (run / "joint.bin").exists()
     arguments = ("eval", str(run), "--with", str(tiny), "--split", "valid", "--search", "beam", "--joint", str(file))
     assert "joint" in json.loads(inside(*arguments, "--json"))
@@ -57,11 +58,17 @@ def test_what_cannot_be_is_said(run, tiny, tmp_path):
     assert "no such run folder" in inside("joint", str(tmp_path / "no"), code=2)
     assert "--beams must be at least 2" in inside("joint", str(run), "--beams", "1", code=2)
     assert "--order must be at least 1" in inside("joint", str(run), "--order", "0", code=2)
-    missing = inside("eval", str(run), "--search", "beam", "--joint", str(tmp_path / "no.bin"), code=2)
+    missing = inside("eval", str(run), "--split", "valid", "--joint", str(tmp_path / "no.bin"), code=2)
     assert "no.bin" in missing
+    assert "--best 5 needs --search beam" in inside("eval", str(run), "--search", "greedy", "--best", "5", code=2)
+    assert "needs a beam" in inside("eval", str(run), "--search", "greedy", "--joint", "some.bin", code=2)
+    assert "--beams must be at least 1" in inside("eval", str(run), "--beams", "0", code=2)
     (run / "joint.bin").write_bytes(b"something else")
+    inside("eval", str(run), "--split", "valid", "--search", "greedy")  # which does not need it
     assert "joint.bin" in inside("eval", str(run), "--split", "valid", "--search", "beam", code=2)
-    assert "--joint" in inside("eval", str(_pairs(tiny, tmp_path)), "--joint", "none", code=2)
+    pairs = str(_pairs(tiny, tmp_path))
+    assert "--joint" in inside("eval", pairs, "--joint", "none", code=2)
+    assert "is a run of task 'pairs'" in inside("joint", pairs, code=2)
 
 
 def _pairs(tiny, tmp_path):

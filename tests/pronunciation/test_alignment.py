@@ -59,8 +59,7 @@ def test_nothing_to_cut():
 )
 def test_expected_counts_are_those_of_all_cuts(pairs):
     """One round on probabilities that are not all alike, against the sum over every cut of every pair."""
-    lattices = alignment._lattices(pairs)
-    size = max(int(units.max()) for one in lattices for units in one.units.values()) + 1
+    lattices, size = alignment._numbered(alignment._lattices(pairs))
     probability = torch.rand(size, dtype=torch.float64)
     counts = torch.zeros_like(probability)
     names = {}
@@ -81,8 +80,7 @@ def test_expected_counts_are_those_of_all_cuts(pairs):
 
 
 def test_the_likeliest_cut_is_the_best_of_all():
-    lattices = alignment._lattices(PAIRS)
-    size = max(int(units.max()) for one in lattices for units in one.units.values()) + 1
+    lattices, size = alignment._numbered(alignment._lattices(PAIRS))
     logs = torch.rand(size, dtype=torch.float64).log()
     for one in lattices:
         values = {edge: dict(zip(one.members, units.tolist(), strict=True)) for edge, units in one.units.items()}
@@ -99,3 +97,21 @@ def test_the_likeliest_cut_is_the_best_of_all():
 
             own = [(word[i : i + a], phones[j : j + b]) for i, j, a, b in path]
             assert value(own) == pytest.approx(max(map(value, cuts_of(word, phones))))
+
+
+def test_long_pairs_spoil_nothing():
+    """Of 48 letters a cut still has a probability; of more it might not, and those are left out."""
+    letters = "abcdefgh"
+    words = ["".join(letters[(i * j) % 8] for j in range(1, 4 + i % 6)) for i in range(300)]
+    long = letters * 6
+    pairs = [(word, tuple(word.upper())) for word in (*words, long, long + "a")]
+    *cuts, longest, longer = align(pairs)
+    assert longer is None
+    assert "".join(some for some, _ in longest) == long
+    assert all("".join(some for some, _ in cut) == word for cut, word in zip(cuts, words, strict=True))
+
+
+def test_many_letters_take_no_room():
+    """Two thousand different ones: the table has a place for what could be a unit somewhere, not for all there are."""
+    pairs = [(chr(0xAC00 + n) + chr(0xAC01 + n), ("A", "B")) for n in range(2000)]
+    assert all(cut is not None for cut in align(pairs, rounds=2))

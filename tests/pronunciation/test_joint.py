@@ -1,3 +1,5 @@
+import json
+import lzma
 import math
 import random
 from collections import Counter
@@ -6,11 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from qkv.data import Pair
 from qkv.decode import Hypothesis
-from qkv.pronunciation import Network, joint_fit, rescore
+from qkv.pronunciation import Network, Pronunciation, joint_fit, rescore
 from qkv.pronunciation import joint as joint_module
 from qkv.pronunciation.alignment import align
-from qkv.pronunciation.joint import END, LEAST, START, STEPS, Joint
+from qkv.pronunciation.joint import END, START, STEPS, Joint
 from qkv.pronunciation.joint_fit import fit
 from qkv.pronunciation.rescore import choose
 from qkv.storage import QkvError
@@ -102,9 +105,22 @@ def test_a_score_is_the_sum_over_all_cuts(monkeypatch):
 def test_what_was_learnt_is_likelier_and_the_strange_is_possible(joint):
     assert joint.score("tap", ("T", "AE", "P")) > joint.score("tap", ("T", "AE", "T"))
     strange = joint.score("zap", ("ZH", "AE", "P"))
-    assert LEAST < strange < joint.score("nap", ("N", "AE", "P")) - 10
-    assert joint.score("a", ("T", "R", "IH")) == LEAST
-    assert joint.score("", ()) > LEAST
+    assert -math.inf < strange < joint.score("nap", ("N", "AE", "P")) - 10
+    assert joint.score("a", ("T", "R", "IH")) == -math.inf
+    assert joint.score("", ()) > -math.inf
+
+
+def test_the_likeliest_ways_are_kept(monkeypatch):
+    """With few of them the sum is smaller, but never much: those that are dropped are the least likely."""
+    every = [cut for pair in PAIRS for cut in cuts_of(*pair)]
+    monkeypatch.setattr(joint_fit, "align", lambda pairs: every)
+    joint = fit(PAIRS, order=3)
+    whole, few = [], []
+    for kept, scores in ((1000, whole), (2, few)):
+        monkeypatch.setattr(joint_module, "KEPT", kept)
+        scores += [joint.score(word, phones) for word, phones in PAIRS]
+    assert all(one - 1 < other <= one for one, other in zip(whole, few, strict=True))
+    assert few[0] < whole[0]
 
 
 def test_a_file_holds_all_of_it(joint, tmp_path):
@@ -130,13 +146,49 @@ def test_damage_is_told_with_the_file(joint, tmp_path):
             Joint.read(path)
 
 
-def test_pairs_that_cannot_be_cut_are_refused():
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"format": 99},
+        {"nodes": 3},
+        {"weight": float("nan")},
+        {"weight": -1.0},
+        {"weight": "x"},
+        {"sharpness": None},
+        {"sharpness": 0.0},
+        {"units": [["a", ["AE"]]]},
+        {"units": [[1, 2]]},
+    ],
+    ids=str,
+)
+def test_a_whole_file_that_says_something_impossible_is_refused(joint, tmp_path, changed):
+    path = tmp_path / "joint.bin"
+    joint.write(path)
+    head, _, body = lzma.decompress(path.read_bytes()).partition(b"\n")
+    path.write_bytes(lzma.compress(json.dumps({**json.loads(head), **changed}).encode() + b"\n" + body))
+    with pytest.raises(QkvError, match=r"joint\.bin"):
+        Joint.read(path)
+
+
+def test_children_that_there_are_no_nodes_for_are_refused(joint, tmp_path):
+    path = tmp_path / "joint.bin"
+    joint.write(path)
+    whole = lzma.decompress(path.read_bytes())
+    path.write_bytes(lzma.compress(whole[:-2] + b"\1\0"))
+    with pytest.raises(QkvError, match=r"nodes have \d+ children"):
+        Joint.read(path)
+
+
+def test_pairs_that_cannot_be_cut_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="none of the 1 pairs"):
         fit([("a", ("T", "R", "IH"))])
+    monkeypatch.setattr(joint_fit, "MOST", 5)
+    with pytest.raises(ValueError, match="13 different units of letters and phones; at most 3 go"):
+        fit(PAIRS)
 
 
-def heard(log_probability, *tokens):
-    return Hypothesis(tokens, log_probability, log_probability, finished=True)
+def heard(log_probability, *tokens, finished=True):
+    return Hypothesis(tokens, log_probability, log_probability, finished)
 
 
 def test_a_new_order_keeps_the_mass_of_the_list(joint):
@@ -150,7 +202,26 @@ def test_a_new_order_keeps_the_mass_of_the_list(joint):
     assert sum(math.exp(one.log_probability) for one in new) == pytest.approx(0.9)
     ratio = joint.score("tap", phones[1]) - joint.score("tap", phones[0]) + math.log(0.3 / 0.5)
     assert new[0].log_probability - new[1].log_probability == pytest.approx(ratio)
+    blunt = rescore.rescore(replace(joint, weight=1.0, sharpness=0.5), "tap", found, phones)
+    assert blunt[0].log_probability - blunt[1].log_probability == pytest.approx(ratio / 2)
+    assert sum(math.exp(one.log_probability) for one in blunt) == pytest.approx(0.9)
     assert rescore.rescore(joint, "tap", found[:1], phones[:1]) == found[:1]
+    assert rescore.rescore(joint, "tap", [], []) == []
+
+
+def test_where_the_joint_model_has_no_say(joint):
+    """A list with an answer of more phones than its letters can make stays as it is, and so does one without mass."""
+    found = [heard(math.log(0.5), 1), heard(math.log(0.3), 2)]
+    sure = replace(joint, weight=100.0)
+    assert rescore.rescore(sure, "t", found, [("T", "R", "IH"), ("T",)]) == found
+    assert rescore.rescore(sure, "t", found, [("P",), ("T",)])[0].tokens == (2,)
+    nothing = [heard(-math.inf, 1), heard(-math.inf, 2)]
+    assert rescore.rescore(sure, "t", nothing, [("P",), ("T",)]) == nothing
+
+
+def test_what_came_to_an_end_is_before_what_was_cut_off(joint):
+    found = [heard(math.log(0.5), 1, finished=False), heard(math.log(0.3), 2)]
+    assert [one.tokens for one in rescore.rescore(joint, "tap", found, [("T", "AE", "P")] * 2)] == [(2,), (1,)]
 
 
 def test_weight_and_sharpness_are_the_likeliest():
@@ -165,6 +236,8 @@ def test_weight_and_sharpness_are_the_likeliest():
     assert weight == pytest.approx(0.6, abs=0.05)
     assert sharpness == pytest.approx(0.5, abs=0.05)
     assert rescore._likeliest(own, other, torch.zeros_like(right)) == (0.0, 1.0)
+    assert rescore._likeliest(own[1::7], -other[1::7], right[1::7])[0] == 0.0
+    assert rescore._likeliest(-own[1::7], other[1::7], right[1::7]) == (0.0, 1.0)
 
 
 def test_a_network_asks_the_joint_model_of_its_folder(tiny, tmp_path):
@@ -183,15 +256,51 @@ def test_a_network_asks_the_joint_model_of_its_folder(tiny, tmp_path):
     assert said[0] == spoken("kod") != preferred
     assert advised.say(["kod"], best=1, beams=40)[0][0].phones == preferred
     assert Network.open(tiny, joint=folder / "joint.bin").joint == advised.joint
+    assert Network.open(tiny, joint=str(folder / "joint.bin")).joint == advised.joint
+    assert not Network.open(folder, tiny).advised  # its weight is for the one alone
     assert len(advised.say(["kod", "dab"], best=3, beams=5)[1]) == 3
 
 
-def test_a_weight_is_chosen_on_held_out_words(tiny):
-    """The network says its letters right, so there is nothing to mend, and nothing may be spoilt."""
-    network = Network.open(tiny)
-    pairs = [(word, spoken(word)) for word in made_up(2)]
-    words = [type("Pair", (), {"source": tuple(w), "targets": (spoken(w),)})() for w in made_up(3)[:60]]
-    chosen = choose(network, joint_fit.fit(pairs, order=2), words, beams=4)
-    assert chosen.words == 60
-    assert chosen.wrong_with <= chosen.wrong_alone
+class Parrot:
+    """Says the second best of two answers first, in every other word."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def refuse(self, word):
+        return None if len(word) < 4 else "it is long"
+
+    def say(self, words, best, beams):
+        right = [Pronunciation(spoken(word), 0.6 if self.words.index(word) % 2 else 0.3) for word in words]
+        wrong = [Pronunciation((*spoken(word)[:-1], "ZH"), 0.45) for word in words]
+        return [tuple(sorted(both, key=lambda way: -way.probability)) for both in zip(right, wrong, strict=True)]
+
+
+def test_a_weight_is_chosen_on_held_out_words():
+    """Half of the words are wrong alone and none with n-grams that know better; each half is judged by the other."""
+    words = [*made_up(3)[:80], "babo"]
+    pairs = [Pair(tuple(word), (spoken(word),)) for word in words]
+    joint = fit([(word, spoken(word)) for word in made_up(2)], order=2)
+    chosen = choose(Parrot(words), joint, pairs, beams=2)
+    assert chosen.words == 81
+    assert chosen.wrong_alone == pytest.approx(41 / 81)  # one of them was refused
+    assert chosen.wrong_with == pytest.approx(1 / 81)
     assert chosen.weight > 0
+
+
+def test_each_half_is_judged_by_the_weight_of_the_other(monkeypatch):
+    """Where one half of the words needs the n-grams and the other must not hear them, crossing makes both wrong."""
+    words = made_up(3)[:80]  # the right one is less likely alone in words 0, 2, ...: the first half
+    pairs = [Pair(tuple(word), (spoken(word),)) for word in words]
+    joint = fit([(word, spoken(word)) for word in made_up(2)], order=2)
+    own = {}
+
+    def weigh(own_half, other, right):
+        own[len(own)] = own_half
+        alone = own_half.argmax(1)
+        return (0.0 if bool(right[torch.arange(len(right)), alone].all()) else 1.0), 1.0
+
+    monkeypatch.setattr(rescore, "_likeliest", weigh)
+    chosen = choose(Parrot(words), joint, pairs, beams=2)
+    assert chosen.wrong_alone == 0.5
+    assert chosen.wrong_with == 0.5  # the first half, by the weight 0 that suits the second; the second is right anyhow
