@@ -84,6 +84,14 @@ def test_the_figures_of_the_quick_preset_are_those_of_the_result_file():
     assert expected in (ROOT / "README.md").read_text()
 
 
+def test_the_figures_of_the_large_preset_are_those_of_the_result_file():
+    rows = json.loads((RESULTS.parent / "pronounce_standard_gpu.json").read_text())["figures"]
+    advised = {len(row["members"]): row for row in reversed(rows) if "joint" in row}  # of single ones the first seed
+    for members, name in ((1, "pronounce_standard_gpu.json)) |"), (3, "| three of them as one, the same |")):
+        wrong, phones = (100 * advised[members][rate] for rate in ("wer", "per"))
+        assert f"{name} {wrong:.1f} % | {phones:.1f} % |" in (ROOT / "README.md").read_text()
+
+
 def test_the_recall_table_is_that_of_the_result_file():
     records = json.loads(RECALL.read_text())["records"]
     assert recall_table(records) in (ROOT / "README.md").read_text()
