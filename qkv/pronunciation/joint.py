@@ -8,8 +8,8 @@ side and ordered: what is kept of a node is its last unit, its probability, its 
 """
 
 import json
-import lzma
 import sys
+import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -113,7 +113,7 @@ class Joint:
         }
         children = array("H", (after - before for before, after in pairwise(self.first)))
         parts = (json.dumps(header).encode(), b"\n", _bytes(self.last), self.log_probability, self.back_off)
-        write_atomic(path, lzma.compress(b"".join((*parts, _bytes(children)))))
+        write_atomic(path, zlib.compress(b"".join((*parts, _bytes(children))), 9))
 
     @classmethod
     def read(cls, path: Path) -> "Joint":
@@ -121,7 +121,7 @@ class Joint:
         with open_file(path) as file:
             packed = file.read()
         try:
-            head, _, body = lzma.decompress(packed).partition(b"\n")
+            head, _, body = zlib.decompress(packed).partition(b"\n")
             header = json.loads(head)
             nodes = header["nodes"]
             if header["format"] != FORMAT or len(body) != 6 * nodes:
@@ -133,7 +133,7 @@ class Joint:
             if not (0 <= weight < inf and 0 < sharpness < inf):
                 raise ValueError(f"weight {weight} and sharpness {sharpness}")
             return replace(build(units, last, *steps, children), weight=weight, sharpness=sharpness)
-        except (lzma.LZMAError, ValueError, KeyError, TypeError, RuntimeError, IndexError) as error:
+        except (zlib.error, ValueError, KeyError, TypeError, RuntimeError, IndexError) as error:
             raise QkvError(f"the joint model is damaged or from another version: {error}", str(path)) from error
 
 
