@@ -63,8 +63,8 @@ MUTANTS = (
     ),
     Mutant(
         "pronunciation/rescore.py",
-        ".log_softmax(0) + own.logsumexp(0)",
-        ".log_softmax(0)",
+        ".log_softmax(0) + mass)",
+        ".log_softmax(0))",
         ("tests/pronunciation/test_joint.py",),
     ),
     # scale
