@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import attention_gpu, compare_pronounce, text_wikitext
+from benchmarks import attention_gpu, compare_pronounce, pronounce_peers, text_wikitext
 from benchmarks.attention_cpu import RESULTS, table
 from benchmarks.compare_recall import RESULTS as RECALL
 from benchmarks.compare_recall import table as recall_table
@@ -82,6 +82,14 @@ def test_the_figures_of_the_quick_preset_are_those_of_the_result_file():
     quick = json.loads((RESULTS.parent / "pronounce_quick_cpu.json").read_text())["figures"]["test beam 4"]
     expected = f"| {100 * quick['sequence_error_rate']:.1f} % | {100 * quick['token_error_rate']:.1f} % |"
     assert expected in (ROOT / "README.md").read_text()
+
+
+def test_the_other_pronouncers_are_those_of_the_result_file():
+    result = json.loads((RESULTS.parent / "pronounce_peers.json").read_text())
+    text = (ROOT / "README.md").read_text()
+    assert pronounce_peers.table(result) in text
+    assert {f"{row['words']:,}" for row in result["systems"].values()} == {"11,996"}
+    assert "on 11,996 words" in text
 
 
 def test_the_figures_of_the_large_preset_are_those_of_the_result_file():
