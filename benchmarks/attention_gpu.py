@@ -86,7 +86,7 @@ def main() -> None:
         return
     if not torch.cuda.is_available():
         sys.exit("attention_gpu: there is no CUDA device here")
-    # in this thread: another one, cold, takes longer to launch a backward's kernels than many of them run
+    # every backward in this thread, whoever's it is: waking another one is no part of a kernel's time
     torch.autograd.set_multithreading_enabled(False)
     peers = _peers(given.peers)
     errors = _told("errors", lambda: list(_errors(peers)))

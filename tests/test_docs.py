@@ -56,6 +56,11 @@ def test_the_tables_of_the_kernels_are_those_of_the_result_file():
 def test_the_ablation_is_that_of_the_result_file_and_attention_is_what_it_is_said_to_be_worth():
     result = json.loads((RESULTS.parent / "pronounce_lstm_transformer_gpu.json").read_text())
     assert compare_pronounce.table(result["records"]) in (ROOT / "README.md").read_text()
+    page = " ".join((ROOT / "README.md").read_text().split())
+    sizes = [f"{record['parameters'] / 1e6:.1f}" for record in result["records"]]
+    lstms, transformers = " and ".join(sizes[:2]), {*sizes[2:]}
+    assert f"the LSTMs have {lstms} million parameters, the Transformers {transformers.pop()}" in page
+    assert not transformers
     without, additive, softmax, taylor, linear = (record["figures"] for record in result["records"])
     for similarity in ("jaccard", "cosine", "damerau_levenshtein"):
         assert without[similarity]["high"] < additive[similarity]["low"]

@@ -153,7 +153,7 @@ class Loop:
             self.run.require_new()
         self._started = True
         cards = [self.device] if self.device.type == "cuda" else []
-        # one thread for forward and backward: a second one, cold, takes longer to launch the same kernels
+        # forward and backward in one thread: one process has one device, so a second thread has nothing to do meanwhile
         with self.interrupt, torch.random.fork_rng(cards), torch.autograd.set_multithreading_enabled(False):
             if self.group.rank == 0:
                 self._board = open_board(self.run.folder / "tensorboard", self.progress.step)

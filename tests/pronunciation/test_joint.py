@@ -293,10 +293,8 @@ def test_each_half_is_judged_by_the_weight_of_the_other(monkeypatch):
     words = made_up(3)[:80]  # the right one is less likely alone in words 0, 2, ...: the first half
     pairs = [Pair(tuple(word), (spoken(word),)) for word in words]
     joint = fit([(word, spoken(word)) for word in made_up(2)], order=2)
-    own = {}
 
     def weigh(own_half, other, right):
-        own[len(own)] = own_half
         alone = own_half.argmax(1)
         return (0.0 if bool(right[torch.arange(len(right)), alone].all()) else 1.0), 1.0
 
