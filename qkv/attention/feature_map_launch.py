@@ -112,7 +112,7 @@ def walked(plan: Plan, stream: Stream, walk: Walk) -> tuple[Prefix, Memory, Tens
 
 @lru_cache(maxsize=1024)
 def _states(plan: Plan, shared: bool, hiding: bool, decays: bool, reverse: bool, local: bool) -> Constants:
-    launch = plan.launches.write
+    launch = plan.launches.back if reverse else plan.launches.write
     values = {
         "CHOSEN": plan.parts.chosen, "TURNED": plan.parts.turned, "NORMALISES": plan.parts.normalises,
         "SHARED": shared, "HIDING": hiding, "DECAYS": decays, "REVERSE": reverse, "LOCAL": local,

@@ -244,7 +244,7 @@ class Plan:
         inside = self._pairs(queries, self.keys, self.launches.read) * rows
         found = {"scores": inside * self.key_size * self.value_blocks, "values": inside * values}
         if self.remembers:
-            found["write"] = self._written(batch * self.key_heads, self.keys)
+            found["write"] = self._written(batch * self.key_heads, self.keys, self.launches.write)
             found["read"] = self._read(rows, queries, self.launches.read)
         return found
 
@@ -260,14 +260,14 @@ class Plan:
             "inputs": rows * self.key_size * (by_queries + by_keys),
         }
         if self.remembers:
-            found["write"] = self._written(rows, queries)
+            found["write"] = self._written(rows, queries, self.launches.back)
             found["read"] = self._read(batch * self.key_heads, self.keys, self.launches.values)
             found["pull"] = self._pulled(rows, queries, self.launches.queries)
             found["pull"] += self._pulled(batch * self.key_heads, self.keys, self.launches.keys)
         return found
 
-    def _written(self, rows: int, length: int) -> int:
-        tokens = rows * self._whole_blocks(length, self.block(self.launches.write.block))
+    def _written(self, rows: int, length: int, launch: Launch) -> int:
+        tokens = rows * self._whole_blocks(length, self.block(launch.block))
         return tokens * self.width * (self.value_size + self._expanding) * self.value_blocks
 
     def _read(self, rows: int, length: int, launch: Launch) -> int:

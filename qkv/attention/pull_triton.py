@@ -6,7 +6,7 @@ a_i' = sum_j slope(a_i, b_j) (g_i.c_j + e) b_j inside the segment + features'(a_
 import triton
 import triton.language as tl
 
-from qkv.attention.tiles_triton import ages, both, job_and_row, load_rows, reach, store_rows, visible
+from qkv.attention.tiles_triton import ages, both, job_and_row, load_rows, norms_of, reach, store_rows, visible
 
 
 @triton.jit
@@ -59,16 +59,19 @@ def pull(
         local = (memory * slots + segment) * WIDTH
         before = (memory * slots + slots - stretches + tl.minimum(segment // per, stretches - 1)) * WIDTH
         age = ages(tokens, segment, a_length, SEGMENT, REVERSE).to(tl.float32)
+        norms = tl.zeros([TILE], tl.float32)
+        if NORMALISES:
+            norms = norms_of(norms_pointer, local, before, tl.arange(0, TILE), WIDTH, LOCAL, BEFORE)
         for tile in range(PURE):
-            out, lost = _reached(
-                out, lost, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
+            out, lost, norms = _reached(
+                out, lost, norms, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
                 g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
                 g_b, g_h, g_t, a_scale, FEATURES, PULL, NORMALISES, DECAYS, LOSES, LOCAL, BEFORE, True,
                 KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
             )  # fmt: skip
         for tile in range(PURE, TILES):
-            out, lost = _reached(
-                out, lost, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
+            out, lost, norms = _reached(
+                out, lost, norms, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
                 g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
                 g_b, g_h, g_t, a_scale, FEATURES, PULL, NORMALISES, DECAYS, LOSES, LOCAL, BEFORE, False,
                 KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
@@ -124,7 +127,7 @@ def _met(
 
 @triton.jit
 def _reached(
-    out, lost, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
+    out, lost, norms, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
     g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
     g_b, g_h, g_t, a_scale, FEATURES: tl.constexpr, PULL: tl.constexpr, NORMALISES: tl.constexpr, DECAYS: tl.constexpr,
     LOSES: tl.constexpr, LOCAL: tl.constexpr, BEFORE: tl.constexpr, PURE: tl.constexpr,
@@ -132,8 +135,11 @@ def _reached(
     VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """`out` and `lost` with what the memory wants of one more tile of features."""
+    """`out` and `lost` with what the memory wants of one more tile of features, and the `norms` of the next."""
     features = tile * TILE + tl.arange(0, TILE)
+    coming = norms
+    if NORMALISES:
+        coming = norms_of(norms_pointer, local, before, features + TILE, WIDTH, LOCAL, BEFORE)
     wanted = tl.zeros([valid.shape[0], TILE], tl.float32)
     for part in tl.static_range(VALUE_BLOCKS):
         more = g
@@ -146,7 +152,6 @@ def _reached(
         kept = both(prefix_pointer, local * stride, before * stride, places, LOCAL, BEFORE)
         wanted = tl.dot(more.to(TYPE), kept, wanted, input_precision=PRECISION)
     if NORMALISES:
-        norms = both(norms_pointer, local, before, features, LOCAL, BEFORE)
         wanted = wanted * share[:, None] + extra[:, None] * norms[None, :]
     if DECAYS:
         wanted *= tl.exp(-rate * age)[:, None]
@@ -156,7 +161,7 @@ def _reached(
         lost += age * tl.sum(wanted * p, 1)
     out = PULL(out, raw.to(TYPE), wanted, features, first_pointer, second_pointer, biases_pointer, PURE,
                KEY_SIZE, WIDTH, TYPE, PRECISION)  # fmt: skip
-    return out, lost
+    return out, lost, coming
 
 
 @triton.jit

@@ -128,6 +128,13 @@ def test_widths_and_groups(kind, sizes):
     assert max(errors(mechanism, case_of(Setting(masked=True), **sizes))) <= BOUNDS[torch.float32]
 
 
+@pytest.mark.parametrize("setting", [Setting(masked=True, decays=True), Setting(causal=False)], ids=str)
+def test_wide_keys_have_many_tiles(setting):
+    """741 features: of 24 tiles that are read, 21 are of products alone, and normalisers are asked for a tile ahead."""
+    case = case_of(setting, key_dim=37, value_dim=4)
+    assert max(errors(Taylor(chunk=16, backend="triton", scale=0.2), case)) <= BOUNDS[torch.float32]
+
+
 @every_kind
 @pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)])
 def test_half_precision(kind, dtype):
@@ -146,14 +153,14 @@ def test_short_sequences(kind, length, causal):
 
 
 @every_kind
-@pytest.mark.parametrize("decays", [False, True])
-def test_a_split_sequence_carries_its_state_and_gradients(kind, decays):
+@pytest.mark.parametrize(("decays", "key_dim"), [(False, 5), (True, 5), (False, 20)])
+def test_a_split_sequence_carries_its_state_and_gradients(kind, decays, key_dim):
     mechanism = KINDS[kind](chunk=16, backend="triton")
-    case = case_of(Setting(masked=True, decays=decays), batch=2, heads=4, key_heads=2)
+    case = case_of(Setting(masked=True, decays=decays), batch=2, heads=4, key_heads=2, key_dim=key_dim)
 
     def two_steps(chosen, x):
         start = {"dtype": x.q.dtype, "device": x.q.device, "key_heads": 4 if decays else 2}
-        state, outputs = chosen.start(2, 4, 5, 7, **start), []
+        state, outputs = chosen.start(2, 4, key_dim, 7, **start), []
         for piece in (slice(0, 21), slice(21, 37)):
             parts = (y[:, :, piece] for y in (x.q, x.k, x.v))
             out, state = chosen.step(*parts, state, mask=x.mask[:, piece], decay=x.decay)
