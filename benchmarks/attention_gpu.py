@@ -2,8 +2,8 @@
 
     python -m benchmarks.attention_gpu --peers FOLDER --result benchmarks/results/attention_gpu.json
 
-FOLDER holds flash-linear-attention, unpacked (pip download; it is pure Python). Nothing is timed before every kind is
-shown to be right: outputs and gradients against float64, beside the peer's own errors, and the same bits 20 times.
+FOLDER holds flash-linear-attention, unpacked (pip download; it is pure Python). Nothing is timed before every kind of
+ours is shown to be right: outputs and gradients against float64, and the same bits 20 times. The peer's come last.
 """
 
 import argparse
@@ -89,9 +89,9 @@ def main() -> None:
     # every backward in this thread, whoever's it is: waking another one is no part of a kernel's time
     torch.autograd.set_multithreading_enabled(False)
     peers = _peers(given.peers)
-    errors = _told("errors", lambda: list(_errors(peers)))
+    errors = _told("errors", lambda: list(_errors(_ours())))
     changed = _told("bits", _changes)
-    wrong = [e for e in errors if e["name"].startswith("qkv") and not e["worst"] <= WORST[getattr(torch, e["dtype"])]]
+    wrong = [e for e in errors if not e["worst"] <= WORST[getattr(torch, e["dtype"])]]
     wrong += [{"name": name, "bits": "differ between runs"} for name in changed]
     if wrong:
         sys.exit("not timed, because it is wrong:\n" + "\n".join(map(str, wrong)))
@@ -99,6 +99,9 @@ def main() -> None:
     result |= {"errors": errors, "decode": _told("decoding", _decode), "rows": []}
     for shape in given.shapes.split(","):  # written after each: whoever is cut off has the others
         result["rows"] += _told(shape, partial(_times, shape, [*_ours(), *_softmax(), *peers]))
+        given.result.write_text(json.dumps(result, indent=1) + "\n")
+    for peer in peers:  # last: in other types theirs are compiled and tuned anew, which takes minutes
+        result["errors"] += _told(f"errors of {peer.name}", partial(list, _errors([peer])))
         given.result.write_text(json.dumps(result, indent=1) + "\n")
     print(table(result))
 
@@ -194,12 +197,12 @@ def _inputs(batch: int, heads: int, tokens: int, key_dim: int, dtype: torch.dtyp
     return [x.transpose(1, 2) for x in drawn]
 
 
-def _errors(peers: list[Contestant]) -> Iterator[dict[str, Any]]:
+def _errors(contestants: list[Contestant]) -> Iterator[dict[str, Any]]:
     """Relative RMS of the output and of each gradient, 1,000 tokens, against the definition in float64.
 
     The peer's normalised form of plain q.k is not tried: its normaliser can be of any sign, or zero.
     """
-    for contestant in [*_ours(), *peers]:
+    for contestant in contestants:
         if contestant.law is None:
             continue
         law = contestant.law(backend="reference")
