@@ -56,17 +56,16 @@ def evaluate(
     if joint not in (None, "none") and (search == "greedy" or beams == 1):
         raise ValueError(f"--joint {joint} needs a beam: one answer cannot be put in order")
     place = choose_device(device)
-    wide = {"beams": beams if search == "beam" else 1, "length_power": length_power}
     if pronounce_figures.is_pronouncer(run):
-        advised = beams if search is None else wide["beams"]
-        options = {**wide, "stress": stress, "best": best, "joint": joint, "advised_beams": advised}
-        pronounce_figures.print_measured(runs, split, test_file, place, options, json)
+        asked = pronounce_figures.Asked(search, beams, length_power, stress, best, joint)
+        pronounce_figures.print_measured(runs, split, test_file, place, asked, json)
         return
     if not stress or best > 1 or joint is not None:
         raise ValueError(f"--no-stress, --best and --joint are for runs of task pronounce, and {run} is none")
     config, job, model = tasks.restore(*runs)
     job = _with_data(config, job, test_file)
     model.to(place)
+    wide = {"beams": beams if search == "beam" else 1, "length_power": length_power}
     searching = wide if isinstance(job, tasks.StringJob) else {}
     figures: dict[str, Any] = job.evaluate(model, split, **searching)
     confusion = job.confusion(model, split) if isinstance(job, tasks.ClassJob) else None

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,26 +22,49 @@ def is_pronouncer(run: Path) -> bool:
     return str(run) == NAME or tasks.read_config(Run(run)).task == NAME
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a pronouncer that is measured."""
+
+    search: str | None
+    beams: int
+    length_power: float
+    stress: bool
+    best: int
+    joint: str | None
+    """A file, `none`, or None: the run's own if there is one."""
+
+    def open(self, folders: Sequence[Path]) -> "Network":
+        """The network of these folders with its joint model."""
+        from qkv.pronunciation import Network
+
+        return Network.open(*folders, joint=self.joint is None if self.joint in (None, "none") else Path(self.joint))
+
+    def width(self, network: "Network") -> int:
+        """Of the beam, 1 is greedy; unless told otherwise, a beam where a joint model puts its answers in order."""
+        from qkv.pronunciation.measure import width
+
+        wide = self.search == "beam" or (self.search is None and network.advised)
+        return width(self.beams if wide else 1, self.best, stress=self.stress)
+
+
 def print_measured(
-    runs: Sequence[Path], split: str, test_file: str | None, device: str, options: dict[str, Any], as_json: bool
+    runs: Sequence[Path], split: str, test_file: str | None, device: str, asked: Asked, as_json: bool
 ) -> None:
     """Measure a run, or several as one, on a part of the first one's own data or on a file, and print."""
     from qkv import tasks
-    from qkv.pronunciation import Network, measure
+    from qkv.pronunciation import measure
     from qkv.pronunciation.bundled import model_folder
-    from qkv.pronunciation.measure import width
     from qkv.train import Run
 
     folders = [model_folder() if str(run) == NAME else run for run in runs]
-    named, advised = options.pop("joint"), options.pop("advised_beams")
-    joint = named is None if named in (None, "none") else Path(named)
-    config, network = tasks.read_config(Run(folders[0])), Network.open(*folders, joint=joint)
+    config, network = tasks.read_config(Run(folders[0])), asked.open(folders)
     network.model.to(device)
-    if network.advised:
-        options["beams"] = advised  # unless told otherwise it answers by a beam, which the joint model puts in order
     pairs = _read(test_file) if test_file is not None else _part(tasks.jobs[config.task].load(config.data), split)
-    _warn_of_stress(network, pairs, options["stress"])
-    options = {**options, "beams": width(options["beams"], options["best"], stress=options["stress"])}
+    _warn_of_stress(network, pairs, asked.stress)
+    options: dict[str, Any] = {
+        "beams": asked.width(network), "length_power": asked.length_power, "stress": asked.stress, "best": asked.best
+    }  # fmt: skip
     figures = measure(network, pairs, **options)
     if options["beams"] > 1 and network.joint is not None:
         options["joint"] = network.joint.weight
