@@ -39,7 +39,9 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Decides weights, order and dropout.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda if it is there.")] = None,
     workers: Annotated[int, typer.Option(help="Processes that prepare batches.")] = 0,
-    compile_: Annotated[bool, typer.Option("--compile", help="torch.compile the model.")] = False,
+    compile_: Annotated[
+        bool, typer.Option("--compile", help="torch.compile the model; its first steps take minutes.")
+    ] = False,
     graphs: Annotated[
         bool, typer.Option("--graphs", help="Replay recorded kernels: for small models on cuda.")
     ] = False,
