@@ -9,7 +9,7 @@ from qkv.cli.output import Json, print_json
 
 
 def look(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(help="A run folder, or pronounce: the model that comes with qkv.")],
     text: Annotated[str, typer.Argument(metavar="INPUT", help="What the model reads.")],
     out: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("look.html"),
     answer: Annotated[str, typer.Option(help="Look at this answer instead of the model's own.")] = "",

@@ -54,10 +54,10 @@ def print_measured(
     """Measure a run, or several as one, on a part of the first one's own data or on a file, and print."""
     from qkv import tasks
     from qkv.pronunciation import measure
-    from qkv.pronunciation.bundled import model_folder
+    from qkv.pronunciation.bundled import run_folder
     from qkv.train import Run
 
-    folders = [model_folder() if str(run) == NAME else run for run in runs]
+    folders = [run_folder(run) for run in runs]
     config, network = tasks.read_config(Run(folders[0])), asked.open(folders)
     network.model.to(device)
     pairs = _read(test_file) if test_file is not None else _part(tasks.jobs[config.task].load(config.data), split)

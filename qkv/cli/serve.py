@@ -8,7 +8,9 @@ import typer
 
 
 def serve(
-    run: Annotated[Path | None, typer.Argument(help="A run folder; without, the newest in runs/.")] = None,
+    run: Annotated[
+        Path | None, typer.Argument(help="A run folder, or pronounce: the model of qkv. Without, the newest in runs/.")
+    ] = None,
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser", help="Open the page as well.")] = False,
 ) -> None:
@@ -21,9 +23,9 @@ def serve(
         raise ValueError('the page needs the extra "web": pip install "qkv[web]"') from error
     from qkv.web.bench import RunBench, newest_run
 
-    folder = newest_run(Path("runs")) if run is None else run
-    server = Server(RunBench(folder), port)
-    typer.echo(f"{folder}: open {server.address}\nCtrl-C ends it.")
+    shown = newest_run(Path("runs")) if run is None else run
+    server = Server(RunBench(shown), port)
+    typer.echo(f"{shown}: open {server.address}\nCtrl-C ends it.")
     if browser:
         import webbrowser
 

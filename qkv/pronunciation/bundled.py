@@ -33,6 +33,11 @@ def model_folder(named: Path | str | None = None) -> Path:
     return FOLDER
 
 
+def run_folder(named: Path) -> Path:
+    """The folder of a run, which may be named `pronounce`: the bundled model."""
+    return model_folder() if str(named) == NAME else named
+
+
 def pack(run: Path | str, folder: Path | str = FOLDER, *, half: bool = False, card: Path | str | None = None) -> None:
     """Make the bundled model of a run: its three files, its joint model if it has one, and a manifest; all or nothing.
 

@@ -13,6 +13,7 @@ import torch
 
 from qkv import tasks
 from qkv.explain import observe
+from qkv.pronunciation.bundled import NAME, run_folder
 from qkv.registry import unknown
 from qkv.storage import QkvError
 from qkv.train import Run
@@ -68,10 +69,11 @@ class Bench(ABC):
 
 
 class RunBench(Bench):
-    """A trained run."""
+    """A trained run, or by the name `pronounce` the model that comes with qkv."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, run: Path):
+        self.run, self.folder = run, run_folder(run)
+        folder = self.folder
         self.config, self.job, self.model = tasks.restore(folder)
         if not isinstance(self.job, READABLE):
             raise QkvError(f"a run of task {self.config.task!r} has no attention to look at", folder)
@@ -84,8 +86,8 @@ class RunBench(Bench):
         """The model and where it came from."""
         parameter = next(self.model.parameters())
         return {
-            "name": self.folder.name,
-            "run": str(self.folder),
+            "name": self.run.name,
+            "run": str(self.run),
             "task": self.config.task,
             "family": self.config.family,
             "parameters": sum(p.numel() for p in self.model.parameters()),
@@ -143,15 +145,17 @@ class RunBench(Bench):
             return source, read_target(self.job, self.model, answer)
         return source, answer_greedily(self.job, self.model, source)
 
+    def _restoring(self) -> list[str]:
+        """The lines that restore this model in Python."""
+        common = ["from qkv import tasks", "from qkv.explain import observe"]
+        if self.run != self.folder:
+            more = ["from qkv.pronunciation.bundled import model_folder", ""]
+            return [*common, *more, "_, job, model = tasks.restore(model_folder())"]
+        return ["from pathlib import Path\n", *common, "", f"_, job, model = tasks.restore(Path({str(self.folder)!r}))"]
+
     def _observe(self, text: str, answer: str) -> ModelScene:
         source, target = self.sequences(text, answer)
-        code = [
-            "from qkv import tasks",
-            "from qkv.explain import observe",
-            "",
-            f"_, job, model = tasks.restore(Path({str(self.folder)!r}))",
-        ]
-        code.insert(0, "from pathlib import Path\n")
+        code = self._restoring()
         if target is None:
             looks = observe(self.model, source.ids)
             code.append(f"looks = observe(model, {source.ids})")
@@ -167,11 +171,9 @@ class RunBench(Bench):
 
 
 def newest_run(parent: Path) -> Path:
-    """The run folder that was finished last, of those whose models attend."""
+    """The run folder that was finished last, of those whose models attend; without any, the model of qkv."""
     finished = [path.parent for path in parent.glob("*/model.safetensors") if _can_be_read(path.parent)]
-    if not finished:
-        raise QkvError("there is no trained run to show; train one with `qkv train pronounce`, or name one", parent)
-    return max(finished, key=lambda folder: (folder / "model.safetensors").stat().st_mtime)
+    return max(finished, key=lambda folder: (folder / "model.safetensors").stat().st_mtime, default=Path(NAME))
 
 
 def _can_be_read(folder: Path) -> bool:

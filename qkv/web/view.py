@@ -91,4 +91,4 @@ def look(
         raise ValueError("a run needs a text to look at, and makes its own tokens")
     assert run is not None
     bench = RunBench(Path(run))
-    return View(bench, {"text": text, "answer": ""}, title=f"{bench.folder.name}: {text}")
+    return View(bench, {"text": text, "answer": ""}, title=f"{bench.run.name}: {text}")

@@ -38,6 +38,12 @@ def test_it_prints_an_address_serves_it_and_ends(run):
     assert stderr == ""
 
 
+def test_the_model_that_comes_with_qkv(tmp_path):
+    page = tmp_path / "page.html"
+    assert "page.html" in qkv("look", "pronounce", "attention", "--out", str(page))
+    assert "pronounce: attention" in page.read_text()
+
+
 def test_bad_use(run, tmp_path):
     with listen(0) as taken:
         port = taken.getsockname()[1]

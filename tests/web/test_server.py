@@ -3,6 +3,7 @@ import os
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -163,9 +164,16 @@ def test_a_port_in_use():
         listen(70000)
 
 
+def test_the_model_that_comes_with_qkv_and_how_to_get_it():
+    bench = RunBench(Path("pronounce"))
+    assert (bench.about()["name"], bench.about()["run"]) == ("pronounce", "pronounce")
+    scene, found = bench.scene({"text": "attention", "answer": ""}), {}
+    exec("\n".join(scene.code), found)
+    assert len(found["looks"]) == len(scene.places)
+
+
 def test_the_newest_run(tmp_path):
-    with pytest.raises(QkvError, match="there is no trained run to show"):
-        newest_run(tmp_path)
+    assert newest_run(tmp_path) == Path("pronounce")
     for age, name in ((100, "old"), (0, "new"), (50, "middle")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_bytes(b"")
