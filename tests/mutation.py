@@ -293,6 +293,10 @@ MUTANTS = (
     Mutant("attention/taylor_triton.py", "0.5**0.5 if one == two < key_dim", "1.0 if one == two < key_dim", FORWARD),
     Mutant("attention/linear_triton.py", "return gradient * inner * scale", "return gradient * inner", WIDTHS),
     Mutant("attention/pull_triton.py", "extra = -share * _met(", "extra = share * _met(", FORWARD),
+    *(
+        Mutant(f"attention/{kernel}_triton.py", "before, features + TILE,", "before, features,", WIDTHS)
+        for kernel in ("read", "pull")
+    ),
     Mutant("attention/relaunch.py", "x.data_ptr() & 15", "0", ("tests/attention/test_relaunch.py",)),
     Mutant(
         "attention/decode_triton.py",
