@@ -76,7 +76,7 @@ def card(bundled: Record, peers: Record | None, speed: Record | None) -> str:
         "## How it was made",
         "The network by the recipe: larger Transformers learn the words, and this one learns the words and what they "
         "believe of every phone, and what they say of names and words that nobody labelled (words.txt, by `python -m "
-        "benchmarks.more_words words.txt`; none of the test words is among them). Then `qkv joint`, which cuts the "
+        "benchmarks.more_words words.txt`; words that are tested on are left out). Then `qkv joint`, which cuts the "
         "same training words into units of letters and phones, counts n-grams of them, and chooses their weight on "
         "words that neither was trained on.\n\n"
         f"```\n{bundled['command']}\n```\nFigures of the shipped file, whose numbers have 16 bits {_made_on(bundled)}:",
