@@ -79,11 +79,12 @@ def card(bundled: Record, peers: Record | None, speed: Record | None) -> str:
         "benchmarks.more_words words.txt`; words that are tested on are left out). Then `qkv joint`, which cuts the "
         "same training words into units of letters and phones, counts n-grams of them, and chooses their weight on "
         "words that neither was trained on.\n\n"
-        f"```\n{bundled['command']}\n```\nFigures of the shipped file, whose numbers have 16 bits {_made_on(bundled)}:",
+        f"```\n{bundled['command']}\n```\n{_note(bundled)}Figures of the shipped file, whose numbers have 16 bits "
+        f"{_made_on(bundled)}:",
         recipe_table(bundled),
     ]
     if speed is not None:
-        parts += ["## Speed", pronounce_speed.table(speed), _made_on(speed)]
+        parts += ["## Speed", pronounce_speed.table(speed), f"{_note(speed)}{_made_on(speed)}"]
     if peers is not None:
         parts += ["## Beside others", pronounce_peers.table(peers), peers["note"].capitalize() + "."]
     parts += [
@@ -103,6 +104,12 @@ def _made_on(record: Record) -> str:
     return f"({record['date']}, {place}, torch {versions['torch']})"
 
 
+def _note(record: Record) -> str:
+    """What a reader should know of how it was measured, as a sentence."""
+    note = record.get("note", "")
+    return f"{note[0].upper()}{note[1:]}. " if note else ""
+
+
 def _peers(record: Record) -> str:
     return (
         "The words of a test list, without stress, each system alone, without a dictionary "
@@ -114,7 +121,7 @@ def _peers(record: Record) -> str:
 def _recipe(record: Record) -> str:
     return (
         "What the recipe trains on the standard split, to be compared with what is published "
-        f"(`{STANDARD.name}`, `{record['command']}`):\n\n{recipe_table(record)}"
+        f"(`{STANDARD.name}`, `{record['command']}`). {_note(record)}\n\n{recipe_table(record)}"
     )
 
 
@@ -123,7 +130,7 @@ def _speed(record: Record) -> str:
     return (
         f"Words a second of the bundled model's {size:,} parameters on a CPU, beside a Marian model of {peer:,} that "
         f"writes as many phones (`{pronounce_speed.RESULTS.name}`, {record['machine']['threads']} threads):\n\n"
-        f"{pronounce_speed.table(record)}"
+        f"{pronounce_speed.table(record)}\n\n{_note(record)}"
     )
 
 

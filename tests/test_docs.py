@@ -98,7 +98,10 @@ def test_the_other_pronouncers_are_those_of_the_result_file():
 
 
 def test_the_figures_of_the_large_preset_are_those_of_the_result_file():
-    rows = json.loads((RESULTS.parent / "pronounce_standard_gpu.json").read_text())["figures"]
+    result = json.loads((RESULTS.parent / "pronounce_standard_gpu.json").read_text())
+    rows, trained = result["figures"], result["training"]["teacher-3"]
+    spent = f"{trained['updates']:,} updates in {trained['seconds_of_updates'] / 60:.0f} minutes on a GPU"
+    assert f"| preset `large`, {spent}, beam 10 (" in (ROOT / "README.md").read_text()
     wide = {(row["members"][-1], len(row["members"]), "joint" in row): row for row in rows if row["beams"] == 10}
     named = {
         "pronounce_standard_gpu.json)) |": ("teacher-3", 1, False),

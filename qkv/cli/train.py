@@ -40,7 +40,7 @@ def train(
     device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda if it is there.")] = None,
     workers: Annotated[int, typer.Option(help="Processes that prepare batches.")] = 0,
     compile_: Annotated[
-        bool, typer.Option("--compile", help="torch.compile the model; its first steps take minutes.")
+        bool, typer.Option("--compile", help="torch.compile the model; its first steps may take minutes.")
     ] = False,
     graphs: Annotated[
         bool, typer.Option("--graphs", help="Replay recorded kernels: for small models on cuda.")

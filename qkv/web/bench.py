@@ -73,13 +73,12 @@ class RunBench(Bench):
 
     def __init__(self, run: Path):
         self.run, self.folder = run, run_folder(run)
-        folder = self.folder
-        self.config, self.job, self.model = tasks.restore(folder)
+        self.config, self.job, self.model = tasks.restore(self.folder)
         if not isinstance(self.job, READABLE):
-            raise QkvError(f"a run of task {self.config.task!r} has no attention to look at", folder)
+            raise QkvError(f"a run of task {self.config.task!r} has no attention to look at", self.folder)
         writes = isinstance(self.job, tasks.StringJob)
         self.screens = ("atlas", "stepwise", "beside", *(("decoding",) if writes else ()))
-        self.weights_hash = sha256(Run(folder).weights.read_bytes()).hexdigest()
+        self.weights_hash = sha256(Run(self.folder).weights.read_bytes()).hexdigest()
         self._scenes: OrderedDict[tuple[str, str], ModelScene] = OrderedDict()
 
     def about(self) -> dict[str, Any]:
