@@ -28,6 +28,7 @@ ATTENTION = (
 FORWARD = (KERNELS + "::test_outputs_and_gradients",)
 TRANSFORMERS = "tests/interop/test_transformers.py"
 WIDTHS = (KERNELS + "::test_widths_and_groups",)
+ONE_TOKEN = (KERNELS + "::test_one_token_at_a_time_in_place",)
 
 
 @dataclass(frozen=True)
@@ -293,17 +294,15 @@ MUTANTS = (
     Mutant("attention/taylor_triton.py", "0.5**0.5 if one == two < key_dim", "1.0 if one == two < key_dim", FORWARD),
     Mutant("attention/linear_triton.py", "return gradient * inner * scale", "return gradient * inner", WIDTHS),
     Mutant("attention/pull_triton.py", "extra = -share * _met(", "extra = share * _met(", FORWARD),
-    *(
-        Mutant(f"attention/{kernel}_triton.py", "before, features + TILE,", "before, features,", WIDTHS)
-        for kernel in ("read", "pull")
-    ),
+    Mutant("attention/pull_triton.py", "before, features + TILE,", "before, features,", WIDTHS),
     Mutant("attention/relaunch.py", "x.data_ptr() & 15", "0", ("tests/attention/test_relaunch.py",)),
     Mutant(
         "attention/decode_triton.py",
         "other=0.0) * fade + written[",
         "other=0.0) + written[",
-        (KERNELS + "::test_one_token_at_a_time_in_place",),
+        ONE_TOKEN,
     ),
+    Mutant("attention/decode_triton.py", "for part in range(PARTS):", "for part in range(1):", ONE_TOKEN),
     Mutant("tasks/recall.py", "// settings.batch_size % len", "% len", ("tests/tasks/test_recall.py",)),
     # text
     Mutant(

@@ -2,10 +2,12 @@
 
     sums_f *= fade;    sums_f += features_f(k) v';    out = sum_f features_f(q) sums_f / normaliser
 
-The time does not depend on how many tokens came before. One program keeps a key head, and serves every query head
-of its group with the one update.
+The time does not depend on how many tokens came before. A program keeps some features of a key head, and serves every
+query head of its group with the one update. A large memory is more than one program moves in good time: several
+share it, and what each read is then added up, in order.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from qkv.attention import taylor_triton
 from qkv.attention.feature_map_launch import side_by_side, strides
-from qkv.attention.feature_map_plan import Plan, plan_of, power_of_two
+from qkv.attention.feature_map_plan import Plan, blocks_of, plan_of, power_of_two
 from qkv.attention.relaunch import Constants, Relaunched
 from qkv.cost.operations import FORMULAS
 
@@ -45,14 +47,14 @@ def _expanded(x, first, second, terms, features, scale, FEATURES: tl.constexpr, 
 @triton.jit
 def advance(
     q_pointer, k_pointer, v_pointer, first_pointer, second_pointer, q_terms_pointer, k_terms_pointer,
-    seen_pointer, decay_pointer, sums_pointer, norms_pointer, out_pointer,
+    seen_pointer, decay_pointer, sums_pointer, norms_pointer, out_pointer, read_pointer, read_norms_pointer,
     q_b, q_h, k_b, k_h, v_b, v_h, o_b, o_h, key_heads, scale,
     GROUP: tl.constexpr, GROUP_SIZE: tl.constexpr, FEATURES: tl.constexpr, TILE: tl.constexpr,
-    VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    PER: tl.constexpr, PARTS: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
     PAIRS: tl.constexpr, ELU: tl.constexpr, NORMALISES: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr,
 ):  # fmt: skip
-    """One key head of one sequence."""
-    row = tl.program_id(0).to(tl.int64)
+    """PER features of one key head of one sequence."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     batch, key_head = row // key_heads, row % key_heads
     columns, members = tl.arange(0, VALUE_SIZE), tl.arange(0, GROUP_SIZE)
     kept = columns < VALUE_DIM
@@ -65,7 +67,7 @@ def advance(
     value = tl.load(v_pointer + batch * v_b + key_head * v_h + columns, mask=present, other=0.0).to(tl.float32)
     out = tl.zeros([GROUP_SIZE, VALUE_SIZE], tl.float32)
     norm = tl.zeros([GROUP_SIZE], tl.float32)
-    for start in range(0, FEATURES, TILE):
+    for start in range(part * PER, tl.minimum(part * PER + PER, FEATURES), TILE):
         features = start + tl.arange(0, TILE)
         there = features < FEATURES
         written = _expanded(k_pointer + batch * k_b + key_head * k_h, first_pointer, second_pointer, k_terms_pointer,
@@ -87,25 +89,78 @@ def advance(
             mine = (members == member).to(tl.float32)
             out += mine[:, None] * tl.sum(asked[:, None] * sums, 0)[None, :]
             norm += mine * tl.sum(asked * norms, 0)
+    if PARTS == 1:
+        _answer(out, norm, out_pointer + batch * o_b + key_head * GROUP * o_h, o_h, GROUP, VALUE_DIM, NORMALISES)
+    else:
+        place = (row * PARTS + part) * GROUP_SIZE + members
+        tl.store(read_pointer + place[:, None] * VALUE_SIZE + columns[None, :], out)
+        tl.store(read_norms_pointer + place, norm)
+
+
+@triton.jit
+def gather(
+    read_pointer, read_norms_pointer, out_pointer, o_b, o_h, key_heads,
+    GROUP: tl.constexpr, GROUP_SIZE: tl.constexpr, PARTS: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, NORMALISES: tl.constexpr,
+):  # fmt: skip
+    """What the parts of a key head's memory read, added up."""
+    row = tl.program_id(0).to(tl.int64)
+    members, columns = tl.arange(0, GROUP_SIZE), tl.arange(0, VALUE_SIZE)
+    out = tl.zeros([GROUP_SIZE, VALUE_SIZE], tl.float32)
+    norm = tl.zeros([GROUP_SIZE], tl.float32)
+    for part in range(PARTS):
+        place = (row * PARTS + part) * GROUP_SIZE + members
+        out += tl.load(read_pointer + place[:, None] * VALUE_SIZE + columns[None, :])
+        norm += tl.load(read_norms_pointer + place)
+    start = out_pointer + row // key_heads * o_b + row % key_heads * GROUP * o_h
+    _answer(out, norm, start, o_h, GROUP, VALUE_DIM, NORMALISES)
+
+
+@triton.jit
+def _answer(
+    out, norm, start, stride_h, GROUP: tl.constexpr, VALUE_DIM: tl.constexpr, NORMALISES: tl.constexpr
+):  # fmt: skip
+    """Divide, and keep the outputs of the query heads from `start` on."""
+    members, columns = tl.arange(0, out.shape[0]), tl.arange(0, out.shape[1])
     if NORMALISES:
         out /= tl.where(norm == 0.0, 1.0, norm)[:, None]
-    places = out_pointer + batch * o_b + (key_head * GROUP + members)[:, None] * o_h + columns[None, :]
-    tl.store(places, out.to(out_pointer.dtype.element_ty), mask=(members < GROUP)[:, None] & kept[None, :])
+    there = (members < GROUP)[:, None] & (columns < VALUE_DIM)[None, :]
+    tl.store(start + members[:, None] * stride_h + columns[None, :], out.to(start.dtype.element_ty), mask=there)
 
 
-ADVANCE = Relaunched(advance)
+ADVANCE, GATHER = Relaunched(advance), Relaunched(gather)
+SHARE = 16384
+"""Numbers of a memory that one program takes: fixed, so that any batch on any chip gives the same bits."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How a memory is shared between programs, and what those are compiled with."""
+
+    parts: int
+    advance: Constants
+    gather: Constants
+    room: tuple[int, int]
+    """Of what one part reads: query heads and numbers, in whole tiles."""
 
 
 @lru_cache(maxsize=64)
-def _advance(plan: Plan, group: int, hiding: bool, decays: bool) -> Constants:
+def _shares(plan: Plan, group: int, hiding: bool, decays: bool) -> Shares:
     value_size = power_of_two(plan.value_dim)
-    values = {
-        "GROUP": group, "GROUP_SIZE": power_of_two(group), "FEATURES": plan.features,
-        "TILE": max(16, 4096 // value_size), "VALUE_DIM": plan.value_dim, "VALUE_SIZE": value_size,
-        "PAIRS": plan.expands, "ELU": plan.kind == "elu", "NORMALISES": plan.parts.normalises, "HIDING": hiding,
-        "DECAYS": decays,
+    per = max(16, SHARE // value_size)
+    parts = blocks_of(plan.features, per)
+    both = {
+        "GROUP": group, "GROUP_SIZE": power_of_two(group), "PARTS": parts, "VALUE_DIM": plan.value_dim,
+        "VALUE_SIZE": value_size, "NORMALISES": plan.parts.normalises,
     }  # fmt: skip
-    return Constants(values, {"num_warps": 4})
+    alone = {
+        "FEATURES": plan.features, "TILE": min(per, max(16, 4096 // value_size)), "PER": per, "PAIRS": plan.expands,
+        "ELU": plan.kind == "elu", "HIDING": hiding, "DECAYS": decays,
+    }  # fmt: skip
+    options: dict[str, int | None] = {"num_warps": 2}
+    return Shares(
+        parts, Constants({**both, **alone}, options), Constants(both, options), (power_of_two(group), value_size)
+    )
 
 
 @lru_cache(maxsize=64)
@@ -140,14 +195,21 @@ def feature_map_step(
     out = q.new_empty(batch, heads, 1, value_dim)
     first, second, q_terms = _indices(plan, scale, q.device)
     k_terms = _indices(plan, 1.0, q.device)[2]
+    shares, rows = _shares(plan, heads // key_heads, mask is not None, decay is not None), batch * key_heads
+    read = read_norms = None
+    if shares.parts > 1:
+        read = q.new_empty(rows, shares.parts, *shares.room, dtype=torch.float32)
+        read_norms = q.new_empty(rows, shares.parts, shares.room[0], dtype=torch.float32)
     if out.numel():
         with torch.cuda.device_of(q):
             ADVANCE(
-                (batch * key_heads, 1, 1),
-                (q, k, v, first, second, q_terms, k_terms, mask, decay, sums, norms, out),
+                (rows, shares.parts, 1),
+                (q, k, v, first, second, q_terms, k_terms, mask, decay, sums, norms, out, read, read_norms),
                 (*strides(q)[:2], *strides(k)[:2], *strides(v)[:2], *strides(out)[:2], key_heads, scale),
-                _advance(plan, heads // key_heads, mask is not None, decay is not None),
+                shares.advance,
             )
+            if shares.parts > 1:
+                GATHER((rows, 1, 1), (read, read_norms, out), (*strides(out)[:2], key_heads), shares.gather)
     return out
 
 

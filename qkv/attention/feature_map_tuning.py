@@ -44,10 +44,10 @@ PLAIN = Launches(
 FASTEST = {
     "taylor": Launches(
         Launch(64, 4, 3, 168),
-        Launch(64, 4, 3, 128),
+        Launch(128, 4, 3, 168, met=32),
         Launch(128, 4, 3, 168, met=32),
         Launch(128, 4, 2, 168, met=32),
-        Launch(128, 4, 3, taken=64),
+        Launch(128, 4, 3, 168, met=16),
         Launch(64, 4, 3, 168),
     ),
     "wide taylor": Launches(

@@ -6,7 +6,7 @@ a_i' = sum_j slope(a_i, b_j) (g_i.c_j + e) b_j inside the segment + features'(a_
 import triton
 import triton.language as tl
 
-from qkv.attention.tiles_triton import ages, both, job_and_row, load_rows, norms_of, reach, store_rows, visible
+from qkv.attention.tiles_triton import ages, both, job_and_row, load_rows, reach, store_rows, visible
 
 
 @triton.jit
@@ -61,7 +61,7 @@ def pull(
         age = ages(tokens, segment, a_length, SEGMENT, REVERSE).to(tl.float32)
         norms = tl.zeros([TILE], tl.float32)
         if NORMALISES:
-            norms = norms_of(norms_pointer, local, before, tl.arange(0, TILE), WIDTH, LOCAL, BEFORE)
+            norms = _norms_of(norms_pointer, local, before, tl.arange(0, TILE), WIDTH, LOCAL, BEFORE)
         for tile in range(PURE):
             out, lost, norms = _reached(
                 out, lost, norms, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
@@ -126,6 +126,18 @@ def _met(
 
 
 @triton.jit
+def _norms_of(pointer, local, before, features, WIDTH: tl.constexpr, LOCAL: tl.constexpr, BEFORE: tl.constexpr):
+    """Sums of these features alone; asked for a tile ahead, so that no product waits for them."""
+    there = features < WIDTH
+    kept = tl.zeros([features.shape[0]], tl.float32)
+    if LOCAL:
+        kept += tl.load(pointer + local + features, mask=there, other=0.0)
+    if BEFORE:
+        kept += tl.load(pointer + before + features, mask=there, other=0.0)
+    return kept
+
+
+@triton.jit
 def _reached(
     out, lost, norms, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
     g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
@@ -139,7 +151,7 @@ def _reached(
     features = tile * TILE + tl.arange(0, TILE)
     coming = norms
     if NORMALISES:
-        coming = norms_of(norms_pointer, local, before, features + TILE, WIDTH, LOCAL, BEFORE)
+        coming = _norms_of(norms_pointer, local, before, features + TILE, WIDTH, LOCAL, BEFORE)
     wanted = tl.zeros([valid.shape[0], TILE], tl.float32)
     for part in tl.static_range(VALUE_BLOCKS):
         more = g

@@ -6,7 +6,7 @@ out_i = sum_j weight(a_i, b_j) c_j inside the segment + features(a_i)' prefix
 import triton
 import triton.language as tl
 
-from qkv.attention.tiles_triton import ages, both, folded, job_and_row, load_rows, norms_of, reach, store_rows, visible
+from qkv.attention.tiles_triton import ages, both, job_and_row, load_rows, reach, store_rows, visible
 
 
 @triton.jit
@@ -39,7 +39,7 @@ def read(
     a = LIFT(raw, valid, a_scale, False, KEY_DIM, KEY_SIZE).to(TYPE)
     room = VALUE_DIM - part * VALUE_SIZE
     out = tl.zeros([A_BLOCK, VALUE_SIZE], tl.float32)
-    norm = tl.zeros([A_BLOCK, 8], tl.float32)
+    norm = tl.zeros([A_BLOCK], tl.float32)
     rate = 0.0
     if DECAYS:
         rate = tl.load(decay_pointer + a_head)
@@ -47,25 +47,22 @@ def read(
         memory = batch.to(tl.int64) * memory_heads + a_head * memory_heads // a_heads
         local = (memory * slots + segment) * WIDTH
         before = (memory * slots + slots - stretches + tl.minimum(segment // per, stretches - 1)) * WIDTH
-        norms = tl.zeros([TILE], tl.float32)
-        if NORMALISES:
-            norms = norms_of(norms_pointer, local, before, tl.arange(0, TILE), WIDTH, LOCAL, BEFORE)
         for tile in range(PURE):
-            out, norm, norms = _recalled(
-                out, norm, norms, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
+            out, norm = _recalled(
+                out, norm, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
                 prefix_pointer, norms_pointer, a_scale, FEATURES, EXPANDS, NORMALISES, LOCAL, BEFORE, True,
                 KEY_DIM, KEY_SIZE, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
             )  # fmt: skip
         for tile in range(PURE, TILES):
-            out, norm, norms = _recalled(
-                out, norm, norms, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
+            out, norm = _recalled(
+                out, norm, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
                 prefix_pointer, norms_pointer, a_scale, FEATURES, EXPANDS, NORMALISES, LOCAL, BEFORE, False,
                 KEY_DIM, KEY_SIZE, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
             )  # fmt: skip
         if DECAYS:
             fade = tl.exp(-rate * ages(tokens, segment, a_length, SEGMENT, REVERSE))
             out *= fade[:, None]
-            norm *= fade[:, None]
+            norm *= fade
     if INSIDE != "":
         low, high, ordered_low, ordered_high = reach(
             here, segment, b_length, INSIDE, REVERSE, SEGMENT, A_BLOCK, B_BLOCK
@@ -88,7 +85,6 @@ def read(
                 )  # fmt: skip
     out *= result_scale
     if NORMALISES:
-        norm = tl.sum(norm, 1)
         inverse = 1.0 / tl.where(valid & (norm != 0.0), norm, 1.0)
         out *= inverse[:, None]
         if part == 0:
@@ -102,28 +98,25 @@ def read(
 
 @triton.jit
 def _recalled(
-    out, norm, norms, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
+    out, norm, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
     prefix_pointer, norms_pointer, a_scale, FEATURES: tl.constexpr, EXPANDS: tl.constexpr, NORMALISES: tl.constexpr,
     LOCAL: tl.constexpr, BEFORE: tl.constexpr, PURE: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
     WIDTH: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """`out` and `norm` with what one more tile of features reads from the memory, and the `norms` of the next."""
+    """`out` and `norm` with what one more tile of features reads from the memory."""
     features = tile * TILE + tl.arange(0, TILE)
-    coming = norms
-    if NORMALISES:
-        coming = norms_of(norms_pointer, local, before, features + TILE, WIDTH, LOCAL, BEFORE)
     columns = part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
     p = a
     if EXPANDS:
         p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, biases_pointer, a_scale, PURE,
                      KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
     if NORMALISES:
-        norm += folded(p * norms[None, :])
+        norm += tl.sum(p * both(norms_pointer, local, before, features, LOCAL, BEFORE)[None, :], 1)
     places = features[:, None] * (VALUE_SIZE * VALUE_BLOCKS) + columns[None, :]
     stride = VALUE_SIZE * VALUE_BLOCKS
     kept = both(prefix_pointer, local * stride, before * stride, places, LOCAL, BEFORE)
-    return tl.dot(p.to(TYPE), kept, out, input_precision=PRECISION), norm, coming
+    return tl.dot(p.to(TYPE), kept, out, input_precision=PRECISION), norm
 
 
 @triton.jit
@@ -151,5 +144,5 @@ def _weighed(
     if NORMALISES:
         if HIDING or INSIDE == "all":  # a key that is not there weighs 1, not 0, in a polynomial
             w = tl.where(there[None, :], w, 0.0)
-        norm += folded(w)
+        norm += tl.sum(w, 1)
     return tl.dot(w.to(TYPE), c.to(TYPE), out, input_precision=PRECISION), norm

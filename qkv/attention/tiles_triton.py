@@ -43,12 +43,6 @@ def store_rows(pointer, x, batch, head, first, stride_b, stride_h, stride_t, the
 
 
 @triton.jit
-def folded(x):
-    """Each row in eight sums, of every eighth column: a thread holds those of two, and adds them up without asking."""
-    return tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // 8, 8]), 1)
-
-
-@triton.jit
 def ages(tokens, segment, length, SEGMENT: tl.constexpr, FALLING: tl.constexpr):
     """How far a token is from the border of its segment: its end (falling) or the token before its start (rising)."""
     if FALLING:
@@ -89,18 +83,6 @@ def visible(w, tokens, others, rate, ORDERED: tl.constexpr, REVERSE: tl.constexp
         if ORDERED:
             w = tl.where(distance >= 0, w, 0.0)
     return w
-
-
-@triton.jit
-def norms_of(pointer, local, before, features, WIDTH: tl.constexpr, LOCAL: tl.constexpr, BEFORE: tl.constexpr):
-    """Sums of these features alone; asked for a tile ahead, so that no product waits for them."""
-    there = features < WIDTH
-    kept = tl.zeros([features.shape[0]], tl.float32)
-    if LOCAL:
-        kept += tl.load(pointer + local + features, mask=there, other=0.0)
-    if BEFORE:
-        kept += tl.load(pointer + before + features, mask=there, other=0.0)
-    return kept
 
 
 @triton.jit

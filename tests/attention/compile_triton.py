@@ -71,11 +71,12 @@ def compile_all(dtype):
     for launch in ("STATES", "SCAN", "READ", "PULL"):
         kept = getattr(feature_map_launch, launch)
         kept.kernel = Launches(kept.kernel)
-    decode_triton.ADVANCE.kernel = Launches(decode_triton.ADVANCE.kernel)
+    for kept in (decode_triton.ADVANCE, decode_triton.GATHER):
+        kept.kernel = Launches(kept.kernel)
     forward = feature_map_operator._attend
     backward = feature_map_operator._attend_backward
     step = decode_triton.feature_map_step._init_fn
-    for kind, key_dim, segment in (("taylor", 16, 512), ("taylor", 64, 512), ("linear", 64, 256), ("elu", 64, 256)):
+    for kind, key_dim, segment in (("taylor", 16, 256), ("taylor", 64, 512), ("linear", 64, 128), ("elu", 64, 128)):
         for causal, rich in ((True, False), (True, True), (False, False)):
             q = torch.zeros(1, 2, 1024, key_dim, dtype=dtype)
             v = torch.zeros(1, 2, 1024, 64, dtype=dtype)

@@ -172,15 +172,17 @@ def test_a_split_sequence_carries_its_state_and_gradients(kind, decays, key_dim)
 
 @every_kind
 @pytest.mark.parametrize("decays", [False, True])
-def test_one_token_at_a_time_in_place(kind, decays):
+@pytest.mark.parametrize("dims", [(5, 7), (24, 64)], ids=["one program", "several, if taylor"])
+def test_one_token_at_a_time_in_place(kind, decays, dims):
     """The decode kernel: masked keys, a group of 3 queries, the state where it lay."""
     mechanism = KINDS[kind](backend="triton")
-    case = case_of(Setting(masked=True, decays=decays), queries=7, keys=7, batch=2, heads=6, key_heads=3)
+    sizes = {"queries": 7, "keys": 7, "batch": 2, "heads": 6, "key_heads": 3, "key_dim": dims[0], "value_dim": dims[1]}
+    case = case_of(Setting(masked=True, decays=decays), **sizes)
     x = moved(identities.draw(case, mechanism))
     expected = mechanism(x.q, x.k, x.v, **x.extras).detach()
     with torch.inference_mode():
         start = {"device": x.q.device, "key_heads": 6 if decays else 3}
-        state, outputs = mechanism.start(2, 6, 5, 7, **start), []
+        state, outputs = mechanism.start(2, 6, *dims, **start), []
         place = state.sums[0].data_ptr()
         for t in range(7):
             now = slice(t, t + 1)
@@ -191,6 +193,29 @@ def test_one_token_at_a_time_in_place(kind, decays):
     assert rms(torch.cat(outputs, 2), expected) <= BOUNDS[torch.float32]
     assert state.sums[0].data_ptr() == place
     assert state.length == 7
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("key_dim", [16, 64])
+def test_a_step_can_be_captured_and_replayed(key_dim):
+    """In a CUDA graph: nothing in it waits for the chip, and each replay takes one token more."""
+    mechanism = Taylor(backend="triton")
+    with torch.inference_mode():
+        tokens = torch.randn(5, 3, 2, 4, 1, key_dim, device=DEVICE)
+        token = tokens[0].clone()
+        state, replayed = mechanism.start(2, 4, key_dim, key_dim, device=DEVICE), []
+        expected, after = [], mechanism.start(2, 4, key_dim, key_dim, device=DEVICE)
+        for now in tokens:
+            out, after = mechanism.step(*now, after)
+            expected.append(out)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out, _ = mechanism.step(*token, state)
+        for now in tokens:
+            token.copy_(now)
+            graph.replay()
+            replayed.append(out.clone())
+    assert torch.equal(torch.stack(replayed), torch.stack(expected))
 
 
 def test_a_state_continued_in_place_is_spent():
