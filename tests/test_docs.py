@@ -45,7 +45,7 @@ def test_the_tables_of_the_kernels_are_those_of_the_result_file():
     result = json.loads((RESULTS.parent / "attention_gpu_h200.json").read_text())
     assert attention_gpu.table(result, ("X", "Y", "Z")) in (ROOT / "README.md").read_text()
     page = " ".join((ROOT / "docs/kernels.md").read_text().split())
-    for table_of in (attention_gpu.table, attention_gpu.error_table):
+    for table_of in (attention_gpu.table, attention_gpu.error_table, attention_gpu.decode_table):
         assert " ".join(table_of(result).split()) in page
     peaks = {row["name"]: row["peak_mib"] for row in result["rows"] if row["shape"] == "X"}
     assert f"holds at most {peaks['qkv taylor, key_dim 16']:,.0f} MiB" in page
