@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
@@ -39,8 +39,7 @@ SHAPES = {
     "32k": (1, 16, 32768),
     "64k": (1, 16, 65536),
 }
-"""batch, heads, tokens; values are 64 wide."""
-VALUE_DIM = 64
+"""batch, heads, tokens."""
 WORST = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 2e-6}
 """Relative RMS beyond which nothing is timed."""
 
@@ -57,6 +56,7 @@ class Contestant:
     shapes: tuple[str, ...]
     backward: tuple[str, ...]
     """Of those, the shapes on which it is also timed with its backward: a quadratic one takes too long."""
+    value_dim: int = 64
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--draw", type=Path, help="only draw the result file there, as SVG")
     parser.add_argument("--shapes", default=",".join(SHAPES), help="which, separated by commas")
+    parser.add_argument("--wide", action="store_true", help="values, and keys of linear kinds, of 128 numbers; shape X")
     given = parser.parse_args()
     if given.draw is not None:
         given.draw.write_text(picture(json.loads(given.result.read_text())))
@@ -88,17 +89,18 @@ def main() -> None:
         sys.exit("attention_gpu: there is no CUDA device here")
     # every backward in this thread, whoever's it is: waking another one is no part of a kernel's time
     torch.autograd.set_multithreading_enabled(False)
-    peers = _peers(given.peers)
-    errors = _told("errors", lambda: list(_errors(_ours())))
-    changed = _told("bits", _changes)
+    ours, softmax, peers = (_wide if given.wide else _usual)(given.peers)
+    errors = _told("errors", lambda: list(_errors(ours)))
+    changed = _told("bits", lambda: _changes(ours))
     wrong = [e for e in errors if not e["worst"] <= WORST[getattr(torch, e["dtype"])]]
     wrong += [{"name": name, "bits": "differ between runs"} for name in changed]
     if wrong:
         sys.exit("not timed, because it is wrong:\n" + "\n".join(map(str, wrong)))
     result = {**about(), "command": "python -m benchmarks.attention_gpu", "setting": SETTING, "peer": _version()}
-    result |= {"errors": errors, "decode": _told("decoding", _decode), "rows": []}
+    result["value_dim"] = ours[0].value_dim
+    result |= {"errors": errors, "decode": _told("decoding", lambda: _decode(ours)), "rows": []}
     for shape in given.shapes.split(","):  # written after each: whoever is cut off has the others
-        result["rows"] += _told(shape, partial(_times, shape, [*_ours(), *_softmax(), *peers]))
+        result["rows"] += _told(shape, partial(_times, shape, [*ours, *softmax, *peers]))
         given.result.write_text(json.dumps(result, indent=1) + "\n")
     for peer in peers:  # last: in other types theirs are compiled and tuned anew, which takes minutes
         result["errors"] += _told(f"errors of {peer.name}", partial(list, _errors([peer])))
@@ -115,33 +117,40 @@ def _told(what: str, work: Callable[[], Any]) -> Any:
 
 
 SETTING = (
-    "causal, bfloat16, value_dim 64, inputs in the layout (batch, time, heads, dim); milliseconds, median of 5 rounds "
+    "causal, bfloat16, inputs in the layout (batch, time, heads, dim); milliseconds, median of 5 rounds "
     "that visit every contestant, backward passes in the calling thread; errors are relative RMS against float64, the "
     "worst of output and three gradients"
 )
 
 
-def _ours() -> list[Contestant]:
-    everywhere = tuple(SHAPES)
-    return [
-        Contestant("qkv taylor, key_dim 16", _attend(Taylor(backend="triton")), 16, Taylor, everywhere, everywhere),
-        Contestant("qkv taylor, key_dim 64", _attend(Taylor(backend="triton")), 64, Taylor, everywhere, everywhere),
-        Contestant("qkv linear, key_dim 64", _attend(Linear(backend="triton")), 64, Linear, everywhere, everywhere),
-        Contestant("qkv elu, key_dim 64", _attend(Elu(backend="triton")), 64, Elu, everywhere, everywhere),
-    ]
-
-
-def _attend(mechanism: Attention) -> Call:
-    return lambda q, k, v: mechanism(q, k, v, causal=True)
-
-
-def _softmax() -> list[Contestant]:
-    short = ("X", "16k", "32k")
-    return [
+def _usual(folder: Path | None) -> tuple[list[Contestant], list[Contestant], list[Contestant]]:
+    """Ours, torch's and the peer's."""
+    everywhere, short = tuple(SHAPES), ("X", "16k", "32k")
+    ours = [_own(law, key_dim, everywhere) for law, key_dim in ((Taylor, 16), (Taylor, 64), (Linear, 64), (Elu, 64))]
+    softmax = [
         Contestant("SDPA cuDNN", _sdpa(SDPBackend.CUDNN_ATTENTION), 64, None, ("X", "Y", "16k", "32k", "64k"), short),
         Contestant("SDPA flash", _sdpa(SDPBackend.FLASH_ATTENTION), 64, None, (*short, "Z"), ("X",)),
         Contestant("SDPA, key_dim 16", _sdpa(None), 16, None, ("X",), ("X",)),
     ]
+    return ours, softmax, _peers(folder)
+
+
+def _wide(folder: Path | None) -> tuple[list[Contestant], list[Contestant], list[Contestant]]:
+    """The same where values are of 128 numbers, and keys of linear kinds as well."""
+    x = ("X",)
+    ours = [_own(law, key_dim, x, 128) for law, key_dim in ((Taylor, 16), (Taylor, 64), (Linear, 128), (Elu, 128))]
+    softmax = [Contestant("SDPA cuDNN", _sdpa(SDPBackend.CUDNN_ATTENTION), 128, None, x, x, 128)]
+    linear = [peer for peer in _peers(folder) if peer.law is not Taylor]  # which takes keys of 16 only
+    return ours, softmax, [replace(peer, key_dim=128, value_dim=128, law=None, shapes=x, backward=x) for peer in linear]
+
+
+def _own(law: type[Attention], key_dim: int, shapes: tuple[str, ...], value_dim: int = 64) -> Contestant:
+    call = _attend(law(backend="triton"))
+    return Contestant(f"qkv {law.kind}, key_dim {key_dim}", call, key_dim, law, shapes, shapes, value_dim)
+
+
+def _attend(mechanism: Attention) -> Call:
+    return lambda q, k, v: mechanism(q, k, v, causal=True)
 
 
 def _sdpa(backend: SDPBackend | None) -> Call:
@@ -190,9 +199,10 @@ def _version() -> str | None:
         return None
 
 
-def _inputs(batch: int, heads: int, tokens: int, key_dim: int, dtype: torch.dtype) -> list[Tensor]:
-    random = torch.Generator("cuda").manual_seed(tokens + key_dim)
-    sizes = (key_dim, key_dim, VALUE_DIM, VALUE_DIM)
+def _inputs(of: Contestant, batch: int, heads: int, tokens: int, dtype: torch.dtype) -> list[Tensor]:
+    """Queries, keys, values, and the gradient that arrives."""
+    random = torch.Generator("cuda").manual_seed(tokens + of.key_dim)
+    sizes = (of.key_dim, of.key_dim, of.value_dim, of.value_dim)
     drawn = [torch.randn(batch, tokens, heads, d, generator=random, device="cuda", dtype=dtype) for d in sizes]
     return [x.transpose(1, 2) for x in drawn]
 
@@ -216,7 +226,7 @@ def _errors(contestants: list[Contestant]) -> Iterator[dict[str, Any]]:
 
 
 def _error_of(contestant: Contestant, law: Attention, dtype: torch.dtype) -> list[float]:
-    *inputs, arriving = _inputs(2, 3, 1000, contestant.key_dim, dtype)
+    *inputs, arriving = _inputs(contestant, 2, 3, 1000, dtype)
     results = []
     for call, dtype_of in ((contestant.call, dtype), (_attend(law), torch.float64)):
         numbers = [x.detach().to(dtype_of).requires_grad_() for x in inputs]
@@ -225,11 +235,11 @@ def _error_of(contestant: Contestant, law: Attention, dtype: torch.dtype) -> lis
     return [float((a.double() - b).norm() / b.norm()) for a, b in zip(*results, strict=True)]
 
 
-def _changes() -> list[str]:
-    """Those of ours whose output or gradients differ between 20 runs on the same input."""
+def _changes(contestants: list[Contestant]) -> list[str]:
+    """Those whose output or gradients differ between 20 runs on the same input."""
     changed = []
-    for contestant in _ours():
-        *numbers, arriving = _inputs(2, 4, 4099, contestant.key_dim, torch.bfloat16)
+    for contestant in contestants:
+        *numbers, arriving = _inputs(contestant, 2, 4, 4099, torch.bfloat16)
         numbers = [x.detach().requires_grad_() for x in numbers]
         first: list[Tensor] | None = None
         for _ in range(20):
@@ -266,7 +276,7 @@ def _middle(times: list[float]) -> float:
 
 
 def _call(contestant: Contestant, shape: str, *, backward: bool) -> Callable[[], object]:
-    *numbers, arriving = _inputs(*SHAPES[shape], contestant.key_dim, torch.bfloat16)
+    *numbers, arriving = _inputs(contestant, *SHAPES[shape], torch.bfloat16)
     if not backward:
         return lambda: contestant.call(*numbers)
     numbers = [x.detach().requires_grad_() for x in numbers]
@@ -277,16 +287,14 @@ def _milliseconds(call: Callable[[], object]) -> float:
     return float(do_bench(call, warmup=10, rep=40, return_mode="median"))
 
 
-def _decode() -> dict[str, dict[str, dict[str, float]]]:
+def _decode(contestants: list[Contestant]) -> dict[str, dict[str, dict[str, float]]]:
     """Milliseconds of one new token for 8 sequences of 16 heads after 1,024 and after a million tokens, in turns.
 
     Captured in a CUDA graph, which is the chip's time; and called from Python, which is mostly the way to the chip.
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for contestant in _ours():
-        assert contestant.law is not None
-        mechanism = contestant.law(backend="triton")
-        steps = {str(past): _step(mechanism, contestant.key_dim, past) for past in (1024, 1048576)}
+    for contestant in contestants:
+        steps = {str(past): _step(contestant, past) for past in (1024, 1048576)}
         found[contestant.name] = {"captured": _in_turns(steps, _replayed), "called": _in_turns(steps, _milliseconds)}
     return found
 
@@ -306,13 +314,16 @@ def _in_turns(steps: dict[str, Callable[[], None]], milliseconds: Callable[[Any]
 
 
 @torch.inference_mode()
-def _step(mechanism: Attention, key_dim: int, past: int) -> Callable[[], None]:
+def _step(contestant: Contestant, past: int) -> Callable[[], None]:
     """Takes one more token, after so many."""
-    state = mechanism.start(8, 16, key_dim, VALUE_DIM, dtype=torch.bfloat16, device="cuda")
+    assert contestant.law is not None
+    mechanism = contestant.law(backend="triton")
+    sizes = contestant.key_dim, contestant.value_dim
+    state = mechanism.start(8, 16, *sizes, dtype=torch.bfloat16, device="cuda")
     for start in range(0, past, 65536):
-        q, k, v, _ = _inputs(8, 16, min(65536, past - start), key_dim, torch.bfloat16)
+        q, k, v, _ = _inputs(contestant, 8, 16, min(65536, past - start), torch.bfloat16)
         _, state = mechanism.step(q, k, v, state)
-    q, k, v, _ = _inputs(8, 16, 1, key_dim, torch.bfloat16)
+    q, k, v, _ = _inputs(contestant, 8, 16, 1, torch.bfloat16)
 
     def step() -> None:
         nonlocal state

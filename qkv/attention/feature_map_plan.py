@@ -165,9 +165,9 @@ class Plan:
     @cached_property
     def launches(self) -> Launches:
         """How the passes are cut up."""
-        if self.type == torch.float32 or max(self.value_size, self.key_size) > 64:
-            return PLAIN
-        return FASTEST["wide taylor" if self.expands and self.key_size > SMALLEST else self.kind]
+        kind = "wide taylor" if self.expands and self.key_size > SMALLEST else self.kind
+        wide = ", 128" if max(self.value_size, self.key_size) > 64 else ""
+        return PLAIN if self.type == torch.float32 else FASTEST.get(kind + wide, PLAIN)
 
     @cached_property
     def written(self) -> int:
