@@ -8,6 +8,7 @@ ours is shown to be right: outputs and gradients against float64, and the same b
 
 import argparse
 import json
+import shlex
 import statistics
 import sys
 import time
@@ -16,6 +17,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module, metadata
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,7 @@ def main() -> None:
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--draw", type=Path, help="only draw the result file there, as SVG")
     parser.add_argument("--shapes", default=",".join(SHAPES), help="which, separated by commas")
+    parser.add_argument("--peer-errors", type=Path, help="an earlier result: take the peer's errors from it")
     parser.add_argument("--wide", action="store_true", help="values, and keys of linear kinds, of 128 numbers; shape X")
     given = parser.parse_args()
     if given.draw is not None:
@@ -92,18 +95,19 @@ def main() -> None:
     ours, softmax, peers = (_wide if given.wide else _usual)(given.peers)
     errors = _told("errors", lambda: list(_errors(ours)))
     changed = _told("bits", lambda: _changes(ours))
-    wrong = [e for e in errors if not e["worst"] <= WORST[getattr(torch, e["dtype"])]]
+    wrong = [e for e in errors if e["worst"] is None or e["worst"] > WORST[getattr(torch, e["dtype"])]]
     wrong += [{"name": name, "bits": "differ between runs"} for name in changed]
     if wrong:
         sys.exit("not timed, because it is wrong:\n" + "\n".join(map(str, wrong)))
-    result = {**about(), "command": "python -m benchmarks.attention_gpu", "setting": SETTING, "peer": _version()}
+    result = {**about(), "command": shlex.join(["python", "-m", "benchmarks.attention_gpu", *sys.argv[1:]])}
+    result |= {"setting": SETTING, "peer": _version(), "triton": metadata.version("triton")}
     result["value_dim"] = ours[0].value_dim
     result |= {"errors": errors, "decode": _told("decoding", lambda: _decode(ours)), "rows": []}
     for shape in given.shapes.split(","):  # written after each: whoever is cut off has the others
         result["rows"] += _told(shape, partial(_times, shape, [*ours, *softmax, *peers]))
         given.result.write_text(json.dumps(result, indent=1) + "\n")
     for peer in peers:  # last: in other types theirs are compiled and tuned anew, which takes minutes
-        result["errors"] += _told(f"errors of {peer.name}", partial(list, _errors([peer])))
+        result["errors"] += _told(f"errors of {peer.name}", partial(_errors_of_peer, peer, given.peer_errors))
         given.result.write_text(json.dumps(result, indent=1) + "\n")
     print(table(result))
 
@@ -128,7 +132,7 @@ def _usual(folder: Path | None) -> tuple[list[Contestant], list[Contestant], lis
     everywhere, short = tuple(SHAPES), ("X", "16k", "32k")
     ours = [_own(law, key_dim, everywhere) for law, key_dim in ((Taylor, 16), (Taylor, 64), (Linear, 64), (Elu, 64))]
     softmax = [
-        Contestant("SDPA cuDNN", _sdpa(SDPBackend.CUDNN_ATTENTION), 64, None, ("X", "Y", "16k", "32k", "64k"), short),
+        Contestant("SDPA cuDNN", _sdpa(SDPBackend.CUDNN_ATTENTION), 64, None, everywhere, short),
         Contestant("SDPA flash", _sdpa(SDPBackend.FLASH_ATTENTION), 64, None, (*short, "Z"), ("X",)),
         Contestant("SDPA, key_dim 16", _sdpa(None), 16, None, ("X",), ("X",)),
     ]
@@ -140,8 +144,11 @@ def _wide(folder: Path | None) -> tuple[list[Contestant], list[Contestant], list
     x = ("X",)
     ours = [_own(law, key_dim, x, 128) for law, key_dim in ((Taylor, 16), (Taylor, 64), (Linear, 128), (Elu, 128))]
     softmax = [Contestant("SDPA cuDNN", _sdpa(SDPBackend.CUDNN_ATTENTION), 128, None, x, x, 128)]
-    linear = [peer for peer in _peers(folder) if peer.law is not Taylor]  # which takes keys of 16 only
-    return ours, softmax, [replace(peer, key_dim=128, value_dim=128, law=None, shapes=x, backward=x) for peer in linear]
+    peers = [
+        replace(peer, key_dim=16 if peer.law is Taylor else 128, value_dim=128, shapes=x, backward=x)
+        for peer in _peers(folder)
+    ]
+    return ours, softmax, peers
 
 
 def _own(law: type[Attention], key_dim: int, shapes: tuple[str, ...], value_dim: int = 64) -> Contestant:
@@ -186,7 +193,7 @@ def _peers(folder: Path | None) -> list[Contestant]:
     return [
         Contestant("fla fused_chunk_based", turned(based.fused_chunk_based), 16, Taylor, ("X", "Y", "Z"), ("X", "Y")),
         Contestant("fla parallel_based", turned(based.parallel_based), 16, Taylor, ("X",), ("X",)),
-        Contestant("fla chunk_linear_attn", plain, 64, Linear, ("X", "Y", "Z"), ("X", "Y")),
+        Contestant("fla chunk_linear_attn", plain, 64, Linear, ("X", "Y", "Z"), ("X", "Y", "Z")),
         Contestant("fla the same, normalised", normalised, 64, None, ("X", "Y"), ("X", "Y")),
         Contestant("fla the same, normalised, with elu", mapped, 64, Elu, ("X",), ("X",)),
     ]
@@ -220,9 +227,26 @@ def _errors(contestants: list[Contestant]) -> Iterator[dict[str, Any]]:
             try:
                 found = _error_of(contestant, law, dtype)
             except Exception as error:  # noqa: BLE001 - a peer that fails is a result
-                yield {"name": contestant.name, "dtype": str(dtype)[6:], "worst": float("nan"), "failed": str(error)}
+                yield {"name": contestant.name, "dtype": str(dtype)[6:], "worst": None, "failed": str(error)}
                 continue
-            yield {"name": contestant.name, "dtype": str(dtype)[6:], "worst": max(found), "all": found}
+            known = [error if isfinite(error) else None for error in found]  # there is no NaN in JSON
+            yield {"name": contestant.name, "dtype": str(dtype)[6:], "worst": _worst(known), "all": known}
+
+
+def _errors_of_peer(peer: Contestant, earlier: Path | None) -> list[dict[str, Any]]:
+    """Measured, or as an earlier run has them: of the same version, on the same inputs."""
+    if earlier is None:
+        return list(_errors([peer]))
+    kept = json.loads(earlier.read_text())
+    if kept["peer"] != _version():
+        sys.exit(f"{earlier} is of version {kept['peer']} of the peer, and this is {_version()}")
+    return [{**error, "measured": kept["date"]} for error in kept["errors"] if error["name"] == peer.name]
+
+
+def _worst(errors: list[float | None]) -> float | None:
+    """The largest; None if one of them is no number."""
+    known = [error for error in errors if error is not None]
+    return max(known) if len(known) == len(errors) else None
 
 
 def _error_of(contestant: Contestant, law: Attention, dtype: torch.dtype) -> list[float]:
@@ -369,8 +393,12 @@ def error_table(result: dict[str, Any]) -> str:
     worst = {(error["name"], error["dtype"]): error["worst"] for error in result["errors"]}
     lines = [f"| | {' | '.join(dtypes)} |", "|---" * (len(dtypes) + 1) + "|"]
     for name in dict.fromkeys(error["name"] for error in result["errors"]):
-        lines.append(f"| {name} | {' | '.join(f'{worst[name, dtype]:.1e}' for dtype in dtypes)} |")
+        lines.append(f"| {name} | {' | '.join(_error_cell(worst[name, dtype]) for dtype in dtypes)} |")
     return "\n".join(lines)
+
+
+def _error_cell(worst: float | None) -> str:
+    return "not finite" if worst is None else f"{worst:.1e}"
 
 
 def decode_table(result: dict[str, Any]) -> str:

@@ -29,6 +29,8 @@ FORWARD = (KERNELS + "::test_outputs_and_gradients",)
 TRANSFORMERS = "tests/interop/test_transformers.py"
 WIDTHS = (KERNELS + "::test_widths_and_groups",)
 ONE_TOKEN = (KERNELS + "::test_one_token_at_a_time_in_place",)
+FADED = (KERNELS + "::test_what_has_faded_to_nothing_leaves_finite_numbers",)
+CONTRACT = "tests/contract/test_attention.py"
 
 
 @dataclass(frozen=True)
@@ -126,9 +128,7 @@ MUTANTS = (
     Mutant("attention/feature_map.py", ".transpose(1, 2)[:, None], 0)", ".transpose(1, 2)[:, None], 1)"),
     Mutant("attention/feature_map.py", "group, time, time).tril()", "group, time, time).tril(-1)"),
     # normaliser
-    Mutant(
-        "attention/masking.py", "numerator / denominator.masked_fill(denominator == 0, 1)", "numerator / denominator"
-    ),
+    Mutant("attention/masking.py", "denominator.masked_fill(denominator.abs() < NOTHING, torch.inf)", "denominator"),
     Mutant("attention/feature_map.py", "sums[1] + features.sum(1)", "features.sum(1)"),
     Mutant("attention/feature_map.py", "weights.sum(-1, keepdim=True) + _row_product", "_row_product"),
     # chunk offsets and the state between them
@@ -303,6 +303,26 @@ MUTANTS = (
         ONE_TOKEN,
     ),
     Mutant("attention/decode_triton.py", "for part in range(PARTS):", "for part in range(1):", ONE_TOKEN),
+    Mutant("attention/tiles_triton.py", "~(norm < NOTHING)", "(norm != 0.0)", FADED),
+    Mutant("attention/masking.py", "denominator.abs() < NOTHING", "denominator == 0", FADED),
+    Mutant(
+        "attention/feature_map_operator.py",
+        "room_for(q), room_for(k), room_for(v)",
+        "torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)",
+        (KERNELS + "::test_numbers_that_overlap_or_lie_across",),
+    ),
+    Mutant(
+        "attention/feature_map_plan.py",
+        "length - start if reverse else",
+        "",
+        (KERNELS + "::test_every_product_is_counted",),
+    ),
+    Mutant(
+        "attention/identities.py",
+        "torch.stack([x.abs().max() for x in tensors]).max()",
+        "max(x.abs().max() for x in tensors)",
+        (CONTRACT + "::test_a_nan_is_infinitely_far_wherever_it_is",),
+    ),
     Mutant("tasks/recall.py", "// settings.batch_size % len", "% len", ("tests/tasks/test_recall.py",)),
     # text
     Mutant(

@@ -68,6 +68,10 @@ def _extreme(grid: list[Case]) -> list[Case]:
     return [replace(case, dtype=dtype, score=1e4) for case in grid for dtype in (torch.float32, torch.float16)]
 
 
+def _fading(grid: list[Case]) -> list[Case]:
+    return [replace(case, dtype=torch.float32) for case in grid if case.extra == "decay"]
+
+
 def _half(grid: list[Case]) -> list[Case]:
     return [replace(case, dtype=torch.float16) for case in grid]
 
@@ -92,6 +96,7 @@ IDENTITIES = (
     Identity("no look ahead (exact)", identities.looks_ahead, _ordered, 0.0),
     Identity("hidden NaN or inf: no influence (exact)", identities.hidden_influence, _all, 0.0),
     Identity("sees nothing: zeros, finite gradients", identities.sees_nothing, _all, 0.0),
+    Identity("faded to nothing: finite, and gradients", identities.faded, _fading, 0.0),
     Identity("scores of 1e4 stay finite", identities.not_finite, _extreme, 0.0),
     Identity("float32 rounding / the definition's", _rounding, _long, 2.0),
     Identity("float16 rounds once", identities.rounded_once, _half, 2.0**-10),
@@ -111,7 +116,7 @@ def check(mechanism: Attention, key_dim: int = 5) -> list[Result]:
     for identity in IDENTITIES:
         errors = [identity.error(identities.cast(mechanism, case.dtype), case) for case in identity.cases(grid)]
         bound = mechanism.precision if identity.bound is None else identity.bound
-        results += [Result(kind, identity.name, max(errors), bound)] if errors else []
+        results += [Result(kind, identity.name, identities.worst(errors), bound)] if errors else []
     return results
 
 

@@ -19,7 +19,9 @@ from torch import Tensor
 from qkv.attention import taylor_triton
 from qkv.attention.feature_map_launch import side_by_side, strides
 from qkv.attention.feature_map_plan import Plan, blocks_of, plan_of, power_of_two
+from qkv.attention.linear_triton import positive
 from qkv.attention.relaunch import Constants, Relaunched
+from qkv.attention.tiles_triton import inverted
 from qkv.cost.operations import FORMULAS
 
 
@@ -39,8 +41,7 @@ def _expanded(x, first, second, terms, features, scale, FEATURES: tl.constexpr, 
     else:
         value *= scale
         if ELU:
-            value = tl.maximum(value, 0.0) + tl.exp(tl.minimum(tl.maximum(value, -40.0), 0.0))
-            value = tl.where(there, value, 0.0)
+            value = tl.where(there, positive(value), 0.0)
     return value
 
 
@@ -123,7 +124,7 @@ def _answer(
     """Divide, and keep the outputs of the query heads from `start` on."""
     members, columns = tl.arange(0, out.shape[0]), tl.arange(0, out.shape[1])
     if NORMALISES:
-        out /= tl.where(norm == 0.0, 1.0, norm)[:, None]
+        out *= inverted(norm, members < GROUP)[:, None]
     there = (members < GROUP)[:, None] & (columns < VALUE_DIM)[None, :]
     tl.store(start + members[:, None] * stride_h + columns[None, :], out.to(start.dtype.element_ty), mask=there)
 
@@ -187,6 +188,8 @@ def feature_map_step(
     kind: str, scale: float,
 ) -> Tensor:  # fmt: skip
     """The outputs of one new token a sequence; `sums` and `norms` then hold it too."""
+    if not (sums.is_contiguous() and (norms is None or norms.is_contiguous())):
+        raise ValueError("sums and norms are written where they lie, and must be contiguous")
     q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
     mask = None if mask is None else mask.contiguous()
     batch, heads, _, key_dim = q.shape

@@ -219,7 +219,7 @@ class FeatureMap(Attention):
         sums = state.opened()
         if self._backend_for(q, v, _shape_of(q, k, v, extras)) != "triton":
             return self._walk(q, k, v, sums, extras)
-        if q.shape[2] == 1 and torch.is_inference_mode_enabled():
+        if q.shape[2] == 1 and torch.is_inference_mode_enabled() and all(x.is_contiguous() for x in sums):
             state.close()
             return kernels.advance(self, q, k, v, sums, extras), sums
         return kernels.walk(self, q, k, v, sums, extras)

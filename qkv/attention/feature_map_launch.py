@@ -20,6 +20,8 @@ from qkv.attention.relaunch import Constants, Relaunched
 
 STATES, SCAN = Relaunched(feature_map_triton.states), Relaunched(feature_map_triton.scan)
 READ, PULL = Relaunched(read_triton.read), Relaunched(pull_triton.pull)
+LARGEST_BLOCK = 128
+"""Tokens whose places a program counts from that of the first."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,15 @@ def strides(x: Tensor) -> tuple[int, int, int]:
 
 
 def side_by_side(x: Tensor) -> Tensor:
-    """The numbers of a token next to each other, copied only if they are not."""
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    """The numbers of a token next to each other, and its block within reach of 32 bits; copied if they are not."""
+    near = x.stride(2) * LARGEST_BLOCK < 2**31
+    return x if near and (x.stride(-1) == 1 or x.shape[-1] == 1) else x.contiguous()
+
+
+def room_for(x: Tensor) -> Tensor:
+    """For a result that is like x, side by side; memory that overlaps, like that of `unfold`, is not imitated."""
+    room = torch.empty_like(x)
+    return room if room.stride(-1) == 1 or x.shape[-1] == 1 else x.new_empty(x.shape)
 
 
 @dataclass(frozen=True)

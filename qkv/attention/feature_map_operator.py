@@ -15,6 +15,7 @@ from qkv.attention.feature_map_launch import (
     Walk,
     pulling,
     reading,
+    room_for,
     side_by_side,
     walked,
 )
@@ -67,7 +68,7 @@ def _attend_backward(
         prefix = _kept(plan, Memory(prefix_sums, prefix_norms), q.shape[0], decay)
     asked = Sides(q, k, v, scale, 1.0, mask, decay, share, extra)
     answered = Sides(k, q, g, 1.0, scale, mask, decay, share, extra, reverse=True)
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    dq, dk, dv = room_for(q), room_for(k), room_for(v)
     lost_by_queries = pulling(plan, asked, g, out, prefix, dq)
     if prefix is not None:
         final = _padded(plan, g_sums, g_norms, scale)
@@ -178,24 +179,9 @@ def _attend_fake(q, k, v, mask, decay, initial_sums, initial_norms, kind, scale,
 
 
 def _attend_backward_fake(
-    g,
-    g_sums,
-    g_norms,
-    q,
-    k,
-    v,
-    mask,
-    decay,
-    out,
-    inverse,
-    prefix_sums,
-    prefix_norms,
-    kind,
-    scale,
-    causal,
-    segment,
-    keeps,
-):
+    g, g_sums, g_norms, q, k, v, mask, decay, out, inverse, prefix_sums, prefix_norms,
+    kind, scale, causal, segment, keeps,
+):  # fmt: skip
     plan = _plan(q, k, v, kind, scale, causal, segment, keeps, Plan)
     first = _nothing(q)
     if keeps:
@@ -203,7 +189,8 @@ def _attend_backward_fake(
         wide = plan.parts.normalises
         first = q.new_empty(*shape, plan.value_dim, **number), q.new_empty((*shape, 1) if wide else 0, **number)
     d_decay = torch.empty(0) if decay is None else torch.empty_like(decay)
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), d_decay, *first
+    dq, dk, dv = (room_for(side_by_side(x)) for x in (q, k, v))
+    return dq, dk, dv, d_decay, *first
 
 
 feature_map_attention = define("feature_map_attention", _attend, _attend_fake)
@@ -257,8 +244,9 @@ def _forward_multiplications(arguments: tuple[Any, ...], _: Any) -> int:
 
 
 def _backward_multiplications(arguments: tuple[Any, ...], _: Any) -> int:
-    q, k, v = arguments[3:6]
-    return sum(_plan_in(q, k, v, arguments).backward_multiplications(*q.shape[:3]).values())
+    q, k, v, _, decay = arguments[3:8]
+    plan = _plan_in(q, k, v, arguments)
+    return sum(plan.backward_multiplications(*q.shape[:3], decays=decay is not None).values())
 
 
 FORMULAS["qkv.feature_map_attention"] = _forward_multiplications

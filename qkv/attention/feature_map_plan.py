@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from qkv.attention import linear_triton, taylor_triton
-from qkv.attention.feature_map_tuning import FASTEST, PLAIN, Launch, Launches
+from qkv.attention.feature_map_tuning import FASTEST, NARROW, PLAIN, Launch, Launches
 
 SMALLEST = 16
 """The least width of a tile that a tensor core takes."""
@@ -166,8 +166,10 @@ class Plan:
     def launches(self) -> Launches:
         """How the passes are cut up."""
         kind = "wide taylor" if self.expands and self.key_size > SMALLEST else self.kind
-        wide = ", 128" if max(self.value_size, self.key_size) > 64 else ""
-        return PLAIN if self.type == torch.float32 else FASTEST.get(kind + wide, PLAIN)
+        wide = max(self.value_size, self.key_size) > 64
+        if self.type == torch.float32:
+            return NARROW if wide else PLAIN
+        return FASTEST[f"{kind}, 128" if wide else kind]
 
     @cached_property
     def written(self) -> int:
@@ -248,12 +250,12 @@ class Plan:
             found["read"] = self._read(rows, queries, self.launches.read)
         return found
 
-    def backward_multiplications(self, batch: int, heads: int, queries: int) -> dict[str, int]:
-        """The same for the backward: the queries' sums, and the gradients of q, k and v."""
+    def backward_multiplications(self, batch: int, heads: int, queries: int, *, decays: bool) -> dict[str, int]:
+        """The same for the backward: the queries' sums, and the gradients of q, k, v and decay."""
         values, parts, rows = self.value_size * self.value_blocks, self.value_blocks, batch * heads
         by_queries = self._pairs(queries, self.keys, self.launches.queries)
-        by_keys = self._pairs(self.keys, queries, self.launches.keys)
-        for_values = self._pairs(self.keys, queries, self.launches.values)
+        by_keys = self._pairs(self.keys, queries, self.launches.keys, reverse=True)
+        for_values = self._pairs(self.keys, queries, self.launches.values, reverse=True)
         found = {
             "scores": rows * self.key_size * (by_queries + by_keys + for_values * parts),
             "values": rows * values * (by_queries + by_keys + for_values),
@@ -262,8 +264,8 @@ class Plan:
         if self.remembers:
             found["write"] = self._written(rows, queries, self.launches.back)
             found["read"] = self._read(batch * self.key_heads, self.keys, self.launches.values)
-            found["pull"] = self._pulled(rows, queries, self.launches.queries)
-            found["pull"] += self._pulled(batch * self.key_heads, self.keys, self.launches.keys)
+            found["pull"] = self._pulled(rows, queries, self.launches.queries, decays)
+            found["pull"] += self._pulled(batch * self.key_heads, self.keys, self.launches.keys, decays)
         return found
 
     def _written(self, rows: int, length: int, launch: Launch) -> int:
@@ -275,10 +277,11 @@ class Plan:
         features = self._whole_blocks(self.features, self.taken(launch))
         return tokens * features * (self.value_size + self._expanding) * self.value_blocks
 
-    def _pulled(self, rows: int, length: int, launch: Launch) -> int:
+    def _pulled(self, rows: int, length: int, launch: Launch, decays: bool) -> int:
+        """Features are made to be weighed, and once more for the gradient of a decay."""
         tokens = rows * self._whole_blocks(length, self.block(launch.block))
         features = self._whole_blocks(self.features, self.taken(launch))
-        return tokens * features * (self.value_size * self.value_blocks + 2 * self._expanding)
+        return tokens * features * (self.value_size * self.value_blocks + (2 + decays) * self._expanding)
 
     @cached_property
     def _expanding(self) -> int:
@@ -288,19 +291,20 @@ class Plan:
     def _whole_blocks(self, length: int, block: int) -> int:
         return block * blocks_of(length, block)
 
-    def _pairs(self, asking: int, answering: int, launch: Launch) -> int:
-        """Pairs of tokens that meet one by one, in whole blocks."""
+    def _pairs(self, asking: int, answering: int, launch: Launch, *, reverse: bool = False) -> int:
+        """Pairs of tokens that meet one by one, in whole blocks: from the segment's start on, or to its end."""
         block, other = self.block(launch.block), self.block(launch.met)
         if self.inside == "":
             return 0
         if self.inside == "all":
             return self._whole_blocks(asking, block) * self._whole_blocks(answering, other)
         full, rest = divmod(asking, self.segment)
-        return full * self._causal_pairs(self.segment, block, other) + self._causal_pairs(rest, block, other)
+        whole, last = (self._causal_pairs(length, block, other, reverse) for length in (self.segment, rest))
+        return full * whole + last
 
-    def _causal_pairs(self, length: int, block: int, other: int) -> int:
-        ends = (min(start + block, length) for start in range(0, length, block))
-        return sum(block * self._whole_blocks(end, other) for end in ends)
+    def _causal_pairs(self, length: int, block: int, other: int, reverse: bool) -> int:
+        met = (length - start if reverse else min(start + block, length) for start in range(0, length, block))
+        return sum(block * self._whole_blocks(tokens, other) for tokens in met)
 
     def block(self, largest: int) -> int:
         """A power of two of tokens that divides a segment."""

@@ -8,7 +8,7 @@
 Segments are independent between the scans, so a chip is filled by few heads too. The backward needs no
 kernels of its own, since the gradient of a value is a reading with the roles exchanged and the order
 reversed: dv = read(k; q, dout), dq = pull(q; k, v), dk = pull(k; q, dout). Nothing is added atomically: the
-same input gives the same bits. What a kind is, is four small functions that are passed in (`taylor_triton`,
+same input gives the same bits. What a kind is, is a handful of small functions that are passed in (`taylor_triton`,
 `linear_triton`). Grouped heads share keys, values and memory; with decay every head has its own of each.
 
 A token's `share` multiplies its weight (1 / normaliser in the backward); `extra` is what it adds to the

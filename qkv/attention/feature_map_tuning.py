@@ -40,7 +40,16 @@ class Launches:
 PLAIN = Launches(
     Launch(64, 4, 3), Launch(128, 8, 2), Launch(64, 4, 2), Launch(64, 4, 2), Launch(128, 8, 2), Launch(64, 4, 3)
 )
-"""Where nothing was measured: wide operands, which need room."""
+"""Where nothing was measured."""
+NARROW = Launches(
+    Launch(32, 8, 1),
+    Launch(64, 8, 1, met=32),
+    Launch(32, 8, 1, met=32, taken=16),
+    Launch(32, 8, 1, met=32, taken=16),
+    Launch(64, 8, 1, met=32),
+    Launch(32, 8, 1),
+)
+"""For operands of float32 with more than 64 numbers, which otherwise do not fit into a processor's own memory."""
 FASTEST = {
     "taylor": Launches(
         Launch(64, 4, 3, 168),

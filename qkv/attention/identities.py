@@ -7,6 +7,7 @@ largest difference relative to the largest value, or a count of violations where
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
+from math import isnan
 from typing import Any
 
 import torch
@@ -27,9 +28,19 @@ def distance(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     pairs = [(a.detach().double(), e.detach().double()) for a, e in zip(actual, expected, strict=True) if e.numel()]
     if not pairs:
         return 0.0
-    largest = max(e.abs().max() for _, e in pairs)
-    error = max((a - e).abs().max() for a, e in pairs) / largest if largest else max(a.abs().max() for a, _ in pairs)
+    largest = _largest(e for _, e in pairs)
+    error = _largest(a - e for a, e in pairs) / largest if largest else _largest(a for a, _ in pairs)
     return float(error.nan_to_num(nan=float("inf")))
+
+
+def _largest(tensors: Iterable[Tensor]) -> Tensor:
+    """Of all numbers, by torch: Python's `max` passes over a NaN that does not come first."""
+    return torch.stack([x.abs().max() for x in tensors]).max()
+
+
+def worst(errors: Sequence[float]) -> float:
+    """The largest, NaN being worse than any number."""
+    return max(errors, key=lambda error: (isnan(error), error))
 
 
 def cast(mechanism: Attention, dtype: torch.dtype) -> Attention:
@@ -172,6 +183,20 @@ def sees_nothing(mechanism: Attention, case: Case) -> float:
     out = fast(mechanism, replace(x, mask=torch.zeros_like(x.mask)))
     gradients = torch.autograd.grad(out.sum(), (x.q, x.k, x.v))
     return float((out != 0).sum() + sum((~g.isfinite()).sum() for g in gradients))
+
+
+def faded(mechanism: Attention, case: Case) -> float:
+    """Outputs and gradients that are not finite where all that a query sees has faded to almost nothing, counted.
+
+    Only the first key is seen, and fades by exp(-8) a token: through all numbers that are too small for an inverse.
+    """
+    x = draw(replace(case, masked=True), mechanism)
+    assert x.mask is not None
+    assert x.decay is not None
+    first = torch.arange(case.keys, device=x.mask.device) == 0
+    x = replace(x, mask=first.expand_as(x.mask), decay=torch.full_like(x.decay, 8.0).requires_grad_())
+    out = fast(mechanism, x)
+    return float(sum((~y.isfinite()).sum() for y in (out, *torch.autograd.grad(out.sum(), x.numbers))))
 
 
 def not_finite(mechanism: Attention, case: Case) -> float:

@@ -89,7 +89,7 @@ def advance(mechanism: "FeatureMap", q: Tensor, k: Tensor, v: Tensor, sums: Sums
 
 
 def multiplications(mechanism: "FeatureMap", shape: Shape) -> dict[str, int]:
-    """What the kernels execute for one forward of this shape."""
+    """What the kernels execute for one forward of this shape; two bytes a number are taken for bfloat16."""
     from qkv.attention.feature_map_plan import Plan
 
     scale, segment = _numbers(mechanism, shape.key_dim)

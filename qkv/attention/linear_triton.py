@@ -28,7 +28,7 @@ def weight(product, scale):
 
 @triton.jit
 def slope(product, scale):
-    """1, in the shape of the scores."""
+    """1, whatever the score."""
     return 1.0
 
 
@@ -66,15 +66,26 @@ def pull(
 
 
 @triton.jit
-def _positive(x):
+def positive(x):
     """elu(x) + 1, not below exp(-40): see `Elu.features`."""
-    return tl.maximum(x, 0.0) + tl.exp(tl.minimum(tl.maximum(x, -40.0), 0.0))
+    return _max(x, 0.0) + tl.exp(_min(_max(x, -40.0), 0.0))
+
+
+@triton.jit
+def _max(x, y):
+    """NaN if x is: the chip's own would give y."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _min(x, y):
+    return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def lift_elu(x, valid, scale, MASKED: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr):
     """elu(scale x) + 1, and zero where there is no number."""
-    lifted = _positive(x.to(tl.float32) * scale)
+    lifted = positive(x.to(tl.float32) * scale)
     if MASKED:
         lifted = tl.where(valid[:, None], lifted, 0.0)
     if KEY_DIM < KEY_SIZE:
@@ -86,7 +97,7 @@ def lift_elu(x, valid, scale, MASKED: tl.constexpr, KEY_DIM: tl.constexpr, KEY_S
 def lower_elu(x, gradient, scale):
     """Through the derivative of elu."""
     x = x.to(tl.float32) * scale
-    inner = tl.where(x > 0, 1.0, tl.where(x < -40.0, 0.0, tl.exp(tl.minimum(x, 0.0))))
+    inner = tl.where(x > 0, 1.0, tl.where(x < -40.0, 0.0, tl.exp(_min(x, 0.0))))
     return gradient * inner * scale
 
 
@@ -96,7 +107,7 @@ def turned_elu(
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """elu(scale x) + 1, and zero beyond the last number (features, tokens)."""
-    mapped = _positive(tl.trans(x).to(tl.float32) * scale)
+    mapped = positive(tl.trans(x).to(tl.float32) * scale)
     if KEY_DIM < KEY_SIZE:
         mapped = tl.where((places < KEY_DIM)[:, None], mapped, 0.0)
     return mapped
@@ -108,7 +119,7 @@ def features_elu(
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The same (tokens, features)."""
-    mapped = _positive(x.to(tl.float32) * scale)
+    mapped = positive(x.to(tl.float32) * scale)
     if KEY_DIM < KEY_SIZE:
         mapped = tl.where((places < KEY_DIM)[None, :], mapped, 0.0)
     return mapped

@@ -53,6 +53,11 @@ def _hidden(mask: Tensor) -> Tensor:
     return ~seen[:, None, :, None]
 
 
+NOTHING = 1e-36
+"""A sum of weights below which a query sees nothing: its inverse, times what a backward multiplies it with, would leave
+the range of float32. Decay fades to it over a padded end; what elu makes of the lowest scores, exp(-80), is above."""
+
+
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Zero where the denominator is zero: a query that sees no key gets zeros, not NaN."""
-    return numerator / denominator.masked_fill(denominator == 0, 1)
+    """Zero where the denominator is as good as zero: a query that sees no key gets zeros, not NaN."""
+    return numerator / denominator.masked_fill(denominator.abs() < NOTHING, torch.inf)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 LIBRARY = torch.library.Library("qkv", "FRAGMENT")
 
@@ -29,7 +30,7 @@ def define(name: str, function: Callable[..., Any], fake: Callable[..., Any]) ->
 
 
 def differentiate(operator: torch._ops.OpOverload, save: Save, backward: Differentiate) -> None:
-    """Give the operator a gradient."""
+    """Give the operator a gradient; that of a gradient is an error, where torch would say nothing and take zero."""
 
     class Differentiated(torch.autograd.Function):
         @staticmethod
@@ -39,6 +40,7 @@ def differentiate(operator: torch._ops.OpOverload, save: Save, backward: Differe
             return results
 
         @staticmethod
+        @once_differentiable
         def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
             return None, *backward(ctx, *gradients)
 

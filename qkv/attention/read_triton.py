@@ -6,7 +6,7 @@ out_i = sum_j weight(a_i, b_j) c_j inside the segment + features(a_i)' prefix
 import triton
 import triton.language as tl
 
-from qkv.attention.tiles_triton import ages, both, job_and_row, load_rows, reach, store_rows, visible
+from qkv.attention.tiles_triton import ages, both, inverted, job_and_row, load_rows, reach, store_rows, visible
 
 
 @triton.jit
@@ -85,7 +85,7 @@ def read(
                 )  # fmt: skip
     out *= result_scale
     if NORMALISES:
-        inverse = 1.0 / tl.where(valid & (norm != 0.0), norm, 1.0)
+        inverse = inverted(norm, valid)
         out *= inverse[:, None]
         if part == 0:
             flat = (batch.to(tl.int64) * a_heads + a_head) * a_length

@@ -3,6 +3,10 @@
 import triton
 import triton.language as tl
 
+from qkv.attention import masking
+
+NOTHING = tl.constexpr(masking.NOTHING)
+
 
 @triton.jit
 def job_and_row(rows):
@@ -40,6 +44,13 @@ def store_rows(pointer, x, batch, head, first, stride_b, stride_h, stride_t, the
     if not WHOLE:
         kept = kept & (columns < room)[None, :]
     tl.store(places, x.to(pointer.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def inverted(norm, valid):
+    """1 / norm, and nothing for a query that sees nothing."""
+    sees = valid & ~(norm < NOTHING)  # a NaN is passed on
+    return tl.where(sees, 1.0 / tl.where(sees, norm, 1.0), 0.0)
 
 
 @triton.jit

@@ -23,6 +23,10 @@ TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.bool: "i1", torch.int32: "i32"}
 
 
+ROOM = 232448
+"""Bytes of shared memory that a program may have on such a chip."""
+
+
 class Launches:
     """Stands in for a kernel: compiles what it would be launched with."""
 
@@ -48,6 +52,7 @@ class Launches:
         source = ASTSource(self.kernel, signature, constants, hints)
         made = triton.compile(source, target=TARGET, options=options)
         print(self.kernel.fn.__name__, *resources(made.asm["cubin"]), made.metadata.shared, flush=True)
+        assert made.metadata.shared <= ROOM, f"{self.kernel.fn.__name__} needs {made.metadata.shared} bytes: {named}"
 
     @staticmethod
     def type_of(value):
@@ -67,7 +72,7 @@ def resources(binary):
 
 
 def compile_all(dtype):
-    """Forward and backward of each kind at the shapes of the benchmark, plain, and with a mask, decay and a state."""
+    """Forward and backward of each kind: at the benchmark's sizes plain and with all there is, and at the largest."""
     for launch in ("STATES", "SCAN", "READ", "PULL"):
         kept = getattr(feature_map_launch, launch)
         kept.kernel = Launches(kept.kernel)
@@ -76,10 +81,19 @@ def compile_all(dtype):
     forward = feature_map_operator._attend
     backward = feature_map_operator._attend_backward
     step = decode_triton.feature_map_step._init_fn
-    for kind, key_dim, segment in (("taylor", 16, 256), ("taylor", 64, 512), ("linear", 64, 128), ("elu", 64, 128)):
-        for causal, rich in ((True, False), (True, True), (False, False)):
+    usual = ((True, False), (True, True), (False, False))
+    for kind, key_dim, value_dim, segment, ways in (
+        ("taylor", 16, 64, 256, usual),
+        ("taylor", 64, 64, 512, usual),
+        ("linear", 64, 64, 128, usual),
+        ("elu", 64, 64, 128, usual),
+        ("linear", 128, 128, 128, [(True, False)]),
+        ("elu", 128, 256, 128, [(True, True)]),
+        ("taylor", 64, 256, 512, [(True, True)]),
+    ):
+        for causal, rich in ways:
             q = torch.zeros(1, 2, 1024, key_dim, dtype=dtype)
-            v = torch.zeros(1, 2, 1024, 64, dtype=dtype)
+            v = torch.zeros(1, 2, 1024, value_dim, dtype=dtype)
             mask = torch.ones(1, 1024, dtype=torch.bool) if rich else None
             decay = torch.ones(2) if rich else None
             options = (kind, 0.25, causal, segment, True)

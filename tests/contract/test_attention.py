@@ -157,3 +157,17 @@ def test_check_finds_a_broken_scale(name):
     mechanism.__class__ = Off
     failed = {result.identity for result in check(mechanism, key_dim=5) if not result.ok}
     assert "forward = definition, and gradients" in failed
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_nan_is_infinitely_far_wherever_it_is(place):
+    """Python's `max` passes over one that does not come first."""
+    expected = [torch.ones(2), torch.ones(3), torch.ones(4)]
+    actual = [x.clone() for x in expected]
+    assert identities.distance(actual, expected) == 0
+    actual[place][-1] = torch.nan
+    assert identities.distance(actual, expected) == float("inf")
+    errors = [0.5, 0.1, 0.2]
+    assert identities.worst(errors) == 0.5
+    errors[place] = float("nan")
+    assert not identities.worst(errors) <= 1
