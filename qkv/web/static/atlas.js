@@ -126,10 +126,10 @@ function walk(event, buttons, columns) {
 
 function drawMain(scene) {
   const { context, matrix, spot, head } = scene;
-  const mode = now().mode ?? "map";
+  const mode = Object.hasOwn(PICTURES, now().mode ?? "") ? now().mode : "map";
   const who = head === -1 ? "mean of heads" : `head ${head + 1}`;
   const readout = h("div", { class: "readout", id: "readout" });
-  const picture = { map: drawMap, arcs: drawArcs, text: drawText }[mode](scene, readout);
+  const picture = PICTURES[mode](scene, readout);
   tell(scene, readout, scene.row, scene.column);
   context.main({
     title: `${spot.name}, ${who}`,
@@ -184,6 +184,8 @@ function drawText(scene) {
   svg.addEventListener("keydown", (event) => keys(event, scene));
   return { svg, view };
 }
+
+const PICTURES = { map: drawMap, arcs: drawArcs, text: drawText };
 
 /** The rows with this one added, or taken away if it was there. */
 function toggled(scene, i) {
@@ -314,20 +316,18 @@ function twin({ matrix, row, column, spot }) {
         columns.map((j) => h("td", {}, spot.causal && j > i ? "–" : digits(matrix.data[i * matrix.columns + j])))))));
 }
 
+const MOVES = { "[": [-1, 0], "]": [1, 0], "{": [0, -1], "}": [0, 1] };
+
 /** [ ] another place, { } another head. */
-export async function key(event, context) {
-  const overview = (await ask("overview", context.question())).record;
-  const place = within(now().place ?? defaultPlace(overview), overview.places.length);
-  const head = now().head ?? 0;
-  const changes = {
-    "[": { place: within(place - 1, overview.places.length) },
-    "]": { place: within(place + 1, overview.places.length) },
-    "{": { head: Math.max(-1, head - 1) },
-    "}": { head: within(head + 1, overview.places[place].heads) },
-  }[event.key];
-  if (!changes) return;
-  choose({ place, head, ...changes });
-  say(`${overview.places[now().place].name}, head ${now().head + 1}`);
+export async function key(event, question) {
+  if (!MOVES[event.key]) return;
+  const [down, across] = MOVES[event.key];
+  const overview = await ask("overview", question).then(({ record }) => record, () => null);
+  if (!overview?.places.length) return; // the screen itself says what is wrong
+  const place = within((now().place ?? defaultPlace(overview)) + down, overview.places.length);
+  const head = Math.max(-1, Math.min((now().head ?? 0) + across, overview.places[place].heads - 1));
+  choose({ place, head });
+  say(`${overview.places[place].name}, ${head === -1 ? "mean of heads" : `head ${head + 1}`}`);
 }
 
 export const help = [["[ ]", "layer before, after"], ["{ }", "head before, after"], ["arrows", "in the picture: another cell"], ["p", "in the picture: add this row to the sum, or take it away"], ["z", "in the picture: zoom to the cell"]];

@@ -1,0 +1,86 @@
+"""Answers that come late, fail or are refused; sliders and fields in use while the page draws."""
+
+import pytest
+
+from tests.web.pages import go, opened, settle
+
+TEXT = "fabcde"
+REFUSED = {"status": 400, "content_type": "application/json", "body": '{"error": "too large to compute"}'}
+
+
+def hold(page, pattern):
+    """Keep answers back; returns the list of those that wait."""
+    waiting = []
+    page.route(pattern, lambda route: waiting.append(route))
+    return waiting
+
+
+def forgive(page):
+    """A refusal is noted in the browser's console, and is meant here."""
+    page.wrong[:] = [text for text in page.wrong if "Failed to load resource" not in text]
+
+
+def test_a_late_answer_does_not_draw_over_another_screen(browser, server):
+    with opened(browser, server.address) as page:
+        go(page, text=TEXT)
+        waiting = hold(page, "**/api/beside")
+        page.keyboard.press("3")
+        page.wait_for_selector("#main.waiting")
+        page.wait_for_selector("#said:has-text('Computing')", state="attached")
+        page.keyboard.press("2")
+        page.wait_for_selector("h2:has-text('Query and keys')")
+        assert page.locator("#main.waiting").count() == 0
+        with page.expect_response("**/api/beside"):
+            waiting[0].continue_()
+        page.wait_for_timeout(100)
+        assert "Query and keys" in page.inner_text("h2")
+        assert "The token that looks" in page.inner_text("#side")
+        assert page.inner_text("#said") == ""
+
+
+def slide(page, slider, part, steps=12):
+    """Drag a slider from its middle to a part of its width."""
+    box = slider.bounding_box()
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] / 2, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * part, y, steps=steps)
+    page.mouse.up()
+    settle(page)
+
+
+@pytest.mark.parametrize(
+    ("state", "name", "chosen"),
+    [
+        ({"screen": "decoding"}, "Beams:", "beams=16"),
+        ({"screen": "beside"}, "β", "quarters=16"),
+        ({"mode": "arcs"}, "Lines", "top=8"),
+        ({"screen": "stepwise", "step": 5}, "Scores times", "heat=60"),
+    ],
+)
+def test_sliders_can_be_dragged(browser, server, state, name, chosen):
+    with opened(browser, server.address) as page:
+        go(page, text=TEXT, **state)
+        slider = page.get_by_role("slider", name=name)
+        slider.scroll_into_view_if_needed()
+        slider.evaluate("e => { e.untouched = true }")
+        slide(page, slider, 1.0)
+        assert chosen in page.url
+        assert slider.evaluate("e => e.untouched")
+        assert slider.evaluate("e => e.closest('.field').querySelector('output').textContent") == slider.get_attribute(
+            "aria-valuetext"
+        )
+
+
+def test_fast_arrow_keys_all_count(browser, server):
+    with opened(browser, server.address) as page:
+        go(page, screen="decoding", text=TEXT)
+        slider = page.get_by_role("slider", name="Beams:")
+        slider.focus()
+        for _ in range(6):
+            page.keyboard.press("ArrowRight")
+        settle(page)
+        assert "beams=10" in page.url
+        assert slider.input_value() == "10"
+        go(page, screen="decoding", text=TEXT, beams=2)
+        assert slider.input_value() == "2"
