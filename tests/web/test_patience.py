@@ -84,3 +84,86 @@ def test_fast_arrow_keys_all_count(browser, server):
         assert slider.input_value() == "10"
         go(page, screen="decoding", text=TEXT, beams=2)
         assert slider.input_value() == "2"
+
+
+def test_typed_text_outlives_other_clicks(browser, server):
+    with opened(browser, server.address) as page:
+        go(page, text=TEXT)
+        page.fill("#text", "abc")
+        page.fill("#answer", "C B")
+        page.get_by_role("button", name="cross 2, head 2").click()
+        page.wait_for_selector("h2:text-is('cross 2, head 2')")
+        page.get_by_role("button", name="Light or dark").click()
+        page.set_viewport_size({"width": 1000, "height": 900})
+        settle(page)
+        assert (page.input_value("#text"), page.input_value("#answer")) == ("abc", "C B")
+        page.get_by_role("button", name="Look (Ctrl-Enter)").click()
+        page.wait_for_selector("#readout:has-text('C (1) looks at')")
+        assert "text=abc" in page.url
+        go(page, text=TEXT)
+        assert (page.input_value("#text"), page.input_value("#answer")) == (TEXT, "")
+
+
+def refuse_order_4(route):
+    if "order=4" in route.request.post_data:
+        route.fulfill(**REFUSED)
+    else:
+        route.continue_()
+
+
+def test_a_refused_choice_can_be_taken_back(browser, server):
+    with opened(browser, server.address) as page:
+        go(page, screen="beside", text=TEXT)
+        page.route("**/api/beside", refuse_order_4)
+        page.get_by_role("button", name="taylor(order=4)").click()
+        page.wait_for_selector(".error:has-text('too large to compute')")
+        page.reload()
+        page.wait_for_selector(".error")
+        page.get_by_role("button", name="elu").click()
+        page.wait_for_selector("h2:has-text('softmax beside elu')")
+        page.route("**/api/search", lambda route: route.fulfill(**REFUSED))
+        page.keyboard.press("4")
+        page.wait_for_selector(".error")
+        assert page.get_by_role("slider", name="Beams:").count() == 1
+        forgive(page)
+
+
+def test_an_address_that_asks_for_too_much(browser, server):
+    with opened(browser, server.address) as page:
+        go(page, screen="decoding", text=TEXT, beams=99, power=-3, prefix="x.1.")
+        assert page.get_by_role("slider", name="Beams:").input_value() == "16"
+        assert page.locator("#winner").count() == 1
+        go(page, screen="decoding", text=TEXT, prefix="999")
+        page.get_by_role("button", name="let it begin freely").click()
+        page.wait_for_selector("#winner")
+        go(page, text=TEXT, mode="toString", sort="constructor")
+        assert page.locator("[data-focus=map]").count() == 1
+        forgive(page)
+
+
+def test_look_asks_again_after_a_failure(browser, server):
+    with opened(browser, server.address) as page:
+        go(page, text=TEXT)
+        page.route("**/api/*", lambda route: route.abort())
+        page.fill("#text", "abc")
+        page.keyboard.press("Control+Enter")
+        page.wait_for_selector(".error:has-text('The server does not answer')")
+        page.keyboard.press("Tab")
+        page.keyboard.press("]")
+        page.unroute("**/api/*")
+        page.get_by_role("button", name="Look (Ctrl-Enter)").click()
+        page.wait_for_selector("#weight")
+        forgive(page)
+
+
+def test_another_word_begins_freely(browser, server):
+    with opened(browser, server.address) as page:
+        go(page, screen="decoding", text=TEXT, prefix="5", beams=3)
+        page.get_by_role("button", name="Look (Ctrl-Enter)").click()
+        settle(page)
+        assert "prefix=5" in page.url
+        page.fill("#text", "abc")
+        page.keyboard.press("Control+Enter")
+        settle(page)
+        assert "prefix" not in page.url
+        assert "beams=3" in page.url

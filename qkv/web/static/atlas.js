@@ -12,6 +12,9 @@ export const id = "atlas";
 export const title = "Attention atlas";
 const SORTS = [["", "layer and head"], ["previous", "looks at the token before"], ["first", "looks at the first token"], ["itself", "looks at itself"], ["entropy", "most spread out"], ["largest", "largest weight"]];
 
+/** The order that was chosen, if it is one. */
+const sortNow = () => (SORTS.some(([value]) => value === now().sort) ? now().sort : "");
+
 let built = { key: null };
 onTheme(() => (built = { key: null }));
 
@@ -61,7 +64,7 @@ function summed({ matrix, rows }) {
 
 async function drawSide(scene) {
   const { context, overview } = scene;
-  const key = JSON.stringify([context.question(), now().sort]);
+  const key = JSON.stringify([context.question(), sortNow()]);
   if (built.key !== key) {
     const { record, tensors } = await ask("thumbnails", context.question());
     built = { key, box: thumbnails(overview, record, tensors.thumbnails.data) };
@@ -74,7 +77,7 @@ async function drawSide(scene) {
   if (!built.box.querySelector("[tabindex='0']")) built.box.querySelector("button").tabIndex = 0;
   const sort = h("select", { id: "sort", "data-focus": "sort", onchange: () => choose({ sort: sort.value }) },
     SORTS.map(([value, text]) => h("option", { value }, text)));
-  sort.value = now().sort ?? "";
+  sort.value = sortNow();
   context.side(() => h("section", { class: "card" }, h("h3", {}, "All heads"),
     h("div", { class: "field" }, h("label", { for: "sort" }, "Order by"), sort), built.box,
     h("button", { type: "button", "data-focus": "mean", "aria-pressed": String(scene.head === -1), onclick: () => choose({ place: scene.place, head: scene.head === -1 ? 0 : -1 }) }, `mean of ${scene.spot.name}`)));
@@ -89,7 +92,7 @@ function thumbnails(overview, { shapes, summaries }, bytes) {
       all.push({ place: number, head, name: place.name, summary: summaries[number][head], canvas: thumbnail(bytes.subarray(at, at + height * width), height, width) });
     }
   });
-  const sort = now().sort;
+  const sort = sortNow();
   if (sort) all.sort((a, b) => b.summary[sort] - a.summary[sort]);
   const most = Math.max(...overview.places.map((place) => place.heads));
   const columns = sort ? Math.min(6, all.length) : most;

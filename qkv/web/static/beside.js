@@ -21,6 +21,7 @@ export async function draw(context) {
   const head = within(now().head ?? 0, spot.heads);
   const kinds = (await ask("kinds")).record.kinds.filter((kind) => holds("beside", { place, head, kind }));
   const kind = kinds.includes(now().kind) ? now().kind : kinds[0];
+  drawSide({ context, overview, kinds, kind, place, spot, head }); // before it is asked: what is refused can be unchosen
   const { record, tensors } = await ask("beside", { ...context.question(), place, head, kind });
   const [rows, columns] = tensors.exact.shape;
   const scene = { context, overview, kinds, kind, place, spot, head, record, tensors, rows, columns };
@@ -28,7 +29,6 @@ export async function draw(context) {
   scene.column = within(now().column ?? 0, columns);
   const copying = (await ask("copying", { kind: "softmax" })).record;
   const other = (await ask("copying", { kind })).record;
-  drawSide(scene);
   drawMain(scene, copyingCard(scene, copying, other));
   explain(scene);
   context.checks([

@@ -12,15 +12,21 @@ export const id = "decoding";
 export const title = "Decoding";
 /** Dropped continuations that are drawn at each step, unless all are wanted. */
 const DROPPED = 3;
+const MOST_BEAMS = 16;
+const MOST_POWER = 20;
+
+const between = (low, value, high) => Math.max(low, Math.min(value, high));
 
 export async function draw(context) {
   const { text } = context.question();
-  const asked = { beams: now().beams ?? 4, power: now().power ?? 0, prefix: now().prefix ?? "" };
+  const prefix = /^\d+(\.\d+)*$/.test(now().prefix) ? now().prefix : "";
+  const asked = { beams: between(1, now().beams ?? 4, MOST_BEAMS), power: between(0, now().power ?? 0, MOST_POWER), prefix };
+  drawSide(context, asked); // before it is asked: what is refused can be unchosen
   const { record } = await ask("search", { text, ...asked });
   const scene = { context, asked, record, ...shape(record) };
   scene.at = scene.visible.includes(now().node) ? now().node : record.best[0];
   scene.behind = await look(scene, text);
-  drawSide(scene);
+  drawSide(context, asked, record);
   const svg = tree(scene);
   context.main({
     title: "Beam and greedy, in one tree", subtitle: `beam of ${asked.beams}, ${whole(record.nodes.length - 1)} continuations looked at`,
@@ -62,13 +68,14 @@ async function look({ record, at }, text) {
   return holds("node", asked) && asked.prefix.split(".").filter(Boolean).length < record.limit ? ask("node", { text, ...asked }) : null;
 }
 
-function drawSide({ context, asked, record }) {
+/** The choices; the names of forced tokens come with the answer. */
+function drawSide(context, asked, record) {
   const forced = asked.prefix.split(".").filter(Boolean).length;
-  const tokens = record.nodes.slice(1, 1 + forced).map((node) => shown(node.token)).join(" ");
+  const tokens = !record ? "…" : record.nodes.slice(1, 1 + forced).map((node) => shown(node.token)).join(" ");
   context.side(() => h("section", { class: "card" }, h("h3", {}, "Search"),
     saved ? h("p", { class: "note" }, "Another beam needs qkv serve.") : [
-      slider("Beams:", { value: asked.beams, low: 1, high: 16, text: String, change: (value) => choose({ beams: value, node: undefined }) }),
-      slider("Length power (scores ÷ lengthᵖ):", { value: asked.power, low: 0, high: 20, text: (n) => String(n / 10), change: (value) => choose({ power: value, node: undefined }) })],
+      slider("Beams:", { value: asked.beams, low: 1, high: MOST_BEAMS, text: String, change: (value) => choose({ beams: value, node: undefined }) }),
+      slider("Length power (scores ÷ lengthᵖ):", { value: asked.power, low: 0, high: MOST_POWER, text: (n) => String(n / 10), change: (value) => choose({ power: value, node: undefined }) })],
     forced ? [h("p", { class: "note" }, "Forced to begin with ", h("b", {}, h("bdi", {}, tokens))), h("button", { type: "button", "data-focus": "unforce", onclick: () => choose({ prefix: undefined, node: undefined }) }, "let it begin freely")] : null));
 }
 

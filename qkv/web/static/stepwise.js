@@ -24,13 +24,13 @@ export async function draw(context) {
   const queries = overview.tokens[spot.rows];
   const keys = overview.tokens[spot.columns];
   const i = within(now().row ?? 0, queries.length);
+  drawSide({ context, overview, place, spot, head, queries, i });
   const { record, tensors } = await ask("steps", { ...context.question(), place, head, row: i });
   const scene = { context, overview, place, spot, head, queries, keys, i, record, tensors, t: Object.fromEntries(Object.entries(tensors).map(([name, one]) => [name, one.data])) };
   scene.dims = tensors.products.shape[1];
   scene.width = tensors.values.shape[1];
   scene.j = within(now().column ?? scene.t.weights.indexOf(Math.max(...scene.t.weights)), keys.length);
   scene.stage = within(now().step ?? 0, STAGES.length);
-  drawSide(scene);
   drawStage(scene);
   explain(scene);
   context.checks([
