@@ -44,10 +44,8 @@ export async function draw(context) {
   if (document.activeElement?.dataset.focus === "tree") line?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-/** Children of each node, and the way to the winner. */
+/** What is drawn: the visible nodes, those among the children of each, and the way to the winner. */
 function shape({ nodes, best }) {
-  const children = nodes.map(() => []);
-  nodes.forEach((node, n) => node.parent !== null && children[node.parent].push(n));
   const winner = new Set();
   for (let n = best[0]; n !== null; n = nodes[n].parent) winner.add(n);
   const dropped = new Map();
@@ -59,6 +57,8 @@ function shape({ nodes, best }) {
     dropped.set(node.step, (dropped.get(node.step) ?? 0) + 1);
     return dropped.get(node.step) <= most;
   }).sort((a, b) => a - b);
+  const children = nodes.map(() => []);
+  for (const n of visible) if (nodes[n].parent !== null) children[nodes[n].parent].push(n);
   return { children, winner, visible };
 }
 
@@ -211,9 +211,9 @@ function tableRows({ record, asked }) {
   return [["which", "answer", "log p", "tokens", "score", "p"], ...record.best.map((n, k) => line(`beam ${k + 1}`, n)), line("greedy", record.greedy.at(-1))];
 }
 
-function python({ record, asked, at, context }, node = false) {
+function python({ record, asked, at }, node = false) {
   const prefix = (text) => `[${text.split(".").filter(Boolean).join(", ")}]`;
-  const head = ["from pathlib import Path", "", "from qkv import tasks", "from qkv.explain import next_tokens, search_tree", "from qkv.tasks.strings import limits_of", "", `_, job, model = tasks.restore(Path(${JSON.stringify(context.about().run)}))`, `source = [${record.ids.join(", ")}]`];
+  const head = [...record.code, `source = [${record.ids.join(", ")}]`];
   const one = record.nodes[at];
   if (node) return [...head, `print(next_tokens(model, source, ${prefix(one.end ? record.nodes[one.parent].prefix : one.prefix)}, limits_of(model)))`, ""].join("\n");
   return [...head, `found = search_tree(model, source, limits_of(model), beams=${asked.beams}, length_power=${asked.power / 10}, prefix=${prefix(asked.prefix)})`, "print(found.branches[found.best[0]].log_probability, found.rescored)", ""].join("\n");
