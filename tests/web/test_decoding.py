@@ -55,6 +55,19 @@ def test_what_stands_behind_a_node(browser, server, run):
         assert sum(shown.values()) == pytest.approx(1, abs=2e-5)
 
 
+def test_the_legend_fits_however_short_the_word(browser, server):
+    with opened(browser, server.address, viewport={"width": 390, "height": 844}) as page:
+        go(page, screen="decoding", text="a")
+        assert "dashed: dropped" in page.inner_text("#legend")
+        assert page.locator("#legend").evaluate("e => e.getBoundingClientRect().right <= innerWidth")
+        go(page, text=TEXT, mode="arcs")
+        assert page.evaluate(
+            "(() => { const svg = document.querySelector('svg[data-focus=map]').getBoundingClientRect();"
+            "return [...document.querySelectorAll('svg[data-focus=map] .axis')]"
+            ".every((e) => e.getBoundingClientRect().right <= svg.right + 1) })()"
+        )
+
+
 def test_branching_forces_a_token(browser, server):
     with opened(browser, server.address) as page:
         go(page, screen="decoding", text=TEXT, node=0)

@@ -11,7 +11,11 @@ REFUSED = {"status": 400, "content_type": "application/json", "body": '{"error":
 def hold(page, pattern):
     """Keep answers back; returns the list of those that wait."""
     waiting = []
-    page.route(pattern, lambda route: waiting.append(route))
+
+    def keep(route):  # playwright takes no method of a list
+        waiting.append(route)
+
+    page.route(pattern, keep)
     return waiting
 
 

@@ -203,10 +203,18 @@ function keys(event, scene) {
   const [i, j] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Home: [0, -1e9], End: [0, 1e9], PageUp: [-16, 0], PageDown: [16, 0] }[event.key] ?? [];
   if (i !== undefined) {
     event.preventDefault();
-    choose({ row: within(row + i, matrix.rows), column: within(column + j, matrix.columns) });
+    const cell = [within(row + i, matrix.rows), within(column + j, matrix.columns)];
+    choose({ row: cell[0], column: cell[1] });
+    say(spoken(scene, ...cell));
   } else if (event.key === "p" || (event.key === "Enter" && event.shiftKey)) {
     choose({ rows: toggled(scene, row) });
   } else if (event.key === "z") choose({ zoom: now().zoom ? undefined : 48 });
+}
+
+/** A cell in a sentence. */
+function spoken({ matrix, spot }, i, j) {
+  const weight = spot.causal && j > i ? "hidden: it comes later" : `weight ${digits(matrix.data[i * matrix.columns + j])}`;
+  return `${shown(matrix.rowLabels[i])} (${i + 1}) looks at ${shown(matrix.columnLabels[j])} (${j + 1}), ${weight}`;
 }
 
 const score = ({ record, tensors }, i, j) => {
@@ -217,11 +225,13 @@ const score = ({ record, tensors }, i, j) => {
   return total * record.scale;
 };
 
-function rank({ matrix }, i, j) {
+/** The place of a key among those that the row may see. */
+function rank({ matrix, spot }, i, j) {
   const own = matrix.data[i * matrix.columns + j];
+  const seen = spot.causal ? Math.min(i + 1, matrix.columns) : matrix.columns;
   let better = 0;
-  for (let n = 0; n < matrix.columns; n++) if (matrix.data[i * matrix.columns + n] > own) better++;
-  return better + 1;
+  for (let n = 0; n < seen; n++) if (matrix.data[i * matrix.columns + n] > own) better++;
+  return `${better + 1} of ${seen}`;
 }
 
 function tell(scene, readout, i, j) {
@@ -232,7 +242,7 @@ function tell(scene, readout, i, j) {
   const parts = [
     h("span", {}, h("b", {}, h("bdi", {}, shown(matrix.rowLabels[i]))), h("span", { class: "quiet" }, ` (${i + 1}) looks at `), h("b", {}, h("bdi", {}, shown(matrix.columnLabels[j]))), h("span", { class: "quiet" }, ` (${j + 1})`)),
     hidden ? h("span", {}, "hidden: it comes later") : h("span", {}, "weight ", h("span", { class: "number", id: "weight" }, digits(weight))),
-    !hidden && h("span", {}, "rank ", h("span", { class: "number" }, `${rank(scene, i, j)} of ${matrix.columns}`)),
+    !hidden && h("span", {}, "rank ", h("span", { class: "number", id: "rank" }, rank(scene, i, j))),
     found !== null && !hidden && h("span", {}, "score ", h("span", { class: "number" }, digits(found))),
   ];
   if (rows.length > 1) {

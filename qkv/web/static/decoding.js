@@ -31,7 +31,7 @@ export async function draw(context) {
   context.main({
     title: "Beam and greedy, in one tree", subtitle: `beam of ${asked.beams}, ${whole(record.nodes.length - 1)} continuations looked at`,
     svg, name: `tree of ${asked.beams} beams`, rows: () => tableRows(scene), python: () => python(scene), before: parting(scene), below: nodeCard(scene),
-    after: h("div", { class: "choices" }, h("button", { type: "button", "data-focus": "dropped", "aria-pressed": String(Boolean(now().dropped)), onclick: () => choose({ dropped: now().dropped ? undefined : 1 }) }, "all that were dropped")),
+    after: [h("p", { class: "note", id: "legend" }, legend(scene)), h("div", { class: "choices" }, h("button", { type: "button", "data-focus": "dropped", "aria-pressed": String(Boolean(now().dropped)), onclick: () => choose({ dropped: now().dropped ? undefined : 1 }) }, "all that were dropped"))],
   });
   explain(scene);
   const winner = record.nodes[record.best[0]];
@@ -116,11 +116,13 @@ function tree(scene) {
       node.greedy && node.parent !== null ? s("circle", { cx: x + box - 6, cy: y + 6, r: 3.5, class: "fill2" }) : "",
       s("title", {}, `${shown(node.token)}: p ${digits(Math.exp(node.own))}, log p of the path ${digits(node.log)}`)));
   }
-  const hidden = record.nodes.length - visible.length;
-  const words = `green: the winner; orange: greedy; thickness: p of the token; dashed: dropped${hidden ? ` (${whole(hidden)} more not drawn)` : ""}`;
-  svg.append(s("text", { x: 8, y: height - 6, class: "axis" }, words));
   svg.addEventListener("keydown", (event) => keys(event, scene, columns, children));
   return svg;
+}
+
+function legend({ record, visible }) {
+  const hidden = record.nodes.length - visible.length;
+  return `green: the winner; orange: greedy; thickness: p of the token; dashed: dropped${hidden ? ` (${whole(hidden)} more not drawn)` : ""}`;
 }
 
 function keys(event, { record, at }, columns, children) {

@@ -63,7 +63,7 @@ export function choice(name, options, current, choose) {
     "div",
     { class: "choices", role: "group", "aria-label": name },
     options.map(([value, text]) =>
-      h("button", { type: "button", "aria-pressed": String(value === current), onclick: () => choose(value) }, text),
+      h("button", { type: "button", "data-focus": `${name} ${value}`, "aria-pressed": String(value === current), onclick: () => choose(value) }, text),
     ),
   );
 }
