@@ -231,7 +231,8 @@ function explain(scene) {
       [sub("s", "i", "j"), "=", digits(tensors.scores.data[at])],
       ["exp", row("(", x(), ")"), "=", digits(Math.exp(tensors.scores.data[at]))],
       ...(record.averages ? [
-        order ? [...law, "=", digits(polynomial(tensors.scores.data[at], order))] : law,
+        law,
+        ...(order ? [["=", digits(polynomial(tensors.scores.data[at], order))]] : []), // a line of its own: the box is narrow
         [sub("a", "i", "j"), "=", over(words("this"), row(sum("n"), words("the same")))],
       ] : [[sub("a", "i", "j"), "=", ...law, words(", not divided")]]),
       ["softmax", "=", digits(tensors.exact.data[at])],

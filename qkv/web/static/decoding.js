@@ -89,7 +89,7 @@ function tree(scene) {
   const [box, line] = [wide - 18, 40];
   const place = new Map();
   columns.forEach((column, step) => column.forEach((n, level) => place.set(n, [8 + step * wide, 34 + level * line])));
-  const [width, height] = [columns.length * wide + 8, 56 + line * Math.max(...columns.map((column) => column.length))];
+  const [width, height] = [columns.length * wide + 8, 34 + line * Math.max(...columns.map((column) => column.length))];
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "application", tabindex: 0, class: "tree", "data-focus": "tree", "aria-label": "Search tree; arrow keys move, Enter tells, b branches" });
   columns.forEach((_, step) => svg.append(s("text", { x: 8 + step * wide, y: 16, class: "axis" }, step ? `step ${step}` : "start")));
   const order = [...visible].sort((a, b) => rank(a) - rank(b));
