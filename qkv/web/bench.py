@@ -108,7 +108,7 @@ class RunBench(Bench):
             "kinds": lambda asked: Answer({"kinds": beside.offered()}),
             "beside": lambda asked: beside.beside(self.scene(asked), asked),
             "copying": beside.copying_at,
-            **decoding.handlers(self.job, self.model),
+            **decoding.handlers(self.job, self.model, self._restoring(*decoding.IMPORTS)),
         }
 
     def questions(self, asked: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -144,17 +144,19 @@ class RunBench(Bench):
             return source, read_target(self.job, self.model, answer)
         return source, answer_greedily(self.job, self.model, source)
 
-    def _restoring(self) -> list[str]:
-        """The lines that restore this model in Python."""
-        common = ["from qkv import tasks", "from qkv.explain import observe"]
+    def _restoring(self, *imports: str) -> list[str]:
+        """The lines that restore this model in Python, with these imports among their own."""
         if self.run != self.folder:
-            more = ["from qkv.pronunciation.bundled import model_folder", ""]
-            return [*common, *more, "_, job, model = tasks.restore(model_folder())"]
-        return ["from pathlib import Path\n", *common, "", f"_, job, model = tasks.restore(Path({str(self.folder)!r}))"]
+            own, where = ["from qkv.pronunciation.bundled import model_folder"], "model_folder()"
+        else:
+            own, where = [], f"Path({str(self.folder)!r})"
+        standard = [] if own else ["from pathlib import Path", ""]
+        lines = sorted(["from qkv import tasks", *imports, *own])
+        return [*standard, *lines, "", f"_, job, model = tasks.restore({where})"]
 
     def _observe(self, text: str, answer: str) -> ModelScene:
         source, target = self.sequences(text, answer)
-        code = self._restoring()
+        code = self._restoring("from qkv.explain import observe")
         if target is None:
             looks = observe(self.model, source.ids)
             code.append(f"looks = observe(model, {source.ids})")

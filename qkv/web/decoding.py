@@ -22,13 +22,20 @@ MOST_BEAMS = 16
 LONGEST = 128
 """Tokens of an answer, END included."""
 DEFAULT = {"beams": 4, "power": 0, "prefix": ""}
+IMPORTS = ("from qkv.explain import next_tokens, search_tree", "from qkv.tasks.strings import limits_of")
+"""What the Python of this screen needs."""
 
 
-def handlers(job: Job, model: nn.Module) -> dict[str, Callable[[Mapping[str, Any]], Answer]]:
-    """What can be asked of a run that writes; nothing of others."""
+def handlers(job: Job, model: nn.Module, code: list[str]) -> dict[str, Callable[[Mapping[str, Any]], Answer]]:
+    """What can be asked of a run that writes, nothing of others; `code` restores the model in Python."""
     if not isinstance(job, StringJob):
         return {}
-    return {"search": lambda asked: search(job, model, asked), "node": lambda asked: node(job, model, asked)}
+
+    def searched(asked: Mapping[str, Any]) -> Answer:
+        found = search(job, model, asked)
+        return replace(found, record={**found.record, "code": code})
+
+    return {"search": searched, "node": lambda asked: node(job, model, asked)}
 
 
 def questions(job: Job, model: nn.Module, asked: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

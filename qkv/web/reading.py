@@ -122,5 +122,7 @@ def _characters_or_words(text: str, job: Job) -> Sequence:
 
 def _known(tokens: list[str], known: set[str], vocabulary: Vocabulary) -> Sequence:
     strange = sorted({token for token in tokens if token not in known})
-    notes = [f"never seen in training, read as unknown: {' '.join(strange[:8])}"] if strange else []
+    more = f" and {len(strange) - 8} more" if len(strange) > 8 else ""
+    named = " ".join("\N{OPEN BOX} (a space)" if token == " " else token for token in strange[:8])
+    notes = [f"never seen in training, read as unknown: {named}{more}"] if strange else []
     return Sequence(tokens, vocabulary.encode(tokens), notes)

@@ -172,6 +172,47 @@ def test_by_keyboard_alone(browser, server):
         page.wait_for_selector("dialog:not([open])", state="attached")
 
 
+def test_a_rank_counts_what_can_be_seen(browser, server):
+    with opened(browser, server.address) as page:
+        for place, among in ((0, 6), (2, 3)):
+            go(page, text=TEXT, answer="E D C B A F", place=place, row=2, column=1)
+            assert page.inner_text("#rank").endswith(f" of {among}")
+
+
+def test_what_is_heard(browser, server, looks):
+    """A choice keeps the focus, and arrows in a picture tell the cell."""
+    with opened(browser, server.address) as page:
+        go(page, text=TEXT, place=0, head=0, row=1, column=1)
+        button = page.get_by_role("button", name="arcs")
+        button.press("Enter")
+        page.wait_for_selector("[aria-label^='Lines from']")
+        assert page.evaluate("document.activeElement.textContent") == "arcs"
+        page.locator("svg[data-focus=map]").press("ArrowRight")
+        weight = float(looks[0].call.weights()[0, 0, 1, 2])
+        assert page.inner_text("#said") == f"a (2) looks at b (3), weight {weight:.4f}"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_ink_can_be_read_on_every_colour(browser, server, scheme):
+    with opened(browser, server.address, color_scheme=scheme) as page:
+        worst = page.evaluate(
+            """async () => {
+              const { paint } = await import("/static/colour.js");
+              const parts = (text) => (text.startsWith("#") ? [1, 3, 5].map((n) => parseInt(text.slice(n, n + 2), 16))
+                : text.match(/\\d+/g).map(Number));
+              const light = (text) => parts(text).map((v) => v / 255)
+                .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+                .reduce((sum, v, n) => sum + v * [0.2126, 0.7152, 0.0722][n], 0);
+              return Math.min(...Array.from({ length: 256 }, (_, n) => {
+                const { fill, ink } = paint(n, 255, false);
+                const [a, b] = [light(fill), light(ink)];
+                return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+              }));
+            }"""
+        )
+        assert worst >= 4.5
+
+
 def test_words_for_what_went_wrong(browser, server):
     with opened(browser, server.address) as page:
         page.fill("#text", "a" * 30)

@@ -48,6 +48,19 @@ def test_rows_stand_beside_each_other(browser, server):
             assert [box[side] for box in boxes] == pytest.approx([boxes[0][side]] * 3, abs=0.5)
 
 
+@pytest.mark.parametrize("kind", ["elu", "linear", "taylor(order=4)"])
+def test_both_maps_have_one_scale(browser, server, kind):
+    with opened(browser, server.address) as page:
+        go(page, screen="beside", text=TEXT, place=1, kind=kind)
+        ranges = [
+            [text for text in page.locator(f"[data-focus='{name}'] .axis").all_text_contents() if " to " in text]
+            for name in ("softmax", kind)
+        ]
+        assert ranges[0] == ranges[1] != []
+        box = page.locator(".formula")
+        assert box.evaluate("e => e.scrollWidth <= e.clientWidth")
+
+
 def test_the_copying_problem_and_its_slider(browser, server):
     """The literals are the problem's, from independent arithmetic."""
     with opened(browser, server.address) as page:

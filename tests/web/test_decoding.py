@@ -1,6 +1,7 @@
 """Screen 4 in a real browser, its numbers against the library's own calls."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from qkv.tasks.strings import limits_of
 from qkv.web.bench import RunBench
 from tests.web.client import ask, refused
 from tests.web.pages import go, number, opened, reach, settle, walk
+from tests.web.runs import serving
 
 TEXT = "fabcde"
 
@@ -53,6 +55,19 @@ def test_what_stands_behind_a_node(browser, server, run):
         assert sum(shown.values()) == pytest.approx(1, abs=2e-5)
 
 
+def test_the_legend_fits_however_short_the_word(browser, server):
+    with opened(browser, server.address, viewport={"width": 390, "height": 844}) as page:
+        go(page, screen="decoding", text="a")
+        assert "dashed: dropped" in page.inner_text("#legend")
+        assert page.locator("#legend").evaluate("e => e.getBoundingClientRect().right <= innerWidth")
+        go(page, text=TEXT, mode="arcs")
+        assert page.evaluate(
+            "(() => { const svg = document.querySelector('svg[data-focus=map]').getBoundingClientRect();"
+            "return [...document.querySelectorAll('svg[data-focus=map] .axis')]"
+            ".every((e) => e.getBoundingClientRect().right <= svg.right + 1) })()"
+        )
+
+
 def test_branching_forces_a_token(browser, server):
     with opened(browser, server.address) as page:
         go(page, screen="decoding", text=TEXT, node=0)
@@ -90,6 +105,34 @@ def test_by_keyboard_alone(browser, server):
         page.keyboard.press("ArrowRight")
         settle(page)
         assert "beams=5" in page.url
+
+
+def test_the_way_right_leads_to_what_is_drawn(browser, server):
+    """A node whose likeliest child is hidden: the way leads to another, or nowhere."""
+    found = ask(server, "search", text=TEXT, beams=16)[0]["nodes"]
+    with opened(browser, server.address) as page:
+        go(page, screen="decoding", text=TEXT, beams=16)
+        drawn = set(map(int, page.eval_on_selector_all("[data-node]", "all => all.map((e) => e.dataset.node)")))
+        best = {}
+        for n, one in enumerate(found):
+            best[one["parent"]] = max(best.get(one["parent"], n), n, key=lambda child: found[child]["log"])
+        parent = next(n for n in sorted(drawn) if n in best and best[n] not in drawn)
+        go(page, screen="decoding", text=TEXT, beams=16, node=parent)
+        page.locator("[data-focus=tree]").press("ArrowRight")
+        settle(page)
+        assert int(page.get_attribute(".node.chosen", "data-node")) in drawn
+        children = {n for n in drawn if found[n]["parent"] == parent}
+        assert int(page.get_attribute(".node.chosen", "data-node")) in (children or {parent})
+
+
+@pytest.mark.parametrize("name", ["pairs", "pronounce"])
+def test_the_copied_python_runs(browser, pairs_run, capsys, name):
+    run = pairs_run if name == "pairs" else Path(name)
+    with serving(RunBench(run)) as other, opened(browser, other.address) as page:
+        go(page, screen="decoding", text=TEXT)
+        code, log = page.inner_text("pre"), number(page, "#winner-log")
+    exec(code, {})
+    assert float(capsys.readouterr().out.split()[0]) == pytest.approx(log, abs=1e-4)
 
 
 def test_a_saved_tree_is_the_same_tree(browser, server, pairs_run, tmp_path):

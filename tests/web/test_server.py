@@ -75,6 +75,8 @@ def test_questions_that_cannot_be_answered(server):
 
 def test_unseen_letters_are_noted_and_other_case_is_taken(server):
     assert ask(server, "overview", text="aBz")[0]["notes"] == ["never seen in training, read as unknown: z"]
+    many = ask(server, "overview", text="a bghijklmnop")[0]["notes"]
+    assert many == ["never seen in training, read as unknown: \u2423 (a space) g h i j k l m and 3 more"]
 
 
 @pytest.mark.slow

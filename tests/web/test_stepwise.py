@@ -93,13 +93,27 @@ def test_by_keyboard_alone(browser, server):
 
 
 def test_playing_goes_on_by_itself(browser, server):
+    """Stop stops where it is; at the end there is nothing left to stop."""
     with opened(browser, server.address) as page:
         go(page, screen="stepwise", text=TEXT)
         page.get_by_role("button", name="play").click()
         page.wait_for_selector("h2:has-text('Scores')")
         page.get_by_role("button", name="stop").click()
-        settle(page)
-        assert "step=" in page.url
+        page.wait_for_selector("button:text-is('play')")
+        assert "step=2" in page.url
+        go(page, screen="stepwise", text=TEXT, step=6)
+        page.get_by_role("button", name="play").click()
+        page.wait_for_selector("h2:has-text('Output')")
+        assert page.get_by_role("button", name="play").get_attribute("aria-pressed") == "false"
+
+
+def test_arrows_scroll_where_there_is_something_to_scroll(browser, server):
+    with opened(browser, server.address) as page:
+        go(page, screen="stepwise", text=TEXT, step=2, table=1)
+        for selector in ("pre", ".scroll"):
+            page.locator(selector).first.press("ArrowRight")
+            settle(page)
+            assert "step=2" in page.url
 
 
 def test_a_taylor_model(browser, recall_run):

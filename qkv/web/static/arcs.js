@@ -10,7 +10,9 @@ const LINE = 20;
 export function arcs(matrix, { view, rows, top, spot, width, pick }) {
   const wide = Math.min(width, 620);
   const count = Math.max(view.rows, view.columns);
-  const height = count * LINE + 60;
+  const cut = view.rows < matrix.rows || view.columns < matrix.columns;
+  const bottom = 40 + count * LINE;
+  const height = bottom + (cut ? 38 : 24);
   const [left, right] = [118, wide - 118];
   const svg = s("svg", { width: wide, height, viewBox: `0 0 ${wide} ${height}`, role: "application", tabindex: 0, class: "pick", "data-focus": "map", "aria-label": `Lines from ${spot.rows} to ${spot.columns}` });
   const y = (n) => 40 + n * LINE;
@@ -31,13 +33,19 @@ export function arcs(matrix, { view, rows, top, spot, width, pick }) {
   }
   column(svg, matrix.rowLabels, view.top, view.rows, left - 8, "end", y, (n) => chosen.has(n), pick);
   column(svg, matrix.columnLabels, view.left, view.columns, right + 8, "start", y, () => false);
-  const cut = view.rows < matrix.rows || view.columns < matrix.columns;
   svg.append(
     s("text", { x: left - 8, y: 16, "text-anchor": "end", class: "axis" }, `who looks: ${spot.rows}`),
     s("text", { x: right + 8, y: 16, class: "axis" }, `looked at: ${spot.columns}`),
-    s("text", { x: left, y: height - 6, class: "axis" }, `the ${top} largest weights of each row${cut ? " among those shown" : ""}; the strongest line is ${digits(largest)}${cut ? `; tokens ${view.top + 1}–${view.top + view.rows} of ${whole(matrix.rows)}` : ""}`));
+    ...captions(largest, top, cut && { view, matrix }).map((words, n) => s("text", { x: 2, y: bottom + 2 + 14 * n, class: "axis" }, words)));
   return svg;
 }
+
+/** Below the lines, in lines that fit a telephone. */
+const captions = (largest, top, cut) => [
+  `the ${top} largest weights of each row${cut ? " among those shown" : ""}`,
+  `the strongest line is ${digits(largest)}`,
+  cut && `rows ${cut.view.top + 1}–${cut.view.top + cut.view.rows} of ${whole(cut.matrix.rows)}, columns ${cut.view.left + 1}–${cut.view.left + cut.view.columns} of ${whole(cut.matrix.columns)}`,
+].filter(Boolean);
 
 function column(svg, names, from, count, x, anchor, y, strong, pick) {
   for (let n = 0; n < count; n++) {
@@ -55,7 +63,7 @@ export function textHeat(matrix, { view, values, rows, spot, width, same, pick }
   if (!same) svg.append(s("text", { x: 2, y: y - 30, class: "axis" }, `looked at: ${spot.columns}`));
   y = flow(svg, matrix.columnLabels, view.left, view.columns, y, width, (j) => ({ ...paint(values[j], largest, false), strong: same && rows.includes(j), pick: same ? (event) => pick(j, event.shiftKey) : null, title: digits(values[j]) }));
   const cut = view.columns < matrix.columns ? `; tokens ${view.left + 1}–${view.left + view.columns} of ${whole(matrix.columns)}` : "";
-  svg.append(s("text", { x: 2, y: y + 30, class: "axis" }, `darkest: ${digits(largest)}${cut}`));
+  svg.append(s("text", { x: 2, y: y + 30, class: "axis" }, `strongest: ${digits(largest)}${cut}`));
   svg.setAttribute("height", y + 40);
   svg.setAttribute("viewBox", `0 0 ${width} ${y + 40}`);
   return svg;

@@ -12,6 +12,9 @@ export const id = "atlas";
 export const title = "Attention atlas";
 const SORTS = [["", "layer and head"], ["previous", "looks at the token before"], ["first", "looks at the first token"], ["itself", "looks at itself"], ["entropy", "most spread out"], ["largest", "largest weight"]];
 
+/** The order that was chosen, if it is one. */
+const sortNow = () => (SORTS.some(([value]) => value === now().sort) ? now().sort : "");
+
 let built = { key: null };
 onTheme(() => (built = { key: null }));
 
@@ -61,7 +64,7 @@ function summed({ matrix, rows }) {
 
 async function drawSide(scene) {
   const { context, overview } = scene;
-  const key = JSON.stringify([context.question(), now().sort]);
+  const key = JSON.stringify([context.question(), sortNow()]);
   if (built.key !== key) {
     const { record, tensors } = await ask("thumbnails", context.question());
     built = { key, box: thumbnails(overview, record, tensors.thumbnails.data) };
@@ -74,7 +77,7 @@ async function drawSide(scene) {
   if (!built.box.querySelector("[tabindex='0']")) built.box.querySelector("button").tabIndex = 0;
   const sort = h("select", { id: "sort", "data-focus": "sort", onchange: () => choose({ sort: sort.value }) },
     SORTS.map(([value, text]) => h("option", { value }, text)));
-  sort.value = now().sort ?? "";
+  sort.value = sortNow();
   context.side(() => h("section", { class: "card" }, h("h3", {}, "All heads"),
     h("div", { class: "field" }, h("label", { for: "sort" }, "Order by"), sort), built.box,
     h("button", { type: "button", "data-focus": "mean", "aria-pressed": String(scene.head === -1), onclick: () => choose({ place: scene.place, head: scene.head === -1 ? 0 : -1 }) }, `mean of ${scene.spot.name}`)));
@@ -89,7 +92,7 @@ function thumbnails(overview, { shapes, summaries }, bytes) {
       all.push({ place: number, head, name: place.name, summary: summaries[number][head], canvas: thumbnail(bytes.subarray(at, at + height * width), height, width) });
     }
   });
-  const sort = now().sort;
+  const sort = sortNow();
   if (sort) all.sort((a, b) => b.summary[sort] - a.summary[sort]);
   const most = Math.max(...overview.places.map((place) => place.heads));
   const columns = sort ? Math.min(6, all.length) : most;
@@ -126,10 +129,10 @@ function walk(event, buttons, columns) {
 
 function drawMain(scene) {
   const { context, matrix, spot, head } = scene;
-  const mode = now().mode ?? "map";
+  const mode = Object.hasOwn(PICTURES, now().mode ?? "") ? now().mode : "map";
   const who = head === -1 ? "mean of heads" : `head ${head + 1}`;
   const readout = h("div", { class: "readout", id: "readout" });
-  const picture = { map: drawMap, arcs: drawArcs, text: drawText }[mode](scene, readout);
+  const picture = PICTURES[mode](scene, readout);
   tell(scene, readout, scene.row, scene.column);
   context.main({
     title: `${spot.name}, ${who}`,
@@ -185,6 +188,8 @@ function drawText(scene) {
   return { svg, view };
 }
 
+const PICTURES = { map: drawMap, arcs: drawArcs, text: drawText };
+
 /** The rows with this one added, or taken away if it was there. */
 function toggled(scene, i) {
   const rows = new Set(now().rows ? scene.rows : i === scene.row ? [] : [scene.row]);
@@ -198,10 +203,18 @@ function keys(event, scene) {
   const [i, j] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Home: [0, -1e9], End: [0, 1e9], PageUp: [-16, 0], PageDown: [16, 0] }[event.key] ?? [];
   if (i !== undefined) {
     event.preventDefault();
-    choose({ row: within(row + i, matrix.rows), column: within(column + j, matrix.columns) });
+    const cell = [within(row + i, matrix.rows), within(column + j, matrix.columns)];
+    choose({ row: cell[0], column: cell[1] });
+    say(spoken(scene, ...cell));
   } else if (event.key === "p" || (event.key === "Enter" && event.shiftKey)) {
     choose({ rows: toggled(scene, row) });
   } else if (event.key === "z") choose({ zoom: now().zoom ? undefined : 48 });
+}
+
+/** A cell in a sentence. */
+function spoken({ matrix, spot }, i, j) {
+  const weight = spot.causal && j > i ? "hidden: it comes later" : `weight ${digits(matrix.data[i * matrix.columns + j])}`;
+  return `${shown(matrix.rowLabels[i])} (${i + 1}) looks at ${shown(matrix.columnLabels[j])} (${j + 1}), ${weight}`;
 }
 
 const score = ({ record, tensors }, i, j) => {
@@ -212,11 +225,13 @@ const score = ({ record, tensors }, i, j) => {
   return total * record.scale;
 };
 
-function rank({ matrix }, i, j) {
+/** The place of a key among those that the row may see. */
+function rank({ matrix, spot }, i, j) {
   const own = matrix.data[i * matrix.columns + j];
+  const seen = spot.causal ? Math.min(i + 1, matrix.columns) : matrix.columns;
   let better = 0;
-  for (let n = 0; n < matrix.columns; n++) if (matrix.data[i * matrix.columns + n] > own) better++;
-  return better + 1;
+  for (let n = 0; n < seen; n++) if (matrix.data[i * matrix.columns + n] > own) better++;
+  return `${better + 1} of ${seen}`;
 }
 
 function tell(scene, readout, i, j) {
@@ -227,7 +242,7 @@ function tell(scene, readout, i, j) {
   const parts = [
     h("span", {}, h("b", {}, h("bdi", {}, shown(matrix.rowLabels[i]))), h("span", { class: "quiet" }, ` (${i + 1}) looks at `), h("b", {}, h("bdi", {}, shown(matrix.columnLabels[j]))), h("span", { class: "quiet" }, ` (${j + 1})`)),
     hidden ? h("span", {}, "hidden: it comes later") : h("span", {}, "weight ", h("span", { class: "number", id: "weight" }, digits(weight))),
-    !hidden && h("span", {}, "rank ", h("span", { class: "number" }, `${rank(scene, i, j)} of ${matrix.columns}`)),
+    !hidden && h("span", {}, "rank ", h("span", { class: "number", id: "rank" }, rank(scene, i, j))),
     found !== null && !hidden && h("span", {}, "score ", h("span", { class: "number" }, digits(found))),
   ];
   if (rows.length > 1) {
@@ -314,20 +329,18 @@ function twin({ matrix, row, column, spot }) {
         columns.map((j) => h("td", {}, spot.causal && j > i ? "–" : digits(matrix.data[i * matrix.columns + j])))))));
 }
 
+const MOVES = { "[": [-1, 0], "]": [1, 0], "{": [0, -1], "}": [0, 1] };
+
 /** [ ] another place, { } another head. */
-export async function key(event, context) {
-  const overview = (await ask("overview", context.question())).record;
-  const place = within(now().place ?? defaultPlace(overview), overview.places.length);
-  const head = now().head ?? 0;
-  const changes = {
-    "[": { place: within(place - 1, overview.places.length) },
-    "]": { place: within(place + 1, overview.places.length) },
-    "{": { head: Math.max(-1, head - 1) },
-    "}": { head: within(head + 1, overview.places[place].heads) },
-  }[event.key];
-  if (!changes) return;
-  choose({ place, head, ...changes });
-  say(`${overview.places[now().place].name}, head ${now().head + 1}`);
+export async function key(event, question) {
+  if (!MOVES[event.key]) return;
+  const [down, across] = MOVES[event.key];
+  const overview = await ask("overview", question).then(({ record }) => record, () => null);
+  if (!overview?.places.length) return; // the screen itself says what is wrong
+  const place = within((now().place ?? defaultPlace(overview)) + down, overview.places.length);
+  const head = Math.max(-1, Math.min((now().head ?? 0) + across, overview.places[place].heads - 1));
+  choose({ place, head });
+  say(`${overview.places[place].name}, ${head === -1 ? "mean of heads" : `head ${head + 1}`}`);
 }
 
 export const help = [["[ ]", "layer before, after"], ["{ }", "head before, after"], ["arrows", "in the picture: another cell"], ["p", "in the picture: add this row to the sum, or take it away"], ["z", "in the picture: zoom to the cell"]];

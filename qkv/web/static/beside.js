@@ -1,7 +1,7 @@
 // Screen 3: the matrix that a linear attention implies, beside softmax; and the copying problem with its slider.
 
 import { chart, together } from "./chart.js";
-import { choice, digits, h, shown, slider, whole } from "./dom.js";
+import { choice, digits, h, say, shown, slider, whole } from "./dom.js";
 import { figure, plainTable } from "./figure.js";
 import { LAWS, formula, over, power, row, sub, sum } from "./formula.js";
 import { gutter, heat, largestOf, viewOf } from "./heat.js";
@@ -21,6 +21,7 @@ export async function draw(context) {
   const head = within(now().head ?? 0, spot.heads);
   const kinds = (await ask("kinds")).record.kinds.filter((kind) => holds("beside", { place, head, kind }));
   const kind = kinds.includes(now().kind) ? now().kind : kinds[0];
+  drawSide({ context, overview, kinds, kind, place, spot, head }); // before it is asked: what is refused can be unchosen
   const { record, tensors } = await ask("beside", { ...context.question(), place, head, kind });
   const [rows, columns] = tensors.exact.shape;
   const scene = { context, overview, kinds, kind, place, spot, head, record, tensors, rows, columns };
@@ -28,7 +29,6 @@ export async function draw(context) {
   scene.column = within(now().column ?? 0, columns);
   const copying = (await ask("copying", { kind: "softmax" })).record;
   const other = (await ask("copying", { kind })).record;
-  drawSide(scene);
   drawMain(scene, copyingCard(scene, copying, other));
   explain(scene);
   context.checks([
@@ -74,10 +74,10 @@ function drawMain(scene, below) {
   const marks = [];
   // cells of one size in all three, or rows would not stand beside each other
   const room = beside ? (wide - 52 - gutter(labels, view, spot.rows)) / 3 : undefined;
-  const picture = (data, heading, signed) => {
+  const picture = (data, heading, signed, largest) => {
     const bare = beside && heading !== "softmax";
     const { svg, mark } = heat({ ...labels, data }, {
-      view, bare, room, width: beside ? room + (bare ? 10 : 4 + gutter(labels, view, spot.rows)) : wide, causal: spot.causal, signed, title: heading, rowTitle: spot.rows, columnTitle: spot.columns,
+      view, bare, room, width: beside ? room + (bare ? 10 : 4 + gutter(labels, view, spot.rows)) : wide, causal: spot.causal, signed, largest, title: heading, rowTitle: spot.rows, columnTitle: spot.columns,
       hover: (i, j) => (i === null ? point(scene.row, scene.column) : point(i, j)),
       pick: (i, j) => choose({ row: i, column: j }),
     });
@@ -90,8 +90,10 @@ function drawMain(scene, below) {
     for (const mark of marks) mark(i, j);
     tell(scene, readout, i, j);
   };
-  const negative = largestOf(tensors.implied.data.map((value) => Math.min(0, value))) > 0;
-  const svg = together([picture(tensors.exact.data, "softmax", false), picture(tensors.implied.data, kind, negative), picture(difference, "difference", true)], wide);
+  // one scale for both: the same weight has the same colour
+  const negative = tensors.implied.data.some((value) => value < 0);
+  const largest = Math.max(largestOf(tensors.exact.data), largestOf(tensors.implied.data));
+  const svg = together([picture(tensors.exact.data, "softmax", negative, largest), picture(tensors.implied.data, kind, negative, largest), picture(difference, "difference", true)], wide);
   point(scene.row, scene.column);
   const zoom = Math.max(rows, columns) > 64 && h("button", { type: "button", "aria-pressed": String(Boolean(now().zoom)), "data-focus": "zoom", onclick: () => choose({ zoom: now().zoom ? undefined : 32 }) }, "zoom to the cell");
   context.main({
@@ -111,11 +113,21 @@ function tell({ tensors, columns, overview, spot, kind }, readout, i, j) {
       number("score", tensors.scores.data[at], "score"), number("softmax", tensors.exact.data[at], "exact"), number(kind, tensors.implied.data[at], "implied"), number("difference", tensors.implied.data[at] - tensors.exact.data[at], "difference")]));
 }
 
-function keys(event, { row, column, rows, columns }) {
+/** A cell in a sentence. */
+function spoken({ tensors, columns, overview, spot, kind }, i, j) {
+  const at = i * columns + j;
+  const values = spot.causal && j > i ? "hidden: it comes later" : `softmax ${digits(tensors.exact.data[at])}, ${kind} ${digits(tensors.implied.data[at])}`;
+  return `${shown(overview.tokens[spot.rows][i])} looks at ${shown(overview.tokens[spot.columns][j])}, ${values}`;
+}
+
+function keys(event, scene) {
+  const { row, column, rows, columns } = scene;
   const [i, j] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key] ?? [];
   if (i === undefined) return;
   event.preventDefault();
-  choose({ row: within(row + i, rows), column: within(column + j, columns) });
+  const cell = [within(row + i, rows), within(column + j, columns)];
+  choose({ row: cell[0], column: cell[1] });
+  say(spoken(scene, ...cell));
 }
 
 const factorial = (n) => (n < 2 ? 1 : n * factorial(n - 1));
@@ -181,10 +193,12 @@ function copyingCard({ context, kind }, exact, other) {
   const names = ["x₁=d+b", "x₂=a", "x₃=c+d"];
   const which = (found) => found.results[quarters - 1];
   const beside = wide > 560;
+  const all = [exact, other].flatMap((found) => which(found).weights.flat());
+  const scale = { largest: Math.max(1, largestOf(all)), signed: all.some((value) => value < 0) };
   const map = (found, heading) => {
     const bare = beside && heading !== "softmax";
     const data = Float32Array.from(which(found).weights.flat());
-    return { heading, svg: heat({ data, rows: 3, columns: 3, rowLabels: names, columnLabels: ["x₁", "x₂", "x₃"] }, { bare, width: beside ? (wide - 28) * (bare ? 0.24 : 0.38) : wide, title: `${heading} at beta ${quarters / 4}`, rowTitle: "", columnTitle: "", largest: Math.max(1, largestOf(data)), signed: data.some((v) => v < 0) }).svg };
+    return { heading, svg: heat({ data, rows: 3, columns: 3, rowLabels: names, columnLabels: ["x₁", "x₂", "x₃"] }, { bare, width: beside ? (wide - 28) * (bare ? 0.24 : 0.38) : wide, title: `${heading} at beta ${quarters / 4}`, rowTitle: "", columnTitle: "", ...scale }).svg };
   };
   const line = (found, token, name, style) => ({ name, style, points: found.betas.map((beta, n) => [beta, found.results[n].errors[token]]) });
   const curve = chart({
@@ -217,10 +231,12 @@ function explain(scene) {
       [sub("s", "i", "j"), "=", digits(tensors.scores.data[at])],
       ["exp", row("(", x(), ")"), "=", digits(Math.exp(tensors.scores.data[at]))],
       ...(record.averages ? [
-        order ? [...law, "=", digits(polynomial(tensors.scores.data[at], order))] : law,
+        law,
+        ...(order ? [["=", digits(polynomial(tensors.scores.data[at], order))]] : []), // a line of its own: the box is narrow
         [sub("a", "i", "j"), "=", over(words("this"), row(sum("n"), words("the same")))],
       ] : [[sub("a", "i", "j"), "=", ...law, words(", not divided")]]),
-      ["softmax", "=", digits(tensors.exact.data[at]), ",", words(kind), "=", digits(tensors.implied.data[at])]),
+      ["softmax", "=", digits(tensors.exact.data[at])],
+      [words(kind), "=", digits(tensors.implied.data[at])]),
     values: [["largest difference", digits(record.difference)], ["features", whole(record.features)], ["model runs", record.model_kind], ["recurrence off by", digits(record.recurrence, 6)]],
     text: [
       "A linear attention never builds this matrix: it folds keys and values into a state and reads it, which is linear in length. But it implies one, computed here from its definition on the model's own queries and keys. ",

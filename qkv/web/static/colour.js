@@ -46,13 +46,23 @@ export function shade(value, largest, signed) {
   return place >= 0 ? Math.min(place, 255) : 0; // NaN too
 }
 
+const INKS = ["#000000", "#ffffff"]; // on any colour one of these two has a contrast of 4.5
+
+/** How light a colour is, and how two differ, by WCAG 2. */
+const luminance = (colour) => colour.map((part) => part / 255).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)).reduce((sum, part, n) => sum + part * [0.2126, 0.7152, 0.0722][n], 0);
+
+function contrast(one, other) {
+  const [dark, light] = [luminance(one), luminance(other)].sort((a, b) => a - b);
+  return (light + 0.05) / (dark + 0.05);
+}
+
 /** One value as a colour for an attribute, and the colour to write on it. */
 export function paint(value, largest, signed) {
   const colours = table(signed);
   const at = 4 * shade(value, largest, signed);
   const [r, g, b] = colours.slice(at, at + 3);
-  const light = 0.3 * r + 0.59 * g + 0.11 * b > 140;
-  return { fill: `rgb(${r},${g},${b})`, ink: light ? "#101418" : "#ffffff" };
+  const ink = INKS.reduce((best, one) => (contrast(parse(one), [r, g, b]) > contrast(parse(best), [r, g, b]) ? one : best));
+  return { fill: `rgb(${r},${g},${b})`, ink };
 }
 
 /** Call when light becomes dark or the other way round. */

@@ -12,20 +12,26 @@ export const id = "decoding";
 export const title = "Decoding";
 /** Dropped continuations that are drawn at each step, unless all are wanted. */
 const DROPPED = 3;
+const MOST_BEAMS = 16;
+const MOST_POWER = 20;
+
+const between = (low, value, high) => Math.max(low, Math.min(value, high));
 
 export async function draw(context) {
   const { text } = context.question();
-  const asked = { beams: now().beams ?? 4, power: now().power ?? 0, prefix: now().prefix ?? "" };
+  const prefix = /^\d+(\.\d+)*$/.test(now().prefix) ? now().prefix : "";
+  const asked = { beams: between(1, now().beams ?? 4, MOST_BEAMS), power: between(0, now().power ?? 0, MOST_POWER), prefix };
+  drawSide(context, asked); // before it is asked: what is refused can be unchosen
   const { record } = await ask("search", { text, ...asked });
   const scene = { context, asked, record, ...shape(record) };
   scene.at = scene.visible.includes(now().node) ? now().node : record.best[0];
   scene.behind = await look(scene, text);
-  drawSide(scene);
+  drawSide(context, asked, record);
   const svg = tree(scene);
   context.main({
     title: "Beam and greedy, in one tree", subtitle: `beam of ${asked.beams}, ${whole(record.nodes.length - 1)} continuations looked at`,
     svg, name: `tree of ${asked.beams} beams`, rows: () => tableRows(scene), python: () => python(scene), before: parting(scene), below: nodeCard(scene),
-    after: h("div", { class: "choices" }, h("button", { type: "button", "data-focus": "dropped", "aria-pressed": String(Boolean(now().dropped)), onclick: () => choose({ dropped: now().dropped ? undefined : 1 }) }, "all that were dropped")),
+    after: [h("p", { class: "note", id: "legend" }, legend(scene)), h("div", { class: "choices" }, h("button", { type: "button", "data-focus": "dropped", "aria-pressed": String(Boolean(now().dropped)), onclick: () => choose({ dropped: now().dropped ? undefined : 1 }) }, "all that were dropped"))],
   });
   explain(scene);
   const winner = record.nodes[record.best[0]];
@@ -38,10 +44,8 @@ export async function draw(context) {
   if (document.activeElement?.dataset.focus === "tree") line?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-/** Children of each node, and the way to the winner. */
+/** What is drawn: the visible nodes, those among the children of each, and the way to the winner. */
 function shape({ nodes, best }) {
-  const children = nodes.map(() => []);
-  nodes.forEach((node, n) => node.parent !== null && children[node.parent].push(n));
   const winner = new Set();
   for (let n = best[0]; n !== null; n = nodes[n].parent) winner.add(n);
   const dropped = new Map();
@@ -53,6 +57,8 @@ function shape({ nodes, best }) {
     dropped.set(node.step, (dropped.get(node.step) ?? 0) + 1);
     return dropped.get(node.step) <= most;
   }).sort((a, b) => a - b);
+  const children = nodes.map(() => []);
+  for (const n of visible) if (nodes[n].parent !== null) children[nodes[n].parent].push(n);
   return { children, winner, visible };
 }
 
@@ -62,13 +68,14 @@ async function look({ record, at }, text) {
   return holds("node", asked) && asked.prefix.split(".").filter(Boolean).length < record.limit ? ask("node", { text, ...asked }) : null;
 }
 
-function drawSide({ context, asked, record }) {
+/** The choices; the names of forced tokens come with the answer. */
+function drawSide(context, asked, record) {
   const forced = asked.prefix.split(".").filter(Boolean).length;
-  const tokens = record.nodes.slice(1, 1 + forced).map((node) => shown(node.token)).join(" ");
+  const tokens = !record ? "…" : record.nodes.slice(1, 1 + forced).map((node) => shown(node.token)).join(" ");
   context.side(() => h("section", { class: "card" }, h("h3", {}, "Search"),
     saved ? h("p", { class: "note" }, "Another beam needs qkv serve.") : [
-      slider("Beams:", { value: asked.beams, low: 1, high: 16, text: String, change: (value) => choose({ beams: value, node: undefined }) }),
-      slider("Length power (scores ÷ lengthᵖ):", { value: asked.power, low: 0, high: 20, text: (n) => String(n / 10), change: (value) => choose({ power: value, node: undefined }) })],
+      slider("Beams:", { value: asked.beams, low: 1, high: MOST_BEAMS, text: String, change: (value) => choose({ beams: value, node: undefined }) }),
+      slider("Length power (scores ÷ lengthᵖ):", { value: asked.power, low: 0, high: MOST_POWER, text: (n) => String(n / 10), change: (value) => choose({ power: value, node: undefined }) })],
     forced ? [h("p", { class: "note" }, "Forced to begin with ", h("b", {}, h("bdi", {}, tokens))), h("button", { type: "button", "data-focus": "unforce", onclick: () => choose({ prefix: undefined, node: undefined }) }, "let it begin freely")] : null));
 }
 
@@ -82,7 +89,7 @@ function tree(scene) {
   const [box, line] = [wide - 18, 40];
   const place = new Map();
   columns.forEach((column, step) => column.forEach((n, level) => place.set(n, [8 + step * wide, 34 + level * line])));
-  const [width, height] = [columns.length * wide + 8, 56 + line * Math.max(...columns.map((column) => column.length))];
+  const [width, height] = [columns.length * wide + 8, 34 + line * Math.max(...columns.map((column) => column.length))];
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "application", tabindex: 0, class: "tree", "data-focus": "tree", "aria-label": "Search tree; arrow keys move, Enter tells, b branches" });
   columns.forEach((_, step) => svg.append(s("text", { x: 8 + step * wide, y: 16, class: "axis" }, step ? `step ${step}` : "start")));
   const order = [...visible].sort((a, b) => rank(a) - rank(b));
@@ -109,11 +116,13 @@ function tree(scene) {
       node.greedy && node.parent !== null ? s("circle", { cx: x + box - 6, cy: y + 6, r: 3.5, class: "fill2" }) : "",
       s("title", {}, `${shown(node.token)}: p ${digits(Math.exp(node.own))}, log p of the path ${digits(node.log)}`)));
   }
-  const hidden = record.nodes.length - visible.length;
-  const words = `green: the winner; orange: greedy; thickness: p of the token; dashed: dropped${hidden ? ` (${whole(hidden)} more not drawn)` : ""}`;
-  svg.append(s("text", { x: 8, y: height - 6, class: "axis" }, words));
   svg.addEventListener("keydown", (event) => keys(event, scene, columns, children));
   return svg;
+}
+
+function legend({ record, visible }) {
+  const hidden = record.nodes.length - visible.length;
+  return `green: the winner; orange: greedy; thickness: p of the token; dashed: dropped${hidden ? ` (${whole(hidden)} more not drawn)` : ""}`;
 }
 
 function keys(event, { record, at }, columns, children) {
@@ -204,9 +213,9 @@ function tableRows({ record, asked }) {
   return [["which", "answer", "log p", "tokens", "score", "p"], ...record.best.map((n, k) => line(`beam ${k + 1}`, n)), line("greedy", record.greedy.at(-1))];
 }
 
-function python({ record, asked, at, context }, node = false) {
+function python({ record, asked, at }, node = false) {
   const prefix = (text) => `[${text.split(".").filter(Boolean).join(", ")}]`;
-  const head = ["from pathlib import Path", "", "from qkv import tasks", "from qkv.explain import next_tokens, search_tree", "from qkv.tasks.strings import limits_of", "", `_, job, model = tasks.restore(Path(${JSON.stringify(context.about().run)}))`, `source = [${record.ids.join(", ")}]`];
+  const head = [...record.code, `source = [${record.ids.join(", ")}]`];
   const one = record.nodes[at];
   if (node) return [...head, `print(next_tokens(model, source, ${prefix(one.end ? record.nodes[one.parent].prefix : one.prefix)}, limits_of(model)))`, ""].join("\n");
   return [...head, `found = search_tree(model, source, limits_of(model), beams=${asked.beams}, length_power=${asked.power / 10}, prefix=${prefix(asked.prefix)})`, "print(found.branches[found.best[0]].log_probability, found.rescored)", ""].join("\n");

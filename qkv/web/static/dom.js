@@ -63,7 +63,7 @@ export function choice(name, options, current, choose) {
     "div",
     { class: "choices", role: "group", "aria-label": name },
     options.map(([value, text]) =>
-      h("button", { type: "button", "aria-pressed": String(value === current), onclick: () => choose(value) }, text),
+      h("button", { type: "button", "data-focus": `${name} ${value}`, "aria-pressed": String(value === current), onclick: () => choose(value) }, text),
     ),
   );
 }
@@ -71,17 +71,13 @@ export function choice(name, options, current, choose) {
 /** A slider of whole numbers with its value in words. */
 export function slider(name, { value, low, high, text, change }) {
   const output = h("output", {}, text(value));
-  const input = h("input", {
-    type: "range",
-    min: low,
-    max: high,
-    "aria-label": name,
-    "data-focus": name,
-    oninput: () => {
-      output.textContent = text(Number(input.value));
-      change(Number(input.value));
-    },
-  });
+  const input = h("input", { type: "range", min: low, max: high, "aria-label": name, "aria-valuetext": text(value), "data-focus": name });
   input.value = value;
+  // a property, which `render` can hand on to the slider that it keeps
+  input.oninput = ({ target }) => {
+    output.textContent = text(Number(target.value));
+    target.setAttribute("aria-valuetext", output.textContent);
+    change(Number(target.value));
+  };
   return h("div", { class: "field" }, h("span", { class: "label" }, name, " ", output), input);
 }

@@ -6,57 +6,48 @@ import { onTheme } from "./colour.js";
 import * as decoding from "./decoding.js";
 import { card, h, say, whole } from "./dom.js";
 import { figure } from "./figure.js";
+import { inputCard } from "./input.js";
+import { render } from "./render.js";
 import { ask, saved } from "./source.js";
 import { choose, listen, now } from "./state.js";
 import * as stepwise from "./stepwise.js";
+import { endWaiting, startWaiting } from "./waiting.js";
 
 const ALL = [atlas, stepwise, beside, decoding];
 const at = (name) => document.getElementById(name);
 let about = null;
 let screens = [];
 let turn = 0;
+let input = null;
+let besides = null; // the screen whose choices stand beside the picture
 
-/** What a screen may use. */
-const context = {
-  question: () => (about.text === null || saved ? {} : { text: now().text ?? about.text, answer: now().answer ?? "" }),
-  about: () => about,
-  width: () => Math.max(260, at("main").clientWidth - 30),
-  side: (make) => render(at("side"), about.text === null ? null : inputCard(), make),
-  main: (...given) => drawMain(...given),
-  explain: drawExplain,
-  checks: drawStrip,
-  figure: () => at("main").querySelector("figure"),
-  saved,
-};
-
-/** Replace what a box holds; whoever had the focus gets it back. A function is called when the old is still there. */
-function render(box, ...children) {
-  const focus = box.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
-  const [start, end] = focus === "text" ? [document.activeElement.selectionStart, document.activeElement.selectionEnd] : [];
-  box.replaceChildren(...children.map((child) => (typeof child === "function" ? child() : child)).flat(4).filter(Boolean));
-  const again = focus && box.querySelector(`[data-focus="${CSS.escape(focus)}"]`);
-  again?.focus({ preventScroll: true });
-  if (again && start !== undefined) again.setSelectionRange?.(start, end);
-}
-
-function inputCard() {
-  const text = h("textarea", { id: "text", rows: 2, "data-focus": "text", spellcheck: "false", disabled: saved });
-  text.value = now().text ?? about.text;
-  const answer = about.writes && h("input", { id: "answer", type: "text", "data-focus": "answer", spellcheck: "false", placeholder: "the model's own", disabled: saved });
-  if (answer) answer.value = now().answer ?? about.answer ?? "";
-  const go = () => choose({ text: text.value === about.text ? undefined : text.value || " ", answer: answer ? answer.value : undefined, row: undefined, column: undefined, rows: undefined, node: undefined });
-  const keys = (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey || event.target === answer)) go();
+/** What a screen may use while it is its turn; what comes later, from a question that took its time, is drawn no more. */
+function contextOf(screen, mine) {
+  const inTurn = (act) => (...given) => (mine === turn ? act(...given) : undefined);
+  return {
+    question,
+    about: () => about,
+    width: () => Math.max(260, at("main").clientWidth - 30),
+    side: inTurn((make) => drawSide(screen, make)),
+    main: inTurn(drawMain),
+    explain: inTurn(drawExplain),
+    checks: inTurn(drawStrip),
+    figure: () => at("main").querySelector("figure"),
+    saved,
   };
-  text.addEventListener("keydown", keys);
-  if (answer) answer.addEventListener("keydown", keys);
-  return h("section", { class: "card" },
-    h("div", { class: "field" }, h("label", { for: "text" }, "What the model reads"), text),
-    answer && h("div", { class: "field" }, h("label", { for: "answer" }, "The answer to look at"), answer),
-    saved ? h("p", { class: "note" }, "A saved page: other texts need ", h("code", {}, "qkv serve"), ".") : h("button", { type: "button", class: "main", "data-focus": "go", onclick: go }, "Look  (Ctrl-Enter)"));
 }
 
-const drawMain = ({ below, ...picture }) => render(at("main"), () => figure(picture), below);
+const question = () => (about.text === null || saved ? {} : { text: now().text ?? about.text, answer: now().answer ?? "" });
+
+function drawSide(screen, make) {
+  besides = screen;
+  render(at("choices"), make);
+}
+
+function drawMain({ below, ...picture }) {
+  endWaiting(at("main"));
+  render(at("main"), () => figure(picture), below);
+}
 
 function drawExplain({ formula, text, values, notes, python }) {
   render(at("explain"),
@@ -106,24 +97,30 @@ async function show() {
   const mine = ++turn;
   const screen = currentScreen();
   drawTabs(screen);
+  input?.update();
   at("main").setAttribute("aria-busy", "true");
+  startWaiting(at("main"));
   try {
-    await screen.draw(context);
+    await screen.draw(contextOf(screen, mine));
   } catch (error) {
-    if (mine === turn) showError(error);
+    if (mine === turn) showError(screen, error);
   }
   if (mine !== turn) return;
   at("main").setAttribute("aria-busy", "false");
   at("main").dataset.drawn = String(mine);
 }
 
-function showError(error) {
-  context.side();
-  render(at("main"), h("section", { class: "card error", role: "alert" }, h("h2", {}, "That did not work"), h("p", {}, h("bdi", {}, error.message))));
+/** What was chosen stays beside it: there the choice that was refused can be taken back. */
+function showError(screen, error) {
+  endWaiting(at("main"));
+  if (besides !== screen) drawSide(screen);
+  render(at("main"), refusal(error));
   render(at("explain"));
   drawStrip([]);
   say(error.message);
 }
+
+const refusal = (error) => h("section", { class: "card error", role: "alert" }, h("h2", {}, "That did not work"), h("p", {}, h("bdi", {}, error.message)));
 
 function showHelp() {
   const screen = currentScreen();
@@ -146,7 +143,7 @@ function onKey(event) {
     event.preventDefault();
     at("text")?.focus();
   } else if (event.key === "?") showHelp();
-  else currentScreen().key?.(event, context);
+  else currentScreen().key?.(event, question());
 }
 
 function applyTheme() {
@@ -167,12 +164,16 @@ async function start() {
   try {
     about = (await ask("about")).record;
   } catch (error) {
-    render(at("main"), h("section", { class: "card error", role: "alert" }, h("h2", {}, "That did not work"), h("p", {}, error.message)));
+    render(at("main"), refusal(error));
     return;
   }
   screens = ALL.filter((screen) => about.screens.includes(screen.id));
   at("model").textContent = about.name;
   if (!saved) document.title = `${about.name} · qkv`;
+  if (about.text !== null) {
+    input = inputCard(about);
+    at("input").append(input.card);
+  }
   at("theme").addEventListener("click", turnTheme);
   at("help").addEventListener("click", showHelp);
   document.addEventListener("keydown", onKey);

@@ -16,20 +16,26 @@ function read() {
 /** All that was chosen so far; what was not is not there. */
 export const now = () => state;
 
-/** Choose; undefined forgets. Those who listen are told which names changed. `leave`: what was there is one Back away. */
+/** Choose; undefined forgets. Those who listen are told which names changed. `leave`: what was there is one Back away. Returns whether anything changed. */
 export function choose(changes, leave = false) {
   const next = { ...state, ...changes };
   for (const name of Object.keys(next)) if (next[name] === undefined || next[name] === "") delete next[name];
   const changed = new Set(Object.keys({ ...state, ...next }).filter((name) => state[name] !== next[name]));
-  if (!changed.size) return;
+  if (!changed.size) return false;
   state = next;
   try {
     history[leave ? "pushState" : "replaceState"](null, "", "#" + new URLSearchParams(state));
   } catch {
     // a frame without an address of its own, as in a notebook, keeps its state to itself
   }
-  for (const listener of listeners) listener(changed);
+  tell(changed);
+  return true;
 }
+
+const tell = (changed) => listeners.forEach((listener) => listener(changed));
+
+/** Draw once more what is chosen already. */
+export const again = () => tell(new Set());
 
 export const listen = (listener) => listeners.push(listener);
 
@@ -37,5 +43,5 @@ addEventListener("hashchange", () => {
   const next = read();
   const changed = new Set(Object.keys({ ...state, ...next }).filter((name) => state[name] !== next[name]));
   state = next;
-  if (changed.size) for (const listener of listeners) listener(changed);
+  if (changed.size) tell(changed);
 });

@@ -6,7 +6,7 @@ import { figure } from "./figure.js";
 import { LAWS, formula, over, row, sub, sum } from "./formula.js";
 import { heat, viewOf } from "./heat.js";
 import { ask } from "./source.js";
-import { choose, now } from "./state.js";
+import { again, choose, now } from "./state.js";
 
 export const id = "stepwise";
 export const title = "Step by step";
@@ -24,13 +24,13 @@ export async function draw(context) {
   const queries = overview.tokens[spot.rows];
   const keys = overview.tokens[spot.columns];
   const i = within(now().row ?? 0, queries.length);
+  drawSide({ context, overview, place, spot, head, queries, i });
   const { record, tensors } = await ask("steps", { ...context.question(), place, head, row: i });
   const scene = { context, overview, place, spot, head, queries, keys, i, record, tensors, t: Object.fromEntries(Object.entries(tensors).map(([name, one]) => [name, one.data])) };
   scene.dims = tensors.products.shape[1];
   scene.width = tensors.values.shape[1];
   scene.j = within(now().column ?? scene.t.weights.indexOf(Math.max(...scene.t.weights)), keys.length);
   scene.stage = within(now().step ?? 0, STAGES.length);
-  drawSide(scene);
   drawStage(scene);
   explain(scene);
   context.checks([
@@ -77,21 +77,28 @@ const lawName = (record) => ({ softmax: "exp", additive: "exp", taylor: "polynom
 
 function play() {
   if (playing) {
-    clearInterval(playing);
-    playing = null;
-    choose({ step: now().step === STAGES.length - 1 ? 0 : (now().step ?? 0) + 1 });
+    stop();
+    again(); // the same step, and a button that says play
     return;
   }
-  playing = setInterval(() => {
-    const at = now().step ?? 0;
-    if (now().screen !== id || at >= STAGES.length - 1) {
-      clearInterval(playing);
-      playing = null;
-      return;
-    }
-    choose({ step: at + 1 });
-  }, matchMedia("(prefers-reduced-motion: reduce)").matches ? 4000 : 1800);
-  choose({ step: (now().step ?? 0) >= STAGES.length - 1 ? 0 : (now().step ?? 0) + 1 });
+  playing = setInterval(goOn, matchMedia("(prefers-reduced-motion: reduce)").matches ? 4000 : 1800);
+  if ((now().step ?? 0) < STAGES.length - 1) goOn();
+  else choose({ step: 0 });
+}
+
+function stop() {
+  clearInterval(playing);
+  playing = null;
+}
+
+/** One step on; playing ends before the last is drawn, so that its button says play. */
+function goOn() {
+  const next = (now().step ?? 0) + 1;
+  const elsewhere = now().screen !== id;
+  if (elsewhere || next >= STAGES.length - 1) stop();
+  if (elsewhere) return;
+  if (next < STAGES.length) choose({ step: next });
+  else again();
 }
 
 /** A matrix over keys and dimensions, all signed, with the chosen key marked; `extra` is a row above or below. */
@@ -110,7 +117,9 @@ function overKeys({ context, keys, j }, data, columns, heading, extra) {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step) return;
     event.preventDefault();
-    choose({ column: within(j + step, keys.length) });
+    const next = within(j + step, keys.length);
+    choose({ column: next });
+    say(`key ${shown(keys[next])} (${next + 1})`);
   });
   return svg;
 }
@@ -239,14 +248,14 @@ function python({ overview, place, head, i }) {
   return [...overview.code, "from qkv.explain import token_steps", "", `steps = token_steps(looks[${place}].head(${head}), ${i})`, "print(steps.scores, steps.weights, steps.output)", ""].join("\n");
 }
 
-/** Space plays, arrows step, wherever they are not needed by what has the focus. */
+/** Space plays, arrows step, wherever what has the focus does not need them: to scroll, to slide, to choose. */
 export function key(event) {
   if (event.target.matches("button, select, input, svg[tabindex]") && event.key === " ") return;
   const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   if (event.key === " ") {
     event.preventDefault();
     play();
-  } else if (step && !event.target.matches("input, select, [role=tab]")) {
+  } else if (step && !event.target.closest("input, select, [role=tab], pre, .scroll")) {
     choose({ step: within((now().step ?? 0) + step, STAGES.length) });
     say(STAGES[now().step]);
   }
