@@ -33,11 +33,20 @@ def parse(text: str) -> Attention:
         if isinstance(call, ast.Name):
             return build(call.id)
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
-            options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-            return build(call.func.id, **options)
+            return build(call.func.id, **{str(keyword.arg): _plain(keyword) for keyword in call.keywords})
     except SyntaxError:
         pass
     raise ValueError(f"attention {text!r} is not a kind with options, such as taylor or taylor(order=4)")
+
+
+def _plain(option: ast.keyword) -> Any:
+    try:
+        return ast.literal_eval(option.value)
+    except ValueError:
+        written = ast.unparse(option.value)
+        raise ValueError(
+            f"{option.arg} must be a number, a text in quotes, True, False or None, got {written}"
+        ) from None
 
 
 def attend(

@@ -136,6 +136,13 @@ def check_backend(kind: str, backend: str, backends: tuple[str, ...]) -> str:
     return backend
 
 
+def check_chunk(chunk: int | None) -> int | None:
+    """How many tokens are taken at a time, at least one; None: as many as are fast."""
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk must be at least 1, got {chunk}")
+    return chunk
+
+
 def widen(x: Tensor) -> Tensor:
     """Half precision becomes float32: sums, states and normalisers are kept in at least that."""
     return x.float() if widened(x.dtype) != x.dtype else x

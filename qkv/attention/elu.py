@@ -6,7 +6,7 @@ phi(x) is x + 1 for x > 0 and exp(x) below: always positive, so the weights are 
 It is a flat kernel: it tells keys apart poorly. Paper: https://arxiv.org/abs/2006.16236.
 """
 
-from qkv.attention.base import check_backend, register
+from qkv.attention.base import check_backend, check_chunk, register
 from qkv.attention.feature_map import FeatureMap
 from qkv.shapes import Answering, Asking, Features, Similarities, Vectors
 
@@ -20,7 +20,7 @@ class Elu(FeatureMap):
     def __init__(self, *, scale: float | None = None, chunk: int | None = None, backend: str = "auto"):
         super().__init__()
         self.scale = scale
-        self.chunk = chunk
+        self.chunk = check_chunk(chunk)
         self.backend = check_backend("elu", backend, self.backends)
 
     def similarity(self, q: Asking, k: Answering) -> Similarities:

@@ -7,7 +7,7 @@ Training needs a norm on the output (`MultiHead(output_norm=...)`): without one 
 Paper: https://arxiv.org/abs/2006.16236 (with the identity as its map).
 """
 
-from qkv.attention.base import check_backend, register
+from qkv.attention.base import check_backend, check_chunk, register
 from qkv.attention.feature_map import FeatureMap
 from qkv.shapes import Answering, Asking, Features, Similarities, Vectors
 
@@ -23,7 +23,7 @@ class Linear(FeatureMap):
     def __init__(self, *, scale: float | None = None, chunk: int | None = None, backend: str = "auto"):
         super().__init__()
         self.scale = scale
-        self.chunk = chunk
+        self.chunk = check_chunk(chunk)
         self.backend = check_backend("linear", backend, self.backends)
 
     def similarity(self, q: Asking, k: Answering) -> Similarities:

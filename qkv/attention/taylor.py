@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from qkv.attention.base import check_backend, register
+from qkv.attention.base import check_backend, check_chunk, register
 from qkv.attention.feature_map import FeatureMap
 from qkv.shapes import Answering, Asking, Features, Similarities, Vectors
 
@@ -37,7 +37,7 @@ class Taylor(FeatureMap):
         # phi(q).phi(k) cancels more the higher the powers in it
         self.precision = 1e-12 if order == 2 else 1e-10
         self.scale = scale
-        self.chunk = chunk
+        self.chunk = check_chunk(chunk)
         self.backend = check_backend("taylor", backend, self.backends)
 
     def similarity(self, q: Asking, k: Answering) -> Similarities:

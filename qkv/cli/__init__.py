@@ -74,6 +74,6 @@ def main() -> None:
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler, which measures memory, prints otherwise
     try:
         app()
-    except (QkvError, ValueError, TypeError) as error:
+    except (QkvError, ValueError, TypeError, OverflowError, OSError) as error:
         sys.stderr.write(f"qkv: {error}\n")
         sys.exit(2)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def compare_kinds(kinds: str, shape: "Shape", plot: Path, *, time: bool, json: bool) -> None:
     """Formulas, crossovers, a plot; with `time` also where the clock says that they cross."""
+    from qkv.storage import write_atomic
     from qkv.tasks.rivals import compete, crossovers, split_kinds
 
     names = split_kinds(kinds)
@@ -23,7 +24,7 @@ def compare_kinds(kinds: str, shape: "Shape", plot: Path, *, time: bool, json: b
         raise ValueError(f"--compare {kinds!r}: expected at least two kinds, such as softmax,linear,taylor")
     rivals = compete(names, shape)
     crossed = crossovers(rivals)
-    plot.write_text(draw(rivals, shape))
+    write_atomic(plot, draw(rivals, shape).encode())
     timings = _record_timings(_timings(rivals, shape), shape.queries) if time else {}
     if json:
         print_json(_record(rivals, crossed, shape) | timings | {"plot": str(plot)})

@@ -12,15 +12,14 @@ if TYPE_CHECKING:
 
 def print_report(report: "Report", label: str, note: str | None, depth: int) -> None:
     """What it is of, with a note on its sizes if there is one; figures, terms, tree, memory, ledgers, conventions."""
+    from rich.markup import escape
+
     from qkv.cost import CONVENTION
 
     screen = console()
     sizes = ", ".join(f"{name} = {size:,}" for name, size in report.sizes.items())
-    screen.print(
-        f"[bold]{label}[/] ({', '.join(map(str, report.play.inputs))}) at {sizes or 'these sizes'}".replace(
-            "[1,", r"\[1,"
-        )
-    )
+    inputs = ", ".join(map(str, report.play.inputs))
+    screen.print(f"[bold]{escape(label)}[/] ({escape(inputs)}) at {sizes or 'these sizes'}")
     if note is not None:
         screen.print(note, soft_wrap=True, markup=False)
     _print_figures(report)

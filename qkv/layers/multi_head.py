@@ -34,12 +34,18 @@ class Heads:
 
     def resolve(self, dim: int) -> tuple[int, int, int, int]:
         """(heads, key_heads, key_dim, value_dim) for a model this wide."""
+        given = {"heads": self.count, "key_heads": self.key_heads, "key_dim": self.key_dim, "value_dim": self.value_dim}
+        for name, number in given.items():
+            if number is not None and number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}")
         key_heads = self.count if self.key_heads is None else self.key_heads
-        if self.count < 1 or key_heads < 1 or self.count % key_heads:
+        if self.count % key_heads:
             raise ValueError(f"key_heads={key_heads} must divide heads={self.count}")
         if dim % self.count and None in (self.key_dim, self.value_dim):
             raise ValueError(f"heads={self.count} must divide dim={dim}, or give Heads both key_dim and value_dim")
-        return self.count, key_heads, self.key_dim or dim // self.count, self.value_dim or dim // self.count
+        usual = dim // self.count
+        key_dim, value_dim = (usual if width is None else width for width in (self.key_dim, self.value_dim))
+        return self.count, key_heads, key_dim, value_dim
 
 
 @dataclass(frozen=True)

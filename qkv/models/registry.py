@@ -1,12 +1,13 @@
 """Model families by name, each with its configuration."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any, TypeVar
 
 from torch import nn
 
+from qkv.records import filled
 from qkv.registry import unknown
 
 Model = TypeVar("Model", bound=type[nn.Module])
@@ -21,11 +22,7 @@ class Family:
 
     def configure(self, values: dict[str, Any]) -> Any:
         """The record with these values; an unknown name is an error that says the nearest."""
-        names = [field.name for field in fields(self.config)]
-        for name in values:
-            if name not in names:
-                raise unknown(f"setting of {self.model.__name__}:", name, names)
-        return self.config(**values)
+        return filled(self.config, values, f"setting of {self.model.__name__}:")
 
     def build(self, config: Any, *sizes: int) -> nn.Module:
         """A model of these sizes; a class whose constructor takes plain numbers has a `from_config` beside it."""

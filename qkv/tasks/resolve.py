@@ -1,6 +1,6 @@
 """From a name, a run folder or a config to a model that is ready."""
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import nn
 
 from qkv.derive import derive
 from qkv.models import Ensemble, family
+from qkv.records import filled
 from qkv.registry import unknown
 from qkv.storage import QkvError, read_json, write_json
 from qkv.tasks.base import Job, Preset, jobs
@@ -60,12 +61,8 @@ def configure(task: str, chosen: Preset, changes: dict[str, dict[str, Any]]) -> 
     for given, other in (("steps", "minutes"), ("minutes", "steps")):
         if given in changes.get("train", {}) and other not in changes["train"]:
             train.pop(other, None)
-    known = [field.name for field in fields(Settings)]
-    for key in train:
-        if key not in known:
-            raise unknown("training setting", key, known)
     data = {**chosen.data, **changes.get("data", {})}
-    return Config(task, name, asdict(family(name).configure(model)), Settings(**train), data)
+    return Config(task, name, asdict(family(name).configure(model)), filled(Settings, train, "training setting"), data)
 
 
 def build(config: Config, job: Job) -> nn.Module:

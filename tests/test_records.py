@@ -1,0 +1,38 @@
+"""Settings of the wrong type are refused by name."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from qkv.records import filled
+
+
+@dataclass(frozen=True)
+class Sizes:
+    width: int = 1
+    rate: float = 0.5
+    heads: int | None = None
+    fast: bool = False
+    name: str = "any"
+
+
+def test_what_fits():
+    given = {"width": 3, "rate": 2, "heads": None, "fast": True, "name": 5}
+    assert filled(Sizes, given, "size") == Sizes(3, 2, None, True, 5)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"width": 1.5}, "width must be a whole number, got 1.5"),
+        ({"width": True}, "width must be a whole number, got True"),
+        ({"rate": "nan"}, "rate must be a number, got 'nan'"),
+        ({"heads": "x"}, "heads must be a whole number or None, got 'x'"),
+        ({"fast": 1}, "fast must be True or False, got 1"),
+        ({"wide": 1}, "unknown size 'wide'; did you mean 'width'"),
+    ],
+    ids=str,
+)
+def test_what_does_not(given, words):
+    with pytest.raises(ValueError, match=words):
+        filled(Sizes, given, "size")
