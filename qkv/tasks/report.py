@@ -17,6 +17,8 @@ from qkv.train import Run
 
 SHOWN = 10
 PICTURED = 4
+BEAMS = 4
+"""Of what is answered, and of what is looked at: the picture is of the best answer."""
 
 
 def unseen(job: StringJob, count: int = SHOWN, seed: int = 0) -> list[Pair]:
@@ -28,7 +30,7 @@ def unseen(job: StringJob, count: int = SHOWN, seed: int = 0) -> list[Pair]:
 
 def examples(job: StringJob, model: nn.Module, pairs: list[Pair], best: int = 3) -> list[Example]:
     """What the model answers to each, with probabilities, beside what is right."""
-    found = answer(model, job.strings, [pair.source for pair in pairs], Search(beams=max(4, best), best=best))
+    found = answer(model, job.strings, [pair.source for pair in pairs], Search(beams=max(BEAMS, best), best=best))
     return [
         Example(
             "".join(pair.source) if job.settings.source == "characters" else " ".join(pair.source),
@@ -41,7 +43,7 @@ def examples(job: StringJob, model: nn.Module, pairs: list[Pair], best: int = 3)
 
 def looked(job: StringJob, model: nn.Module, pair: Pair) -> tuple[tuple[str, ...], Alignment] | None:
     """What the model writes for this source and where it looked meanwhile; None if it cannot look."""
-    ((hypothesis,),) = answer(model, job.strings, [pair.source], Search())
+    ((hypothesis,),) = answer(model, job.strings, [pair.source], Search(beams=BEAMS))
     try:
         where = alignment(model, job.strings.sources.encode(pair.source), list(hypothesis.tokens))
     except ValueError:
