@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 def is_pronouncer(run: Path) -> bool:
     """Whether this names the bundled model or a run of task pronounce."""
     from qkv import tasks
+    from qkv.tasks.foreign import model_type
     from qkv.train import Run
 
-    return str(run) == NAME or tasks.read_config(Run(run)).task == NAME
+    if str(run) == NAME:
+        return True
+    return model_type(run) is None and tasks.read_config(Run(run)).task == NAME
 
 
 @dataclass(frozen=True)
