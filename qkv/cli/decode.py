@@ -59,6 +59,8 @@ def decode(
         raise unknown("search", search, ("greedy", "beam", "sample"))
     if beams < 1:
         raise ValueError(f"--beams must be at least 1, got {beams}")
+    if best < 1:
+        raise ValueError(f"--best must be at least 1, got {best}")
     if best > 1 and search not in (None, "beam"):
         raise ValueError(f"--best {best} needs --search beam: {search} gives one answer")
     wishes = pronounce.Wishes(dictionary, model, model_only, alphabet, stress, format_)

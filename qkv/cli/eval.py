@@ -51,6 +51,8 @@ def evaluate(
         raise unknown("search", search, ("greedy", "beam"))
     if beams < 1:
         raise ValueError(f"--beams must be at least 1, got {beams}")
+    if best < 1:
+        raise ValueError(f"--best must be at least 1, got {best}")
     if best > 1 and search == "greedy":
         raise ValueError(f"--best {best} needs --search beam: greedy gives one answer")
     if joint not in (None, "none") and (search == "greedy" or beams == 1):

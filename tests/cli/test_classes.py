@@ -5,7 +5,7 @@ import json
 import numpy
 import pytest
 
-from tests.cli.run import qkv
+from tests.cli.run import inside, qkv
 from tests.tasks.test_digits import bars
 
 
@@ -43,6 +43,14 @@ def test_decode_gives_classes_and_probabilities(run):
     assert sum(answer["probability"] for answer in found["answers"]) == pytest.approx(1)
     assert found["answers"][0]["probability"] > 0.9
     assert qkv("decode", str(run[0]), "1 1") == "1 1\t0\n"
+
+
+@pytest.mark.parametrize("best", ["0", "-3"])
+@pytest.mark.parametrize("command", [("eval",), ("decode", "0,1")])
+def test_fewer_answers_than_one_are_refused(run, command, best):
+    name, *inputs = command
+    said = inside(name, str(run[0]), *inputs, "--best", best, code=2)
+    assert said == f"qkv: --best must be at least 1, got {best}\n"
 
 
 def test_bad_input_is_one_sentence(run, tmp_path):
