@@ -65,6 +65,13 @@ def test_eval(run, corpus, tmp_path):
     assert figures["tokens"] > 100
 
 
+def test_eval_of_an_empty_text_is_refused(run, tmp_path):
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    said = qkv("eval", str(run), "--test-file", str(empty), code=2)
+    assert said == f"qkv: --test-file must have a text, but it is empty, in {empty}\n"
+
+
 @pytest.mark.parametrize(("positions", "length"), [(64, 64), (200, 128)])
 def test_eval_of_a_hugging_face_folder(corpus, tmp_path, positions, length):
     """Its figures are those of rows of 128 tokens, or of as many as the model takes."""
