@@ -62,8 +62,8 @@ def decode(
         raise ValueError(f"--beams must be at least 1, got {beams}")
     if best < 1:
         raise ValueError(f"--best must be at least 1, got {best}")
-    if best > 1 and search not in (None, "beam"):
-        raise ValueError(f"--best {best} needs --search beam: {search} gives one answer")
+    if search is not None:
+        _require_beam(search, best)
     wishes = pronounce.Wishes(dictionary, model, model_only, alphabet, stress, format_)
     if str(run) == pronounce.NAME:
         if with_:
@@ -83,6 +83,11 @@ def decode(
         print_json(records)
 
 
+def _require_beam(search: str, best: int) -> None:
+    if best > 1 and search != "beam":
+        raise ValueError(f"--best {best} needs --search beam: {search} gives one answer")
+
+
 def _answer_all(
     runs: list[Path], inputs: list[str] | None, search: str | None, options: dict[str, Any], *, quiet: bool
 ) -> list[dict[str, Any]]:
@@ -93,7 +98,9 @@ def _answer_all(
     _, job, model = tasks.restore(*runs)
     model.to(options.pop("device"))
     if isinstance(job, tasks.TextJob):
-        return continue_texts(job, model, inputs, search or "sample", options, quiet=quiet)
+        search = search or "sample"
+        _require_beam(search, options["best"])
+        return continue_texts(job, model, inputs, search, options, quiet=quiet)
     if options["tokens"] is not None:
         raise ValueError(f"--tokens is for runs of task text, and {runs[0]} is none")
     if not isinstance(job, tasks.ClassJob | tasks.MaskedJob | tasks.StringJob):

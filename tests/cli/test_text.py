@@ -100,6 +100,17 @@ def test_writing(run):
     assert scores == sorted(scores, reverse=True)
 
 
+def test_several_answers_need_a_beam(run):
+    said = qkv("decode", str(run), "Line 3", "--best", "2", code=2)
+    assert said == "qkv: --best 2 needs --search beam: sample gives one answer\n"
+
+
+def test_a_run_with_itself_is_judged_as_alone(run):
+    alone, twice = (json.loads(qkv("eval", str(run), *more, "--json")) for more in ((), ("--with", str(run))))
+    assert twice["tokens"] == alone["tokens"]
+    assert twice["perplexity"] == pytest.approx(alone["perplexity"], rel=1e-5)
+
+
 def test_bad_input(run, corpus, tmp_path):
     said = qkv("decode", str(run), "x" * 99, "--tokens", "10", code=2)
     assert said == (
