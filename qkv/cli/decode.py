@@ -2,14 +2,15 @@
 
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from qkv.cli import pronounce
+from qkv.cli.complaints import Complaints
 from qkv.cli.device import choose_device
 from qkv.cli.eval import With
 from qkv.cli.fill import fill
@@ -59,8 +60,10 @@ def decode(
         raise unknown("search", search, ("greedy", "beam", "sample"))
     if beams < 1:
         raise ValueError(f"--beams must be at least 1, got {beams}")
-    if best > 1 and search not in (None, "beam"):
-        raise ValueError(f"--best {best} needs --search beam: {search} gives one answer")
+    if best < 1:
+        raise ValueError(f"--best must be at least 1, got {best}")
+    if search is not None:
+        _require_beam(search, best)
     wishes = pronounce.Wishes(dictionary, model, model_only, alphabet, stress, format_)
     if str(run) == pronounce.NAME:
         if with_:
@@ -80,6 +83,11 @@ def decode(
         print_json(records)
 
 
+def _require_beam(search: str, best: int) -> None:
+    if best > 1 and search != "beam":
+        raise ValueError(f"--best {best} needs --search beam: {search} gives one answer")
+
+
 def _answer_all(
     runs: list[Path], inputs: list[str] | None, search: str | None, options: dict[str, Any], *, quiet: bool
 ) -> list[dict[str, Any]]:
@@ -90,40 +98,79 @@ def _answer_all(
     _, job, model = tasks.restore(*runs)
     model.to(options.pop("device"))
     if isinstance(job, tasks.TextJob):
-        return continue_texts(job, model, inputs, search or "sample", options, quiet=quiet)
+        search = search or "sample"
+        _require_beam(search, options["best"])
+        return continue_texts(job, model, inputs, search, options, quiet=quiet)
     if options["tokens"] is not None:
         raise ValueError(f"--tokens is for runs of task text, and {runs[0]} is none")
-    if isinstance(job, tasks.ClassJob):
-        texts = inputs or (line.rstrip("\n") for line in sys.stdin)
-        return _classify(job, model, texts, options["best"], quiet=quiet)
+    if not isinstance(job, tasks.ClassJob | tasks.MaskedJob | tasks.StringJob):
+        raise ValueError(f"{runs[0]} is a run of task {job.kind!r}, which has no texts to answer")
+    chunks = _chunks(inputs or read_lines(warn))
     if isinstance(job, tasks.MaskedJob):
         reader = tasks.Reader(model, job.tokeniser)  # type: ignore[arg-type]
-        return fill(reader, _chunks(inputs or read_lines(warn)), options["best"], quiet=quiet)
-    if not isinstance(job, tasks.StringJob):
-        raise ValueError(f"{runs[0]} is a run of task {job.kind!r}, which has no texts to answer")
+        return fill(reader, chunks, options["best"], quiet=quiet)
+    if isinstance(job, tasks.ClassJob):
+        way = _Way(job.parse, lambda texts: _classify(job, model, texts, options["best"]))
+    else:
+        way = _Way(
+            lambda text: _require_short(_split(job, text), text, model),
+            lambda texts: _answer(job, model, texts, search or "beam", options),
+        )
+    return _answer_chunks(way, chunks, options["best"], quiet=quiet)
+
+
+class _Way(NamedTuple):
+    """How the texts of a run are answered."""
+
+    check: Callable[[str], object]
+    """Raises a ValueError for a text that has no answer."""
+    answer: Callable[[list[str]], list[list[dict[str, Any]]]]
+    """The answers to texts that have some."""
+
+    def obstacle(self, text: str) -> str | None:
+        """What is in the way of answering this text, as a sentence."""
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            return f"{text[:40]!r} was not UTF-8 where it came from"
+        try:
+            self.check(text)
+        except ValueError as error:
+            return str(error)
+        return None
+
+
+def _answer_chunks(way: _Way, chunks: Iterable[list[str]], best: int, *, quiet: bool) -> list[dict[str, Any]]:
+    """The answers to each text, printed as lines, or `quiet` and returned.
+
+    A text that has none stops no other: it is told on stderr, or its record has an `error`.
+    """
     records: list[dict[str, Any]] = []
-    for chunk in _chunks(inputs or (line.rstrip("\n") for line in sys.stdin)):
-        for text, found in zip(chunk, _answer(job, model, chunk, search or "beam", options), strict=True):
-            record = {"input": text, "answers": [_record(job, hypothesis) for hypothesis in found]}
-            records += [record] if quiet else _print(record, options["best"])
+    complaints = Complaints()
+    for chunk in chunks:
+        obstacles = [way.obstacle(text) for text in chunk]
+        whole = [text for text, obstacle in zip(chunk, obstacles, strict=True) if obstacle is None]
+        found = iter(way.answer(whole) if whole else [])
+        for text, obstacle in zip(chunk, obstacles, strict=True):
+            record = {"input": text, "answers": next(found) if obstacle is None else [], "error": obstacle}
+            if quiet:
+                records.append(record)
+            elif obstacle is not None:
+                complaints.tell(obstacle)
+            else:
+                _print(record, best)
+    complaints.finish("inputs")
     return records
 
 
-def _classify(
-    job: "ClassJob", model: "nn.Module", inputs: Iterable[str], best: int, *, quiet: bool
-) -> list[dict[str, Any]]:
+def _classify(job: "ClassJob", model: "nn.Module", texts: list[str], best: int) -> list[list[dict[str, Any]]]:
     """The likeliest classes of each example, which is a text of its numbers."""
     import torch
 
-    records: list[dict[str, Any]] = []
-    for chunk in _chunks(inputs):
-        found = job.probabilities(model, torch.stack([job.parse(text) for text in chunk]))
-        for text, probabilities in zip(chunk, found, strict=True):
-            likeliest = probabilities.argsort(descending=True, stable=True)[:best].tolist()
-            answers = [{"text": job.classes[c], "probability": float(probabilities[c])} for c in likeliest]
-            record = {"input": text, "answers": answers}
-            records += [record] if quiet else _print(record, best)
-    return records
+    found = job.probabilities(model, torch.stack([job.parse(text) for text in texts]))
+    likeliest = found.argsort(descending=True, stable=True)[:, :best].tolist()
+    return [
+        [{"text": job.classes[c], "probability": float(probabilities[c])} for c in classes]
+        for probabilities, classes in zip(found, likeliest, strict=True)
+    ]
 
 
 def _chunks(inputs: Iterable[str]) -> Iterator[list[str]]:
@@ -134,21 +181,43 @@ def _chunks(inputs: Iterable[str]) -> Iterator[list[str]]:
 
 def _answer(
     job: "StringJob", model: "nn.Module", texts: list[str], search: str, options: dict[str, Any]
+) -> list[list[dict[str, Any]]]:
+    """The likeliest strings, or one that is drawn, for each text; what the model has never seen is told."""
+    found = _search(job, model, _known_sources(job, texts), search, options)
+    return [[_record(job, hypothesis) for hypothesis in hypotheses] for hypotheses in found]
+
+
+def _split(job: "StringJob", text: str) -> list[str]:
+    return list(text.strip()) if job.settings.source == "characters" else text.split()
+
+
+def _require_short(source: list[str], text: str, model: "nn.Module") -> None:
+    most = model.config.max_length  # type: ignore[union-attr]
+    if len(source) > most:  # type: ignore[operator]
+        raise ValueError(f"{text[:30]!r}... has {len(source)} tokens; the model takes {most}")
+
+
+def _known_sources(job: "StringJob", texts: list[str]) -> list[list[str]]:
+    """The tokens of each text, in the case that the model knows; those that it does not know are told."""
+    known = set(job.strings.sources.tokens)
+    sources = [
+        [token if token in known else _other_case(token, known) for token in _split(job, text)] for text in texts
+    ]
+    for text, source in zip(texts, sources, strict=True):
+        strange = sorted({token for token in source if token not in known})
+        if strange:
+            sys.stderr.write(f"qkv: {text!r} has {', '.join(map(repr, strange))}, which the model has never seen\n")
+    return sources
+
+
+def _search(
+    job: "StringJob", model: "nn.Module", sources: list[list[str]], search: str, options: dict[str, Any]
 ) -> list[list["Hypothesis"]]:
     from qkv.data import pad
     from qkv.decode import sample
     from qkv.tasks import Search, answer
     from qkv.tasks.strings import limits_of
 
-    sources = [list(text.strip()) if job.settings.source == "characters" else text.split() for text in texts]
-    known = set(job.strings.sources.tokens)
-    sources = [[token if token in known else _other_case(token, known) for token in source] for source in sources]
-    for text, source in zip(texts, sources, strict=True):
-        strange = sorted({token for token in source if token not in known})
-        if strange:
-            sys.stderr.write(f"qkv: {text!r} has {', '.join(map(repr, strange))}, which the model has never seen\n")
-        if len(source) > model.config.max_length:  # type: ignore[union-attr, operator]
-            raise ValueError(f"{text[:30]!r}... has {len(source)} tokens; the model takes {model.config.max_length}")  # type: ignore[union-attr]
     if search == "sample":
         rows, mask = pad([job.strings.sources.encode(source) for source in sources])
         draw = {name: options[name] for name in ("seed", "temperature", "top_k", "top_p")}
@@ -174,8 +243,7 @@ def _record(job: "StringJob", hypothesis: "Hypothesis") -> dict[str, Any]:
     }
 
 
-def _print(record: dict[str, Any], best: int) -> list[dict[str, Any]]:
+def _print(record: dict[str, Any], best: int) -> None:
     for answer in record["answers"]:
         probability = f"\t{answer['probability']:.4f}" if best > 1 else ""
         sys.stdout.write(f"{record['input']}\t{answer['text']}{probability}\n")
-    return []

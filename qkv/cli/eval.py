@@ -51,6 +51,8 @@ def evaluate(
         raise unknown("search", search, ("greedy", "beam"))
     if beams < 1:
         raise ValueError(f"--beams must be at least 1, got {beams}")
+    if best < 1:
+        raise ValueError(f"--best must be at least 1, got {best}")
     if best > 1 and search == "greedy":
         raise ValueError(f"--best {best} needs --search beam: greedy gives one answer")
     if joint not in (None, "none") and (search == "greedy" or beams == 1):
@@ -81,14 +83,35 @@ def evaluate(
 def _with_data(config: "Config", job: "Job", test_file: str | None) -> "Job":
     """A restored job has no data: those of its config, or of a file."""
     from qkv import tasks
-    from qkv.data import read_pairs
 
-    if isinstance(job, tasks.StringJob) and test_file is not None:
-        return job.with_test(read_pairs(test_file, source=job.settings.source, target=job.settings.target).pairs)
+    if test_file is not None:
+        return _with_file(job, test_file)
     if isinstance(job, tasks.StringJob):
         return tasks.jobs[config.task].load(config.data)
-    if isinstance(job, tasks.TextJob | tasks.MaskedJob | tasks.Words):
-        return job.with_data() if test_file is None else job.with_test(test_file)
-    if isinstance(job, tasks.ClassJob):
-        return job.with_data() if test_file is None else job.with_test(job.read_test(test_file))
+    if isinstance(job, tasks.TextJob | tasks.MaskedJob | tasks.Words | tasks.ClassJob):
+        return job.with_data()
     return job
+
+
+def _with_file(job: "Job", test_file: str) -> "Job":
+    """The job with a file as its test part."""
+    from qkv import tasks
+
+    if isinstance(job, tasks.StringJob):
+        own = job.settings
+        return job.with_test(pronounce_figures.read_good_pairs(test_file, source=own.source, target=own.target))
+    if isinstance(job, tasks.TextJob | tasks.MaskedJob | tasks.Words):
+        _require_text(test_file)
+        return job.with_test(test_file)
+    if isinstance(job, tasks.ClassJob):
+        return job.with_test(job.read_test(test_file))
+    raise ValueError(f"--test-file {test_file} cannot be taken: a run of task {job.kind!r} reads no file")
+
+
+def _require_text(path: str) -> None:
+    """Refuse a file or folder without a single character."""
+    from qkv.data.text import read_documents
+    from qkv.storage import QkvError
+
+    if not any(read_documents(path)):
+        raise QkvError("--test-file must have a text, but it is empty", path)

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 def is_pronouncer(run: Path) -> bool:
     """Whether this names the bundled model or a run of task pronounce."""
     from qkv import tasks
+    from qkv.tasks.foreign import model_type
     from qkv.train import Run
 
-    return str(run) == NAME or tasks.read_config(Run(run)).task == NAME
+    if str(run) == NAME:
+        return True
+    return model_type(run) is None and tasks.read_config(Run(run)).task == NAME
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,9 @@ def print_measured(
     folders = [run_folder(run) for run in runs]
     config, network = tasks.read_config(Run(folders[0])), asked.open(folders)
     network.model.to(device)
-    pairs = _read(test_file) if test_file is not None else _part(tasks.jobs[config.task].load(config.data), split)
+    pairs = (
+        read_good_pairs(test_file) if test_file is not None else _part(tasks.jobs[config.task].load(config.data), split)
+    )
     _warn_of_stress(network, pairs, asked.stress)
     options: dict[str, Any] = {
         "beams": asked.width(network), "length_power": asked.length_power, "stress": asked.stress, "best": asked.best
@@ -75,10 +80,11 @@ def print_measured(
         console().print(_sentence(figures, options, config.train.seed), soft_wrap=True, markup=False)
 
 
-def _read(path: str) -> "Sequence[Pair]":
+def read_good_pairs(path: str, **sides: Any) -> "Sequence[Pair]":
+    """The pairs of a file, whose `sides` are cut as `read_pairs` does; lines that are none are told on stderr."""
     from qkv.data import read_pairs
 
-    found = read_pairs(path)
+    found = read_pairs(path, **sides)
     for line in found.bad[:5]:
         sys.stderr.write(f"qkv: left out: {path}:{line.number}: {line.reason}\n")
     if len(found.bad) > 5:

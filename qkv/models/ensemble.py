@@ -46,9 +46,9 @@ class Ensemble(nn.Module):
         self.members = nn.ModuleList(members)
         self.config = EnsembleConfig(min(self._of(member).config.max_length for member in members))
 
-    def forward(self, *inputs: Any) -> Tensor:
-        """Log-probabilities, which are logits too."""
-        return _mean([member(*inputs) for member in self.members])
+    def forward(self, *inputs: Any, **options: Any) -> Tensor:
+        """Log-probabilities, which are logits too; `options` are those that every member takes."""
+        return _mean([member(*inputs, **options) for member in self.members])
 
     def start(self, inputs: Tensor, mask: Mask | None) -> EnsembleState:
         """The states before the first token."""

@@ -1,7 +1,7 @@
 """A folder of somebody else's model where a run folder is expected: Hugging Face's layouts of BERT and GPT-2.
 
-`qkv decode FOLDER`, `qkv embed FOLDER`, `qkv look FOLDER` and the library read it as it stands, with the tokenizer.json
-beside it; nothing is converted or written.
+`qkv decode FOLDER`, `qkv eval FOLDER`, `qkv embed FOLDER`, `qkv look FOLDER` and the library read it as it stands, with
+the tokenizer.json beside it; nothing is converted or written.
 """
 
 import json
@@ -17,12 +17,17 @@ from qkv.data import Tokeniser
 from qkv.interop import load_bert, load_gpt2
 from qkv.storage import QkvError
 from qkv.tasks.base import Job, jobs
+from qkv.tasks.masked import MaskedOptions
+from qkv.tasks.text import TextOptions
 
 LOADERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
     "bert": ("masked", "encoder", load_bert),
     "gpt2": ("text", "decoder", load_gpt2),
 }
 """model_type of config.json -> the task that it answers, the family that holds it, and how it is read."""
+
+LENGTHS = {"masked": MaskedOptions.length, "text": TextOptions.length}
+"""Task -> tokens of a row that a model is measured on, if it takes as many."""
 
 
 def model_type(folder: Path) -> str | None:
@@ -42,6 +47,8 @@ def restore_foreign(folder: Path, kind: str) -> tuple[tuple[str, str, dict[str, 
     task, family, load = LOADERS[kind]
     model = load(folder)
     tokeniser = Tokeniser.load(folder / "tokenizer.json")
-    options = {"digest": tokeniser.digest} if task == "text" else {}  # there, a run proves that it has its tokeniser
+    options: dict[str, Any] = {"length": min(LENGTHS[task], model.config.max_length)}
+    if task == "text":
+        options["digest"] = tokeniser.digest  # there, a run proves that it has its tokeniser
     job = jobs[task].restore(options, tokeniser.to_record())
     return (task, family, asdict(model.config)), job, model

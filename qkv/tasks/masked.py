@@ -105,6 +105,8 @@ class MaskedJob(Job):
     settings: MaskedOptions
     texts: dict[str, Documents]
     """Part -> its documents; empty for a restored run, which needs none to answer."""
+    test_file: str | None = None
+    """Where the test part is from, if not from the source."""
     _parts: dict[str, SentencePairs] = field(default_factory=dict, repr=False, compare=False)
 
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {"small": small, "wikitext": wikitext}
@@ -140,11 +142,12 @@ class MaskedJob(Job):
 
     def with_data(self) -> "MaskedJob":
         """The same job with the text that its options name."""
-        return replace(self, texts=read_text(self.settings.source), _parts={})
+        return replace(self, texts=read_text(self.settings.source), test_file=None, _parts={})
 
     def with_test(self, path: str) -> "MaskedJob":
         """The same job with this text as its test part; what is counted is still the training part."""
-        return replace(self, texts={**read_text(self.settings.source), "test": read_documents(path)}, _parts={})
+        texts = {**read_text(self.settings.source), "test": read_documents(path)}
+        return replace(self, texts=texts, test_file=path, _parts={})
 
     @property
     def options(self) -> dict[str, Any]:
@@ -243,7 +246,8 @@ class MaskedJob(Job):
         try:
             return SentencePairs(cut, frame)
         except ValueError as error:
-            raise QkvError(f"the {name} part of the text makes no pairs: {error}", self.settings.source) from error
+            where = self.test_file if name == "test" and self.test_file is not None else self.settings.source
+            raise QkvError(f"the {name} part of the text makes no pairs: {error}", where) from error
 
     def _hiding(self) -> Hiding:
         return Hiding.of(self.tokeniser, self.settings.share, whole_words=self.settings.whole_words)

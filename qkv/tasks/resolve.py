@@ -87,9 +87,7 @@ def read_config(run: Run) -> Config:
     if not run.folder.is_dir():
         raise QkvError("there is no such run folder", str(run.folder))
     if model_type(run.folder) is not None:
-        raise QkvError(
-            "this is a Hugging Face model, which can answer but has no run to go on with or judge", run.folder
-        )
+        raise QkvError("this is a Hugging Face model, which can answer but has no run to go on with", run.folder)
     return Config.from_record(read_json(path), path)
 
 

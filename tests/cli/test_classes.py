@@ -1,11 +1,13 @@
 """From points to a class, as a user goes."""
 
 import json
+import subprocess
+import sys
 
 import numpy
 import pytest
 
-from tests.cli.run import qkv
+from tests.cli.run import ROOT, inside, qkv
 from tests.tasks.test_digits import bars
 
 
@@ -45,9 +47,43 @@ def test_decode_gives_classes_and_probabilities(run):
     assert qkv("decode", str(run[0]), "1 1") == "1 1\t0\n"
 
 
+@pytest.mark.parametrize("best", ["0", "-3"])
+@pytest.mark.parametrize("command", [("eval",), ("decode", "0,1")])
+def test_fewer_answers_than_one_are_refused(run, command, best):
+    name, *inputs = command
+    said = inside(name, str(run[0]), *inputs, "--best", best, code=2)
+    assert said == f"qkv: --best must be at least 1, got {best}\n"
+
+
+def decode_stdin(folder, given, *options, redirect=""):
+    """(stdout, stderr) of `qkv decode`, which must end well."""
+    code = "from qkv.cli import main; main()"
+    command = ["sh", "-c", f'exec "$@" {redirect}', "sh", sys.executable, "-c", code, "decode", str(folder), *options]
+    done = subprocess.run(command, input=given, capture_output=True, cwd=ROOT, check=True)
+    return done.stdout.decode(), done.stderr.decode()
+
+
+def test_a_bad_line_stops_no_other(run):
+    """A mark of byte order and the ends of lines are no part of an input."""
+    given = b"\xef\xbb\xbf0,1\r\nx,1\n\n0\n\xff,1\n1,1\n"
+    lines, told = decode_stdin(run[0], given)
+    assert lines == "0,1\t1\n1,1\t0\n"
+    bad = [
+        "'x' in 'x,1' is not a finite number",
+        "'0' has 1 numbers, but the model takes 2",
+        "'\ufffd' in '\ufffd,1' is not a finite number",
+    ]
+    assert told.splitlines() == [f"qkv: {sentence}" for sentence in bad]
+    records = json.loads(decode_stdin(run[0], given, "--json")[0])
+    assert [record["error"] for record in records] == [None, *bad, None]
+    assert [len(record["answers"]) for record in records] == [1, 0, 0, 0, 1]
+
+
+def test_a_closed_stdin_has_no_lines(run):
+    assert decode_stdin(run[0], b"", redirect="<&-") == ("", "")
+
+
 def test_bad_input_is_one_sentence(run, tmp_path):
-    assert qkv("decode", str(run[0]), "0,x", code=2) == "qkv: 'x' in '0,x' is not a finite number\n"
-    assert qkv("decode", str(run[0]), "0", code=2) == "qkv: '0' has 1 numbers, but the model takes 2\n"
     path = tmp_path / "points.csv"
     path.write_text("0,0,a\n0,?,b\n")
     bad = qkv("train", "xor", "--train-file", str(path), "--run", str(tmp_path / "run"), code=2)

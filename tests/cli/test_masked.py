@@ -63,6 +63,14 @@ def test_fillers(run):
     assert found["filled"].startswith("the")
 
 
+def test_a_test_file_without_pairs_is_named(run, tmp_path):
+    one = tmp_path / "one.txt"
+    one.write_text("There is one document. It has two sentences.\n")
+    said = inside("eval", str(run[0]), "--test-file", str(one), code=2)
+    assert said.startswith("qkv: the test part of the text makes no pairs: ")
+    assert said.endswith(f", in {one}\n")
+
+
 def test_vectors(run):
     texts = ["a class is an object", "the value is returned"]
     found = json.loads(inside("embed", str(run[0]), *texts, "--json"))

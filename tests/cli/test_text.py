@@ -6,8 +6,13 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
+import torch
 
 from qkv.cli import main
+from qkv.data import Tokeniser
+from qkv.interop import save_gpt2
+from qkv.models import Decoder, DecoderConfig
+from qkv.tasks.windows import measure
 
 MODEL = ("--set", "model.dim=16", "--set", "model.hidden_dim=16", "--set", "model.layers=1", "--set", "model.heads=2")
 DATA = ("--set", "data.tokeniser=characters", "--set", "data.length=32", "--set", "model.max_length=100")
@@ -60,6 +65,28 @@ def test_eval(run, corpus, tmp_path):
     assert figures["tokens"] > 100
 
 
+def test_eval_of_an_empty_text_is_refused(run, tmp_path):
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    said = qkv("eval", str(run), "--test-file", str(empty), code=2)
+    assert said == f"qkv: --test-file must have a text, but it is empty, in {empty}\n"
+
+
+@pytest.mark.parametrize(("positions", "length"), [(64, 64), (200, 128)])
+def test_eval_of_a_hugging_face_folder(corpus, tmp_path, positions, length):
+    """Its figures are those of rows of 128 tokens, or of as many as the model takes."""
+    tokeniser = Tokeniser.train([corpus.read_text()], "bytes", 270)
+    torch.manual_seed(0)
+    config = DecoderConfig(dim=24, heads=3, hidden_dim=29, layers=1, positions="learned", max_length=positions)
+    model = Decoder(config, len(tokeniser)).eval()
+    save_gpt2(model, tmp_path)
+    tokeniser.save(tmp_path / "tokenizer.json")
+    found = json.loads(qkv("eval", str(tmp_path), "--test-file", str(corpus), "--json"))
+    expected = measure(model, tokeniser, [corpus.read_text()], length, length // 2)
+    assert found["tokens"] == expected.tokens
+    assert found["perplexity"] == pytest.approx(expected.per_token, rel=1e-4)
+
+
 def test_writing(run):
     whole = json.loads(qkv("decode", str(run), "Line 3", "--tokens", "7", "--search", "greedy", "--json"))
     (answer,) = whole[0]["answers"]
@@ -71,6 +98,17 @@ def test_writing(run):
     scores = [one["log_probability"] for one in beams[0]["answers"]]
     assert len(scores) == 2
     assert scores == sorted(scores, reverse=True)
+
+
+def test_several_answers_need_a_beam(run):
+    said = qkv("decode", str(run), "Line 3", "--best", "2", code=2)
+    assert said == "qkv: --best 2 needs --search beam: sample gives one answer\n"
+
+
+def test_a_run_with_itself_is_judged_as_alone(run):
+    alone, twice = (json.loads(qkv("eval", str(run), *more, "--json")) for more in ((), ("--with", str(run))))
+    assert twice["tokens"] == alone["tokens"]
+    assert twice["perplexity"] == pytest.approx(alone["perplexity"], rel=1e-5)
 
 
 def test_bad_input(run, corpus, tmp_path):

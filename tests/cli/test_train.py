@@ -78,6 +78,18 @@ def test_decode_takes_lines_of_stdin(run):
     assert done.stdout == "123\tOTH\n207\tTZS\n"
 
 
+def test_a_line_that_is_too_long_stops_no_other(run):
+    done = subprocess.run(
+        [sys.executable, "-c", "from qkv.cli import main; main()", "decode", str(run[0])],
+        input=b"\xef\xbb\xbf123\r\n" + b"1" * 5000 + b"\n207\n",
+        capture_output=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert done.stdout == b"123\tOTH\n207\tTZS\n"
+    assert done.stderr == b"qkv: '111111111111111111111111111111'... has 5000 tokens; the model takes 24\n"
+
+
 def test_what_a_search_cannot_do_is_refused(run):
     decode = ("decode", str(run[0]), "123")
     assert "--beams must be at least 1, got 0" in qkv(*decode, "--beams", "0", code=2)
@@ -216,5 +228,4 @@ def test_wrong_use_is_one_sentence(arguments, message, tmp_path):
 def test_wrong_use_of_eval_and_decode(run, tmp_path):
     assert "no such run folder" in qkv("eval", str(tmp_path / "nowhere"), code=2)
     assert "unknown search 'beem'; did you mean 'beam'" in qkv("decode", str(run[0]), "1", "--search", "beem", code=2)
-    assert "takes 24" in qkv("decode", str(run[0]), "1" * 50, code=2)
     assert "there are no test pairs" in qkv("eval", str(run[0]), code=2)
