@@ -13,6 +13,7 @@ from qkv.cli.figures import print_figures
 from qkv.cli.output import Json, console, print_json
 from qkv.cli.plugin import Plugin, load
 from qkv.cli.settings import merge, parse_changes
+from qkv.cli.train_resume import require_same_run
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,7 +30,7 @@ def train(
         typer.Option("--set", help="Such as model.dim=64 or data.target=characters.", metavar="GROUP.NAME=VALUE"),
     ] = None,
     run: Annotated[Path | None, typer.Option(help="Folder of the run; runs/TASK-DATE without.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run, as it was set.")] = False,
     train_file: Annotated[
         str | None, typer.Option(help="File to train on: TSV of pairs, CSV of points, .npz or IDX pictures.")
     ] = None,
@@ -73,6 +74,7 @@ def _prepare(
         if folder is None:
             raise ValueError("--resume needs --run: which run to go on with")
         config = tasks.read_config(Run(folder))
+        require_same_run(config, folder, task, preset, changes)
         return config, tasks.jobs[config.task].load(config.data), Run(folder)
     config = tasks.configure(task, tasks.preset(task, preset), changes)
     job = tasks.jobs[task].load(config.data)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.cli.run import ROOT, qkv
+from tests.cli.run import ROOT, inside, qkv
 
 SMALL = (
     *(
@@ -144,6 +144,20 @@ def test_a_run_is_not_overwritten_and_can_go_on(run, file):
     weights = (folder / "model.safetensors").read_bytes()
     qkv("train", "pairs", "--run", str(folder), "--resume", "--json")
     assert (folder / "model.safetensors").read_bytes() == weights
+
+
+def test_a_run_goes_on_as_it_was_set(run, file):
+    """Settings that are those of the run may stand there; others, and another task, are named."""
+    folder, _ = run
+    resume = ("--run", str(folder), "--resume", "--json")
+    same = ("--preset", "quick", "--train-file", str(file), "--steps", "400", "--seed", "0", *SMALL)
+    assert json.loads(inside("train", "pairs", *resume, *same))["run"] == str(folder)
+    said = inside("train", "pairs", *resume, "--steps", "500", "--set", "model.dim=64", "--test-file", "x.tsv", code=2)
+    assert "cannot take --set model.dim=64, where the run has 32; --steps 500, where the run has 400" in said
+    assert "--test-file x.tsv, where the run has None" in said
+    said = inside("train", "xor", *resume, code=2)
+    assert "the run is of the task 'pairs', and 'xor' cannot go on with it" in said
+    assert "did you mean 'quick'" in inside("train", "pairs", *resume, "--preset", "quik", code=2)
 
 
 @pytest.mark.slow
