@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from qkv.tasks import Config, Job, StringJob
-    from qkv.train import Run
+    from qkv.train import Machine, Run
 
 
 def train(
@@ -57,11 +57,18 @@ def train(
     changes = parse_changes(set_)
     merge(changes, "train", steps=steps, minutes=minutes, seed=seed)
     merge(changes, "data", train_file=train_file, test_file=test_file, strict=strict or None)
+    machine = _machine(device=choose_device(device), workers=workers, compile=compile_, graphs=graphs)
     config, job, folder = _prepare(task, preset, changes, run, resume)
-    machine = {"device": choose_device(device), "workers": workers, "compile": compile_, "graphs": graphs}
     figures = _train(config, job, folder, resume, machine)
     if int(os.environ.get("RANK", "0")) == 0:
         _finish(folder, config, job, figures, json)
+
+
+def _machine(**given: Any) -> "Machine":
+    """Where to compute; what this machine cannot do is refused before there is a folder."""
+    from qkv.train import Machine
+
+    return Machine(**given)
 
 
 def _prepare(
@@ -108,14 +115,14 @@ def _tell_of_whole_targets(job: "Job") -> None:
         )
 
 
-def _train(config: "Config", job: "Job", folder: "Run", resume: bool, machine: dict[str, Any]) -> "nn.Module":
+def _train(config: "Config", job: "Job", folder: "Run", resume: bool, machine: "Machine") -> "nn.Module":
     from qkv import tasks
     from qkv.cli.progress import training_progress
-    from qkv.train import Interrupted, Loop, Machine
+    from qkv.train import Interrupted, Loop
 
     model = tasks.build(config, job)
     with training_progress() as report:
-        loop = Loop(job.task(model, config.train), config.train, folder, Machine(**machine), report)
+        loop = Loop(job.task(model, config.train), config.train, folder, machine, report)
         if resume:
             loop.resume()
         try:

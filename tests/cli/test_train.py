@@ -227,6 +227,23 @@ def test_wrong_use_is_one_sentence(arguments, message, tmp_path):
     assert len(text.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--device", "cuda"), "--device cuda: no CUDA device here"),
+        (("--device", "cpu", "--graphs"), "graphs need one process on cuda, got 1 on cpu"),
+        (("--workers", "-1"), "workers must be 0 or more, got -1"),
+        (("--set", "train.batch_size=1.5"), "batch_size must be a whole number, got 1.5"),
+        (("--set", "train.learning_rate=fast"), "learning_rate must be a number, got 'fast'"),
+    ],
+)
+def test_a_start_that_fails_leaves_no_folder(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    folder = tmp_path / "run"
+    assert message in inside("train", "xor", "--steps", "2", "--run", str(folder), *arguments, code=2)
+    assert not folder.exists()
+
+
 def test_wrong_use_of_eval_and_decode(run, tmp_path):
     assert "no such run folder" in qkv("eval", str(tmp_path / "nowhere"), code=2)
     assert "unknown search 'beem'; did you mean 'beam'" in qkv("decode", str(run[0]), "1", "--search", "beem", code=2)
