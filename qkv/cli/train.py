@@ -121,7 +121,7 @@ def _train(config: "Config", job: "Job", folder: "Run", resume: bool, machine: "
     from qkv.train import Interrupted, Loop
 
     model = tasks.build(config, job)
-    with training_progress() as report:
+    with folder.alone(), training_progress() as report:
         loop = Loop(job.task(model, config.train), config.train, folder, machine, report)
         if resume:
             loop.resume()

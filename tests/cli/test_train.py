@@ -160,6 +160,20 @@ def test_a_run_goes_on_as_it_was_set(run, file):
     assert "did you mean 'quick'" in inside("train", "pairs", *resume, "--preset", "quik", code=2)
 
 
+def test_two_processes_do_not_train_in_one_folder(run):
+    folder, _ = run
+    hold = "import sys, pathlib, qkv.train as t\nwith t.Run(pathlib.Path(sys.argv[1])).alone(): print(); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(folder)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        other.stdout.readline()
+        said = inside("train", "pairs", "--run", str(folder), "--resume", code=2)
+        other.communicate(b"\n")
+    assert "another process is training in this run folder" in said
+    assert other.returncode == 0
+    inside("train", "pairs", "--run", str(folder), "--resume", "--json")
+
+
 @pytest.mark.slow
 def test_minutes_measured_before_a_kill_hold_after_it(file, tmp_path):
     """Killed before its first checkpoint, a run begins again, but with the number of steps that it had measured."""
