@@ -13,12 +13,13 @@ from qkv.cli.figures import print_figures
 from qkv.cli.output import Json, console, print_json
 from qkv.cli.plugin import Plugin, load
 from qkv.cli.settings import merge, parse_changes
+from qkv.cli.train_resume import require_same_run
 
 if TYPE_CHECKING:
     from torch import nn
 
     from qkv.tasks import Config, Job, StringJob
-    from qkv.train import Run
+    from qkv.train import Machine, Run
 
 
 def train(
@@ -29,7 +30,7 @@ def train(
         typer.Option("--set", help="Such as model.dim=64 or data.target=characters.", metavar="GROUP.NAME=VALUE"),
     ] = None,
     run: Annotated[Path | None, typer.Option(help="Folder of the run; runs/TASK-DATE without.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run, as it was set.")] = False,
     train_file: Annotated[
         str | None, typer.Option(help="File to train on: TSV of pairs, CSV of points, .npz or IDX pictures.")
     ] = None,
@@ -56,11 +57,18 @@ def train(
     changes = parse_changes(set_)
     merge(changes, "train", steps=steps, minutes=minutes, seed=seed)
     merge(changes, "data", train_file=train_file, test_file=test_file, strict=strict or None)
+    machine = _machine(device=choose_device(device), workers=workers, compile=compile_, graphs=graphs)
     config, job, folder = _prepare(task, preset, changes, run, resume)
-    machine = {"device": choose_device(device), "workers": workers, "compile": compile_, "graphs": graphs}
     figures = _train(config, job, folder, resume, machine)
     if int(os.environ.get("RANK", "0")) == 0:
         _finish(folder, config, job, figures, json)
+
+
+def _machine(**given: Any) -> "Machine":
+    """Where to compute; what this machine cannot do is refused before there is a folder."""
+    from qkv.train import Machine
+
+    return Machine(**given)
 
 
 def _prepare(
@@ -73,6 +81,7 @@ def _prepare(
         if folder is None:
             raise ValueError("--resume needs --run: which run to go on with")
         config = tasks.read_config(Run(folder))
+        require_same_run(config, folder, task, preset, changes)
         return config, tasks.jobs[config.task].load(config.data), Run(folder)
     config = tasks.configure(task, tasks.preset(task, preset), changes)
     job = tasks.jobs[task].load(config.data)
@@ -106,14 +115,14 @@ def _tell_of_whole_targets(job: "Job") -> None:
         )
 
 
-def _train(config: "Config", job: "Job", folder: "Run", resume: bool, machine: dict[str, Any]) -> "nn.Module":
+def _train(config: "Config", job: "Job", folder: "Run", resume: bool, machine: "Machine") -> "nn.Module":
     from qkv import tasks
     from qkv.cli.progress import training_progress
-    from qkv.train import Interrupted, Loop, Machine
+    from qkv.train import Interrupted, Loop
 
     model = tasks.build(config, job)
-    with training_progress() as report:
-        loop = Loop(job.task(model, config.train), config.train, folder, Machine(**machine), report)
+    with folder.alone(), training_progress() as report:
+        loop = Loop(job.task(model, config.train), config.train, folder, machine, report)
         if resume:
             loop.resume()
         try:

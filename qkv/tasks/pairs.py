@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,6 +10,8 @@ from torch import nn
 
 from qkv.data import Pair, Vocabulary, in_standard_test, part_of, read_pairs
 from qkv.data.standard_test import headword
+from qkv.draw.text import shorten
+from qkv.models import Recurrent
 from qkv.registry import unknown
 from qkv.storage import QkvError, open_file
 from qkv.tasks.base import Job, Preset, register
@@ -17,6 +20,9 @@ from qkv.tasks.options import read_options
 from qkv.tasks.resolve import read_config
 from qkv.tasks.strings import Search, Strings, evaluate, hold_out, make_task
 from qkv.train import Run, Settings, Task
+
+LEGIBLE = 32
+"""Characters of a source that an error shows."""
 
 
 def quick() -> Preset:
@@ -184,11 +190,30 @@ class StringJob(Job):
         return taught(strings, teachers, own.trust)(model, settings)
 
     def require(self, model: nn.Module) -> None:
-        """Teachers and their words must be there."""
+        """Teachers and their words must be there, and every pair must fit into the model."""
         for name in self.settings.teachers.split(",") if self.settings.teachers else ():
             read_config(Run(Path(name.strip())))
         if self.settings.unlabelled is not None:
             open_file(Path(self.settings.unlabelled)).close()
+        self._require_room(model)
+
+    def _require_room(self, model: nn.Module) -> None:
+        """Refuse pairs that are longer than the model takes, which only their batch would find out."""
+        longest = getattr(getattr(model, "config", None), "max_length", None)
+        if longest is None:
+            return
+        reads_any = isinstance(model, Recurrent)
+        lengths = [
+            (_length(pair, reads_any), part, pair) for part, pairs in self.strings.parts.items() for pair in pairs
+        ]
+        length, part, pair = max(lengths, key=itemgetter(0), default=(0, "", None))
+        if pair is not None and length > longest:
+            file = self.settings.test_file if part == "test" else self.settings.train_file
+            source = shorten(("" if self.settings.source == "characters" else " ").join(pair.source), LEGIBLE)
+            raise ValueError(
+                f"the pair of {source!r} in {file or f'the {part} part'} needs {length} tokens, which exceeds "
+                f"model.max_length={longest}: leave it out, or --set model.max_length={length}"
+            )
 
     def _unlabelled(self) -> list[tuple[str, ...]]:
         """Sources that have no targets: new ones, that may be trained on."""
@@ -221,6 +246,12 @@ class Pairs(StringJob):
             raise QkvError("the task pairs needs a file to train on: --train-file FILE.tsv")
         strings, bad_lines = read_parts(given)
         return cls(strings, given, bad_lines)
+
+
+def _length(pair: Pair, reads_any: bool) -> int:
+    """Tokens that a model must take for this pair: its source, if there is a limit, and its targets with END."""
+    written = 1 + max(map(len, pair.targets), default=0)
+    return written if reads_any else max(len(pair.source), written)
 
 
 def read_parts(given: StringOptions) -> tuple[Strings, tuple[str, ...]]:

@@ -146,12 +146,20 @@ class TextJob(Job):
         if isinstance(model, Decoder) and model.config.tied:
             nn.init.normal_(model.embed.weight, std=FIRST)
 
-    def task(self, model: nn.Module, settings: Settings) -> Task:
-        """Predict each next token of packed rows; documents in a row do not see each other."""
+    def require(self, model: nn.Module) -> None:
+        """Rows must fit into the model."""
         length = self.settings.length
         longest = getattr(getattr(model, "config", None), "max_length", length)
         if length > longest:
-            raise ValueError(f"data.length={length} exceeds model.max_length={longest}")
+            raise ValueError(
+                f"data.length={length} exceeds model.max_length={longest}: "
+                f"take fewer, or --set model.max_length={length}"
+            )
+
+    def task(self, model: nn.Module, settings: Settings) -> Task:
+        """Predict each next token of packed rows; documents in a row do not see each other."""
+        self.require(model)
+        length = self.settings.length
         rows = TokenRows(self._token_file(), length, settings.batch_size, settings.seed)
 
         def validate(model: nn.Module, may_stop: Callable[[], None]) -> float:

@@ -21,6 +21,12 @@ from qkv.train.updates import Update
 Key = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 
 
+def require_one_card(device: torch.device, processes: int) -> None:
+    """Refuse to record anywhere but in one process on CUDA."""
+    if device.type != "cuda" or processes > 1:
+        raise ValueError(f"graphs need one process on cuda, got {processes} on {device.type}")
+
+
 class Gradients(Protocol):
     """How the gradients of an update come about."""
 
@@ -69,8 +75,7 @@ class Recorded:
     keeps_places = True
 
     def __init__(self, objective: nn.Module, group: Group):
-        if group.device.type != "cuda" or group.world > 1:
-            raise ValueError(f"graphs need one process on cuda, got {group.world} on {group.device.type}")
+        require_one_card(group.device, group.world)
         self.objective = objective
         self.factor = torch.zeros((), device=group.device)
         self._parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]

@@ -20,6 +20,11 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def world() -> int:
+    """How many processes train together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 class Group:
     """Rank and world from torchrun's environment; alone without one.
 
@@ -29,7 +34,7 @@ class Group:
 
     def __init__(self, device: torch.device):
         self.rank = rank()
-        self.world = int(os.environ.get("WORLD_SIZE", "1"))
+        self.world = world()
         self.device = device
         if self.world > 1 and device.type == "cuda":
             self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))

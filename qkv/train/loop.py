@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from qkv.derive import derive
 from qkv.storage import QkvError
 from qkv.train.clip import clip_gradient
-from qkv.train.gradients import Gradients, Launched, Recorded
-from qkv.train.group import Group
+from qkv.train.gradients import Gradients, Launched, Recorded, require_one_card
+from qkv.train.group import Group, world
 from qkv.train.identity import changed_conditions, identify, require_same
 from qkv.train.interrupt import Interrupt, Interrupted
 from qkv.train.optimiser import make_optimiser, memory_of, remind
@@ -50,6 +50,12 @@ class Machine:
     """torch.compile the model."""
     graphs: bool = False
     """Record the kernels of each shape once and replay them; for a small model, by one process on CUDA."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise ValueError(f"workers must be 0 or more, got {self.workers}")
+        if self.graphs:
+            require_one_card(torch.device(self.device), world())
 
 
 _CPU = Machine()

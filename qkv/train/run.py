@@ -5,6 +5,7 @@
 Everything is written so that a kill at any moment leaves the last good state readable; nothing is pickled.
 """
 
+import errno
 import json
 import math
 import os
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from safetensors.torch import load, save
 
@@ -33,9 +34,16 @@ from qkv.storage import (
 from qkv.train.group import rank
 from qkv.train.weights import Weights, plain
 
+try:
+    import fcntl
+except ImportError:  # a system without such locks
+    fcntl = None  # type: ignore[assignment]
+
 KEPT = 2
 """Checkpoints that stay: the last, and one before it to fall back to."""
 PROGRESS = "progress.json"
+LOCK = "lock"
+"""The file that is locked while a process trains; it stays, empty."""
 
 _STEP = re.compile(r"step-(\d{8,})")
 
@@ -136,6 +144,20 @@ class Run:
         text = self.metrics.read_text("utf-8", errors="replace") if self.metrics.exists() else ""
         return [record for line in text.split("\n") if (record := _record(line))]
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Meanwhile no other process trains here; of several that train together the first sees to it."""
+        if rank() > 0:
+            yield
+            return
+        try:
+            file = (self.folder / LOCK).open("a")
+        except OSError as error:
+            raise QkvError(f"cannot write {LOCK} ({error.strerror})", self.folder) from error
+        with file:
+            _lock(file, self.folder)
+            yield
+
     def _steps(self) -> list[tuple[int, Path]]:
         """Checkpoints by step, the newest last."""
         if not self.checkpoints.is_dir():
@@ -166,6 +188,20 @@ def create(folder: Path) -> Run:
     except OSError as error:
         raise QkvError(f"the run folder cannot be made ({error.strerror})", folder) from error
     return run
+
+
+def _lock(file: IO[str], folder: Path) -> None:
+    """Lock the file until it is closed, for this process but not for those it forks; where there are no locks, do not.
+
+    A worker that outlives a killed process for seconds must not keep the next one from going on.
+    """
+    if fcntl is None:
+        return
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise QkvError("another process is training in this run folder; wait for it or stop it", folder) from None
 
 
 def _is_good(folder: Path) -> bool:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.cli.run import ROOT, qkv
+from tests.cli.run import ROOT, inside, qkv
 
 SMALL = (
     *(
@@ -158,6 +158,34 @@ def test_a_run_is_not_overwritten_and_can_go_on(run, file):
     assert (folder / "model.safetensors").read_bytes() == weights
 
 
+def test_a_run_goes_on_as_it_was_set(run, file):
+    """Settings that are those of the run may stand there; others, and another task, are named."""
+    folder, _ = run
+    resume = ("--run", str(folder), "--resume", "--json")
+    same = ("--preset", "quick", "--train-file", str(file), "--steps", "400", "--seed", "0", *SMALL)
+    assert json.loads(inside("train", "pairs", *resume, *same))["run"] == str(folder)
+    said = inside("train", "pairs", *resume, "--steps", "500", "--set", "model.dim=64", "--test-file", "x.tsv", code=2)
+    assert "cannot take --set model.dim=64, where the run has 32; --steps 500, where the run has 400" in said
+    assert "--test-file x.tsv, where the run has None" in said
+    said = inside("train", "xor", *resume, code=2)
+    assert "the run is of the task 'pairs', and 'xor' cannot go on with it" in said
+    assert "did you mean 'quick'" in inside("train", "pairs", *resume, "--preset", "quik", code=2)
+
+
+def test_two_processes_do_not_train_in_one_folder(run):
+    folder, _ = run
+    hold = "import sys, pathlib, qkv.train as t\nwith t.Run(pathlib.Path(sys.argv[1])).alone(): print(); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(folder)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        other.stdout.readline()
+        said = inside("train", "pairs", "--run", str(folder), "--resume", code=2)
+        other.communicate(b"\n")
+    assert "another process is training in this run folder" in said
+    assert other.returncode == 0
+    inside("train", "pairs", "--run", str(folder), "--resume", "--json")
+
+
 @pytest.mark.slow
 def test_minutes_measured_before_a_kill_hold_after_it(file, tmp_path):
     """Killed before its first checkpoint, a run begins again, but with the number of steps that it had measured."""
@@ -223,6 +251,23 @@ def test_wrong_use_is_one_sentence(arguments, message, tmp_path):
     text = qkv("train", *arguments, *(() if "--resume" in arguments else ("--run", str(tmp_path / "run"))), code=2)
     assert message in text
     assert len(text.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--device", "cuda"), "--device cuda: no CUDA device here"),
+        (("--device", "cpu", "--graphs"), "graphs need one process on cuda, got 1 on cpu"),
+        (("--workers", "-1"), "workers must be 0 or more, got -1"),
+        (("--set", "train.batch_size=1.5"), "batch_size must be a whole number, got 1.5"),
+        (("--set", "train.learning_rate=fast"), "learning_rate must be a number, got 'fast'"),
+    ],
+)
+def test_a_start_that_fails_leaves_no_folder(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    folder = tmp_path / "run"
+    assert message in inside("train", "xor", "--steps", "2", "--run", str(folder), *arguments, code=2)
+    assert not folder.exists()
 
 
 def test_wrong_use_of_eval_and_decode(run, tmp_path):

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from qkv import tasks
 from qkv.data import Pair, Vocabulary
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
 from qkv.tasks.strings import (
@@ -19,6 +20,7 @@ from qkv.tasks.strings import (
     make_task,
 )
 from qkv.train import Settings
+from tests.tasks.tiny import write_pairs
 
 PAIRS = [Pair(tuple(word), (tuple(word[::-1]), tuple(word.upper()))) for word in ("abc", "ab", "cab", "bacca", "b")]
 
@@ -143,3 +145,30 @@ def test_evaluate_by_hand(strings, model, monkeypatch):
     assert figures["sequence_error_rate"] == 1.0
     assert figures["token_error_rate"] == pytest.approx((2 + 5 + 1) / (3 + 5 + 1))
     assert not math.isnan(figures["jaccard"])
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "part", "family", "needed"),
+    [
+        ("a" * 25, "B", "train", "encoder_decoder", 25),
+        ("a", " ".join("B" * 24), "train", "encoder_decoder", 25),
+        ("a" * 25, "B", "test", "encoder_decoder", 25),
+        ("a" * 25, "B", "train", "recurrent", None),
+        ("a", " ".join("B" * 24), "train", "recurrent", 25),
+        ("a" * 24, " ".join("B" * 23), "train", "encoder_decoder", None),
+    ],
+)
+def test_a_pair_that_the_model_cannot_take_is_named(tmp_path, source, target, part, family, needed):
+    data = write_pairs(tmp_path)
+    with open(data[f"{part}_file"], "a") as file:
+        file.write(f"{source}\t{target}\n")
+    changes = {"model": {"family": family, "dim": 16, "max_length": 24}, "data": data}
+    config = tasks.configure("pairs", tasks.preset("pairs", None), changes)
+    job = tasks.jobs["pairs"].load(data)
+    model = tasks.build(config, job)
+    if needed is None:
+        job.require(model)
+        return
+    message = rf"{source[:10]}.* in .*{part}.tsv needs {needed} tokens.*=24: .*--set model.max_length={needed}"
+    with pytest.raises(ValueError, match=message):
+        job.require(model)

@@ -212,8 +212,8 @@ def test_bad_input(folder, tmp_path):
         read_prompt(job, model, "a" * 60, 10)
     with pytest.raises(ValueError, match="tokens must be at least 1, got 0"):
         read_prompt(job, model, "a", 0)
-    with pytest.raises(ValueError, match="data.length=65 exceeds model.max_length=64"):
-        load(folder, length=65).task(model, Settings(steps=1))
+    with pytest.raises(ValueError, match="data.length=65 exceeds model.max_length=64: .*--set model.max_length=65"):
+        load(folder, length=65).require(model)
     with pytest.raises(ValueError, match="unknown tokeniser 'byte'; did you mean 'bytes'"):
         load(folder, tokeniser="byte")
     with pytest.raises(QkvError, match="there is no file none.json"):
