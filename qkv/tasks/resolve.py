@@ -37,9 +37,9 @@ class Config:
     def from_record(cls, record: dict[str, Any], where: Path) -> "Config":
         """The config of a file; one that lacks something is refused."""
         try:
-            train = Settings(**record["train"])
+            train = filled(Settings, record["train"], "training setting")
             return cls(record["task"], record["family"], record["model"], train, record["data"])
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise QkvError(f"the configuration is incomplete or from another version: {error}", str(where)) from error
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, fields
 
 MEASURED = range(10, 40)
 """The steps whose time decides how many fit into `minutes`."""
-_WHOLE = ("steps", "batch_size", "warmup", "accumulate", "every", "seed")
 _OPTIMISING = ("weight_decay", "clip", "accumulate", "average", "smoothing")
 
 
@@ -41,7 +40,6 @@ class Settings:
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None:
             raise ValueError("give steps or minutes: how long to train")
-        self._require_numbers()
         for name, least in (("steps", 1), ("batch_size", 1), ("accumulate", 1), ("every", 1), ("warmup", 0)):
             value = getattr(self, name)
             if value is not None and not value >= least:
@@ -55,12 +53,6 @@ class Settings:
         for name in ("average", "smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
-
-    def _require_numbers(self) -> None:
-        for field in fields(self):
-            value, whole = getattr(self, field.name), field.name in _WHOLE
-            if value is not None and not isinstance(value, int if whole else int | float):
-                raise ValueError(f"{field.name} must be a {'whole ' if whole else ''}number, got {value!r}")
 
 
 def require_own_update(settings: Settings) -> None:
