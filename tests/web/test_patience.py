@@ -123,7 +123,7 @@ def test_a_refused_choice_can_be_taken_back(browser, server):
         page.wait_for_selector(".error:has-text('too large to compute')")
         page.reload()
         page.wait_for_selector(".error")
-        page.get_by_role("button", name="elu").click()
+        page.get_by_role("button", name="elu", exact=True).click()
         page.wait_for_selector("h2:has-text('softmax beside elu')")
         page.route("**/api/search", lambda route: route.fulfill(**REFUSED))
         page.keyboard.press("4")
