@@ -72,22 +72,20 @@ def cost(
     if compare is not None:
         from qkv.cli.cost_compare import compare_kinds
 
-        if spec != "attention":
-            raise ValueError(
-                f"--compare sets attention kinds beside each other, so SPEC must be attention, got {spec!r}"
-            )
-        unheard = {
-            "--explain": explain,
-            "--verify": verify,
-            "--markdown": markdown,
-            "--latex": latex,
-            "--input": input_,
-        }
-        if ignored := ", ".join(option for option, given in unheard.items() if given):
-            raise ValueError(f"--compare has a table and a picture of its own, without {ignored}")
+        _require_comparable(spec, show, input_)
         compare_kinds(compare, asked.shape(TOKENS if n is None else n), plot or Path("cost.svg"), time=time, json=json)
         return
     _one(spec, asked, {**tokens, **_named_sizes(size)}, input_ or [], optimiser, show)
+
+
+def _require_comparable(spec: str, show: "_Shown", inputs: list[str] | None) -> None:
+    """Refuse what `--compare` would not heed."""
+    if spec != "attention":
+        raise ValueError(f"--compare sets attention kinds beside each other, so SPEC must be attention, got {spec!r}")
+    unheard = {"--explain": show.explain, "--verify": show.verify, "--markdown": show.markdown, "--latex": show.latex}
+    ignored = [option for option, given in {**unheard, "--input": inputs}.items() if given]
+    if ignored:
+        raise ValueError(f"--compare has a table and a picture of its own, without {', '.join(ignored)}")
 
 
 @dataclass(frozen=True)
