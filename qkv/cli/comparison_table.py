@@ -14,6 +14,7 @@ _TITLES = {
     "sequence_error_rate": "sequence\nerrors",
     "token_error_rate": "token\nerrors",
     "damerau_levenshtein": "Damerau-\nLevenshtein",
+    "own_loss": "loss of\nits own",
 }
 
 
@@ -90,7 +91,7 @@ def _make_table(records: list[Record], columns: list[Column], title: str) -> "Ta
 def _figures(records: list[Record]) -> list[Column]:
     from qkv.tasks.compare import lower_is_better
 
-    metrics = next((list(record["figures"]) for record in records if record["figures"]), [])
+    metrics = dict.fromkeys(metric for record in records for metric in record["figures"])
     chance = Column("chance", lambda record: record["chance"], lambda record: f"{record['chance']:.3f}")
     return [*(_figure(metric, min if lower_is_better(metric) else max) for metric in metrics), chance]
 

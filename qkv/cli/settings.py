@@ -1,6 +1,7 @@
 """`--set model.dim=64`: changes to a preset, from the command line."""
 
 from ast import literal_eval
+from pathlib import Path
 from typing import Any
 
 GROUPS = ("model", "train", "data")
@@ -23,6 +24,11 @@ def merge(changes: dict[str, dict[str, Any]], group: str, **values: Any) -> None
     given = {name: value for name, value in values.items() if value is not None}
     if given:
         changes.setdefault(group, {}).update(given)
+
+
+def from_anywhere(path: str | None) -> str | None:
+    """The whole path of a file, since a run outlives the folder it was started in; what is no file stays as typed."""
+    return str(Path(path).absolute()) if path and Path(path).exists() else path
 
 
 def _value(text: str) -> Any:

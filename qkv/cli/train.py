@@ -12,7 +12,7 @@ from qkv.cli.device import choose_device
 from qkv.cli.figures import print_figures
 from qkv.cli.output import Json, console, print_json
 from qkv.cli.plugin import Plugin, load
-from qkv.cli.settings import merge, parse_changes
+from qkv.cli.settings import from_anywhere, merge, parse_changes
 from qkv.cli.train_resume import require_same_run
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def train(
         raise ValueError(f"--steps {steps} and --minutes {minutes:g}: give one of them")
     changes = parse_changes(set_)
     merge(changes, "train", steps=steps, minutes=minutes, seed=seed)
-    merge(changes, "data", train_file=train_file, test_file=test_file, strict=strict or None)
+    merge(
+        changes, "data", train_file=from_anywhere(train_file), test_file=from_anywhere(test_file), strict=strict or None
+    )
     machine = _machine(device=choose_device(device), workers=workers, compile=compile_, graphs=graphs)
     config, job, folder = _prepare(task, preset, changes, run, resume)
     figures = _train(config, job, folder, resume, machine)

@@ -139,7 +139,10 @@ class ClassJob(Job):
         )
 
     def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:
-        """The share that is right, and the loss an example; there is nothing to search."""
+        """The share that is right, and the loss an example; there is nothing to search.
+
+        A loss of the model's own goes by another name, since it cannot be laid beside cross entropy.
+        """
         examples = self._part(split)
         model.eval()
         with torch.inference_mode():
@@ -147,7 +150,7 @@ class ClassJob(Job):
         found = self.predict(model, split)
         return {
             "accuracy": accuracy(found, examples.labels),
-            "loss": lost / len(examples),
+            "own_loss" if hasattr(model, "loss") else "loss": lost / len(examples),
             "examples": len(examples),
         }
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -170,6 +171,16 @@ def test_a_run_goes_on_as_it_was_set(run, file):
     said = inside("train", "xor", *resume, code=2)
     assert "the run is of the task 'pairs', and 'xor' cannot go on with it" in said
     assert "did you mean 'quick'" in inside("train", "pairs", *resume, "--preset", "quik", code=2)
+
+
+def test_a_run_finds_its_data_from_any_folder(file, tmp_path, monkeypatch):
+    folder = str(tmp_path / "run")
+    monkeypatch.chdir(file.parent)
+    inside("train", "pairs", "--train-file", file.name, "--run", folder, "--steps", "1", *SMALL, "--json")
+    monkeypatch.chdir(tmp_path)
+    assert not Path(file.name).exists()
+    assert json.loads(inside("eval", folder, "--split", "valid", "--json"))
+    assert json.loads(inside("train", "pairs", "--run", folder, "--resume", "--json"))["run"] == folder
 
 
 def test_two_processes_do_not_train_in_one_folder(run):

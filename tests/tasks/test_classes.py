@@ -92,6 +92,7 @@ def test_a_perceptron_is_judged_by_its_mistakes():
     assert job.probabilities(model, torch.tensor([[0.0, 0.0], [1.0, 0.0]])).tolist() == [[1, 0], [0, 1]]
     task = job.task(model, Settings(steps=1))
     assert task.loss(model, task.collate([0, 1, 2, 3])).item() == pytest.approx(1.5)  # (1, 1) is taken for a 1
+    assert job.evaluate(model, "test") == {"accuracy": 0.75, "own_loss": pytest.approx(1.5 / 4), "examples": 4}
 
 
 def test_restored_without_data(job):
