@@ -112,7 +112,7 @@ class _Inquiry:
 
     def report(self) -> Report:
         counting = self._count(self.asked)
-        declared, derived = self._declared(self._width()), derive(self.play) if self.asked else None
+        declared, derived = self._declared(self._width()), derive(self.play, self.asked) if self.asked else None
         memory = self._memory(declared)
         module, own = self.play.module, {path: int(n) for path, n in counting.by_module.items() if n}
         executed = self._sum(lambda sizes: dict(self._count(sizes).by_module))

@@ -7,7 +7,7 @@ length to decide what to do; one that does is refused, for the formula would hol
 
 import inspect
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -24,7 +24,7 @@ from qkv.cost.inputs import names_of
 from qkv.cost.rehearse import Play
 
 _HINTS = (101, 37, 23, 13, 7)
-"""Odd, prime, and the width of nothing, so that no letter is taken for another size."""
+"""What stands for the letters: odd, prime, and the width of nothing, so that none is taken for another size."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,29 @@ class Derived:
     why_not: str = ""
 
 
-def derive(play: Play) -> Derived:
-    """Formulas of a forward pass in the named sizes of its inputs."""
+def derive(play: Play, asked: Mapping[str, int]) -> Derived:
+    """Formulas of a forward pass in the named sizes of its inputs; at sizes `asked` it is known to run."""
+    names = names_of(play.inputs)
+    found = _derive(play, dict(zip(names, _HINTS, strict=False)))
+    below = _below(names, asked)
+    return _derive(play, below) if found.executed is None and below else found
+
+
+def _below(names: Sequence[str], asked: Mapping[str, int]) -> dict[str, int]:
+    """Hints no longer than asked, for a module that takes no more; nothing if there are none, or no others."""
+    left, found = [*_HINTS], {}
+    for name in names[: len(_HINTS)]:
+        hint = next((hint for hint in left if hint <= asked[name]), None)
+        if hint is None:
+            return {}
+        found[name] = hint
+        left.remove(hint)
+    return {} if [*found.values()] == [*_HINTS[: len(found)]] else found
+
+
+def _derive(play: Play, hints: Mapping[str, int]) -> Derived:
     from torch._dynamo.source import ConstantSource  # noqa: PLC0415 - it takes a second to load
 
-    hints = dict(zip(names_of(play.inputs), _HINTS, strict=False))
     environment = _Letters()
     letters = {name: environment.create_symbol(hint, ConstantSource(name)) for name, hint in hints.items()}
     sizes = {name: environment.create_symintnode(letter, hint=hints[name]) for name, letter in letters.items()}
@@ -52,7 +70,9 @@ def derive(play: Play) -> Derived:
             with count_multiplications() as counting:
                 play.call(weights, tensors)
     except Exception as error:  # noqa: BLE001 - whatever a module does that letters cannot follow, this road ends
-        return Derived(None, why_not=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:120]}")
+        tried = ", ".join(f"{name} = {hint}" for name, hint in hints.items())
+        said = (str(error).strip() or "no word of why").splitlines()[0][:120]
+        return Derived(None, why_not=f"tried at {tried}: {type(error).__name__}: {said}")
     fixed = [guard.expr for guard in environment.guards if isinstance(guard.expr, sympy.Eq)]
     if fixed or environment.replacements:
         return Derived(None, why_not=f"the module fixes a length: {fixed or environment.replacements}")

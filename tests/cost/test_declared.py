@@ -227,7 +227,7 @@ def test_derived_where_a_mechanism_does_not_look_at_the_length(name):
         key_dim, heads, length = 2 + odd(draw, 20), odd(draw, 5), odd(draw, 60)
         mechanism = MECHANISMS[name](key_dim)
         inputs = tuple(Input.parse(f"float[1,{heads},n,{width}]") for width in (key_dim, key_dim, key_dim))
-        found = derive(Play(mechanism, inputs))
+        found = derive(Play(mechanism, inputs), {"n": length})
         declared = mechanism.cost(Shape(1, heads, length, length, key_dim, key_dim))
         assert evaluate(found.executed, {"n": length}) == sum(declared.executed.values())
 
@@ -235,6 +235,7 @@ def test_derived_where_a_mechanism_does_not_look_at_the_length(name):
 @pytest.mark.parametrize("name", NOT_DERIVED)
 def test_the_exceptions_say_why(name):
     mechanism = MECHANISMS[name](6)
-    found = derive(Play(mechanism, tuple(Input.parse("float[1,2,n,6]") for _ in range(3)), {"causal": True}))
+    inputs = tuple(Input.parse("float[1,2,n,6]") for _ in range(3))
+    found = derive(Play(mechanism, inputs, {"causal": True}), {"n": 128})
     assert found.executed is None
     assert found.why_not

@@ -239,6 +239,19 @@ def test_tied_weights_count_once():
     assert (report.parameters.value, report.needed.value) == (64_000, 3_200_000)
 
 
+def test_a_module_that_takes_few_tokens_is_derived_with_fewer():
+    class Short(nn.Linear):
+        def forward(self, x):
+            if x.shape[1] > 64:
+                raise ValueError("at most 64 tokens")
+            return super().forward(x)
+
+    report = of(Short(8, 8), ["float[1,n,8]"], {"n": 64})
+    assert str(report.roads["derived"].formula) == "64*n"
+    refused = of(Short(8, 8), ["float[1,n,8]"], {"n": 6}).roads["derived"]
+    assert (refused.formula, refused.holds) == (None, "tried at n = 101: ValueError: at most 64 tokens")
+
+
 def test_a_floor_is_derived_but_is_no_polynomial():
     report = of(nn.Conv1d(8, 16, 3, stride=2, bias=False), ["float[1,8,n]"], {"n": 28})
     assert report.executed.value == 13 * 384
