@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
 Grid = tuple[int, int, int]
 KEPT = 4096
@@ -43,10 +44,23 @@ class Relaunched:
             launch, values = found
             launch(*places, *numbers, *values)
             return
-        compiled = self.kernel[grid](*tensors, *numbers, **constants.values, **constants.options)
+        compiled = self._launched_first(grid, (*tensors, *numbers), constants)
         if compiled is None:
             return
         if len(self._compiled) >= KEPT:
             self._compiled.clear()
         names = self.kernel.arg_names[len(tensors) + len(numbers) :]
         self._compiled[key] = compiled[grid], tuple(constants.values[name] for name in names)
+
+    def _launched_first(self, grid: Grid, arguments: tuple[Any, ...], constants: Constants) -> Any:
+        """As it was measured to be fastest or, on a chip without room for that, with one load under way at a time."""
+        options = constants.options
+        try:
+            return self.kernel[grid](*arguments, **constants.values, **options)
+        except OutOfResources as error:
+            if options.get("num_stages") == 1:
+                raise ValueError(
+                    f"this chip has not enough {error.name} for the kernels at these sizes ({error.required} are "
+                    f"needed, {error.limit} are there); backend='chunked' takes them, as bfloat16 may"
+                ) from error
+        return self._launched_first(grid, arguments, Constants(constants.values, {**options, "num_stages": 1}))

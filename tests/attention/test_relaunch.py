@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources
 
 from qkv.attention import relaunch
 from qkv.attention.relaunch import Constants, Relaunched
@@ -44,6 +45,34 @@ def test_the_second_launch_is_not_looked_up():
     assert kernel.asked == [(GRID, (X, None, 7), {"FIRST": 1, "SECOND": 2, "num_warps": 4})]
     # an address for a tensor, and constants in the order of the kernel
     assert kernel.launched == [(GRID, (X[8:].data_ptr(), None, 7, 2, 1))]
+
+
+class Crowded(Kernel):
+    """Has room for so many loads under way at a time."""
+
+    def __init__(self, room):
+        super().__init__()
+        self.room = room
+
+    def __getitem__(self, grid):
+        def ask(*arguments, num_stages=3, **named):
+            if num_stages > self.room:
+                raise OutOfResources(131072, 101376, "shared memory")
+            return super(Crowded, self).__getitem__(grid)(*arguments, num_stages=num_stages, **named)
+
+        return ask
+
+
+@pytest.mark.parametrize("options", [{}, {"num_stages": 2}])
+def test_a_chip_with_less_room_has_one_load_under_way(options):
+    kernel, constants = Crowded(room=1), Constants(CONSTANTS.values, options)
+    launch = Relaunched(kernel)
+    for _ in range(3):
+        launch(GRID, (X, None), (7,), constants)
+    assert [named["num_stages"] for _, _, named in kernel.asked] == [1]
+    assert len(kernel.launched) == 2
+    with pytest.raises(ValueError, match="not enough shared memory .*131072 are needed, 101376 are there.*chunked"):
+        Relaunched(Crowded(room=0))(GRID, (X, None), (7,), constants)
 
 
 def test_another_grid_is_launched_as_such():
