@@ -15,6 +15,7 @@ def filled(record: type[Record], given: dict[str, Any], what: str) -> Record:
     """The record with these values; a name that it does not have, or a text where a number belongs, is an error."""
     names = [field.name for field in fields(record)]  # type: ignore[arg-type]
     hints = get_type_hints(record)
+    values = dict(given)
     for name, value in given.items():
         if name not in names:
             raise unknown(what, name, names)
@@ -22,7 +23,9 @@ def filled(record: type[Record], given: dict[str, Any], what: str) -> Record:
         if set(kinds) <= set(_NUMBERS) and not _is_one_of(kinds, value):
             expected = " or ".join(_NUMBERS[kind] for kind in kinds)
             raise ValueError(f"{name} must be {expected}, got {value!r}")
-    return record(**given)
+        if str in kinds and type(value) in (int, float):  # a file may be called 1984
+            values[name] = str(value)
+    return record(**values)
 
 
 def _is_one_of(kinds: Iterable[type], value: Any) -> bool:

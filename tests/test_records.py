@@ -18,7 +18,7 @@ class Sizes:
 
 def test_what_fits():
     given = {"width": 3, "rate": 2, "heads": None, "fast": True, "name": 5}
-    assert filled(Sizes, given, "size") == Sizes(3, 2, None, True, 5)
+    assert filled(Sizes, given, "size") == Sizes(3, 2, None, True, "5")
 
 
 @pytest.mark.parametrize(

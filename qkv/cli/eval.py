@@ -11,7 +11,7 @@ from qkv.cli.figures import print_confusion, print_figures
 from qkv.cli.output import Json, print_json
 
 if TYPE_CHECKING:
-    from qkv.tasks import Config, Job
+    from qkv.tasks import Job
 
 With = Annotated[
     list[Path] | None,
@@ -64,8 +64,8 @@ def evaluate(
         return
     if not stress or best > 1 or joint is not None:
         raise ValueError(f"--no-stress, --best and --joint are for runs of task pronounce, and {run} is none")
-    config, job, model = tasks.restore(*runs)
-    job = _with_data(config, job, test_file)
+    _, job, model = tasks.restore(*runs)
+    job = _with_data(runs, job, test_file)
     model.to(place)
     wide = {"beams": beams if search == "beam" else 1, "length_power": length_power}
     searching = wide if isinstance(job, tasks.StringJob) else {}
@@ -80,17 +80,15 @@ def evaluate(
         print_confusion(confusion, job.classes)
 
 
-def _with_data(config: "Config", job: "Job", test_file: str | None) -> "Job":
-    """A restored job has no data: those of its config, or of a file."""
-    from qkv import tasks
+def _with_data(runs: list[Path], job: "Job", test_file: str | None) -> "Job":
+    """A restored job has no data: those of its options, if they are still what was learnt from, or of a file."""
+    from qkv.tasks.learnt_from import require_unchanged
 
     if test_file is not None:
         return _with_file(job, test_file)
-    if isinstance(job, tasks.StringJob):
-        return tasks.jobs[config.task].load(config.data)
-    if isinstance(job, tasks.TextJob | tasks.MaskedJob | tasks.Words | tasks.ClassJob):
-        return job.with_data()
-    return job
+    for run in runs:
+        require_unchanged(run, "give what to judge on with --test-file")
+    return job.with_data() if hasattr(job, "with_data") else job
 
 
 def _with_file(job: "Job", test_file: str) -> "Job":

@@ -18,7 +18,7 @@ def training_progress() -> Iterator[Report]:
     """A function for the training loop to report to."""
     screen = console(stderr=True)
     if not screen.is_terminal:
-        yield _Lines(screen.print)
+        yield _Lines(lambda line: screen.print(line, markup=False))
         return
     columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}"))
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=screen) as bar:
@@ -26,7 +26,7 @@ def training_progress() -> Iterator[Report]:
 
         def report(record: dict[str, Any]) -> None:
             if "event" in record:
-                bar.console.print(_event(record))
+                bar.console.print(_event(record), markup=False)
             else:
                 bar.update(task, completed=record["step"], total=record["steps"], about=_about(record))
 
@@ -57,7 +57,7 @@ def _event(record: dict[str, Any]) -> str:
         "steps": "step {step}: the rate is known, {steps} steps in all",
         "validated": "step {step}: held-out loss {score:.4f}, best {best:.4f}",
         "resumed": "going on from step {step}",
-        "not_finite": "step {step}: loss {loss} is not finite, no update; ids in metrics.jsonl",
+        "not_finite": "step {step}: {message}; the ids of its examples are in metrics.jsonl",
         "damaged_checkpoint": "a damaged checkpoint is passed over: {message}",
     }
     return known.get(record["event"], "{event} at step {step}").format(**record)

@@ -77,13 +77,16 @@ def _prepare(
     task: str, preset: str | None, changes: dict[str, dict[str, Any]], folder: Path | None, resume: bool
 ) -> tuple["Config", "Job", "Run"]:
     from qkv import tasks
+    from qkv.tasks.learnt_from import require_unchanged
     from qkv.train import Run, create
+    from qkv.train.weights import require_whole_batches
 
     if resume:
         if folder is None:
             raise ValueError("--resume needs --run: which run to go on with")
         config = tasks.read_config(Run(folder))
         require_same_run(config, folder, task, preset, changes)
+        require_unchanged(folder, "train anew with another --run")
         return config, tasks.jobs[config.task].load(config.data), Run(folder)
     config = tasks.configure(task, tasks.preset(task, preset), changes)
     job = tasks.jobs[task].load(config.data)
@@ -96,6 +99,7 @@ def _prepare(
     config = replace(config, data=job.options)
     model = tasks.build(config, job)
     job.require(model)  # an impossible model says so before there is a folder
+    require_whole_batches(model, config.train)
     if isinstance(job, tasks.Words):
         job.task(model, config.train)  # and so do settings that mean nothing to it
     if int(os.environ.get("RANK", "0")) == 0:
@@ -174,6 +178,7 @@ def _write_report(
 
 def _print_examples(job: "StringJob", model: "nn.Module") -> None:
     """Unseen sources with their best answers, and which source token was looked at most for each token written."""
+    from rich.markup import escape
     from rich.table import Table
 
     from qkv.tasks.report import examples, looked, unseen
@@ -186,5 +191,6 @@ def _print_examples(job: "StringJob", model: "nn.Module") -> None:
         places = [] if seen is None else [row.index(max(row)) for row in seen[1].weights]
         written = () if seen is None else seen[0]
         where = " ".join(f"{token}:{pair.source[place]}" for token, place in zip(written, places, strict=True))
-        table.add_row(example.source, answers, "\n".join(example.right), where, end_section=True)
+        cells = (example.source, answers, "\n".join(example.right), where)
+        table.add_row(*map(escape, cells), end_section=True)
     console().print(table)

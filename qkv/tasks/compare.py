@@ -191,7 +191,8 @@ class Comparison:
         self.report(Standing(len(self.trainings), self._total, about))
         (run, config), failed = open_run(self.folder / training.run, config, self.job), None
         if not run.weights.exists():
-            failed = self._finish(run, config, about)
+            with run.alone():
+                failed = self._finish(run, config, about)
         return replace(training, **learnt(run), failed=failed)
 
     def judge(self, training: Training) -> Training:
@@ -241,7 +242,7 @@ class Comparison:
         for width in self.rules.beams if isinstance(self.job, StringJob) else ():
             wide = self.job.evaluate(model, self.split, beams=width)
             found |= {f"beam_{width}_{name}": value for name, value in wide.items() if name not in COUNTS}
-        figures = {name: value for name, value in found.items() if name not in COUNTS}
+        figures = {name: value for name, value in found.items() if name not in COUNTS and math.isfinite(value)}
         speed = decoding_speed(model, self.job, self.split) if isinstance(self.job, StringJob) else None
         return {"figures": figures, "decode_tokens_per_second": speed}
 
@@ -270,8 +271,9 @@ class Comparison:
 
 
 def spreads(figures: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Metric -> mean, low and high over the seeds."""
-    found = {name: [one[name] for one in figures] for name in (figures[0] if figures else {})}
+    """Metric -> mean, low and high over the seeds; one that is no number for some seed has no mean."""
+    names = [name for name in (figures[0] if figures else {}) if all(name in one for one in figures)]
+    found = {name: [one[name] for one in figures] for name in names}
     return {name: {"mean": sum(v) / len(v), "low": min(v), "high": max(v)} for name, v in found.items()}
 
 

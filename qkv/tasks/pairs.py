@@ -119,7 +119,7 @@ class StringOptions:
     target: str = "words"
     """How targets are cut: characters or words."""
     held_out: int = 2670
-    """Training sources kept apart to choose on; at most a tenth."""
+    """Training sources kept apart to choose on; at most a tenth, and one of few. 0: one that is trained on, too."""
     strict: bool = False
     """Whether a bad line is an error instead of a count."""
     exclude: str = ""
@@ -137,6 +137,8 @@ class StringOptions:
             raise ValueError(f"trust must be from 0 (the targets alone) to 1 (the teachers alone), got {self.trust}")
         if self.unlabelled is not None and not self.teachers:
             raise ValueError(f"unlabelled={self.unlabelled!r} needs teachers, run folders that say its sources")
+        if self.held_out < 0:
+            raise ValueError(f"held_out must be 0 or more, got {self.held_out}")
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,12 @@ class StringJob(Job):
         """Vocabularies without data; `with_test` can add some to evaluate on."""
         sources, targets = (Vocabulary.from_record(vocabulary[side]) for side in ("sources", "targets"))
         return cls(Strings({}, sources, targets), read_options(StringOptions, options))
+
+    def with_data(self) -> "StringJob":
+        """The same job, its vocabularies too, with the pairs that its options name."""
+        loaded = type(self).load(self.options)
+        assert isinstance(loaded, StringJob)
+        return replace(self, strings=replace(self.strings, parts=loaded.strings.parts), bad_lines=loaded.bad_lines)
 
     def with_test(self, pairs: Sequence[Pair]) -> "StringJob":
         """The same job with these pairs as its test part."""
@@ -259,7 +267,7 @@ def read_parts(given: StringOptions) -> tuple[Strings, tuple[str, ...]]:
     assert given.train_file is not None
     train, bad = _read(given.train_file, given)
     train = leave_out(train, given.exclude)
-    fit, valid = hold_out(train, min(given.held_out, len(train) // 10))
+    fit, valid = hold_out(train, min(given.held_out, max(len(train) // 10, int(len(train) > 1))))
     parts = {"train": fit, "valid": valid or fit[:1]}
     if given.test_file is not None:
         parts["test"], more = _read(given.test_file, given)

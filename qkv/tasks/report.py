@@ -1,6 +1,7 @@
 """The report of a run that maps strings: how it learnt, how often it errs, what it answers, where it looked."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -35,7 +36,7 @@ def examples(job: StringJob, model: nn.Module, pairs: list[Pair], best: int = 3)
         Example(
             "".join(pair.source) if job.settings.source == "characters" else " ".join(pair.source),
             [Answer(text(job, h.tokens), math.exp(h.log_probability)) for h in hypotheses],
-            [" ".join(target) for target in pair.targets],
+            [written(job, target) for target in pair.targets],
         )
         for pair, hypotheses in zip(pairs, found, strict=True)
     ]
@@ -86,7 +87,12 @@ def trained_with(smoothing: float, teachers: str) -> str:
 
 def text(job: StringJob, tokens: tuple[int, ...]) -> str:
     """An answer as people write it."""
-    return ("" if job.settings.target == "characters" else " ").join(job.strings.targets.decode(tokens))
+    return written(job, job.strings.targets.decode(tokens))
+
+
+def written(job: StringJob, tokens: Sequence[str]) -> str:
+    """A target as people write it."""
+    return ("" if job.settings.target == "characters" else " ").join(tokens)
 
 
 def _shown(values: dict[str, Any]) -> dict[str, Any]:

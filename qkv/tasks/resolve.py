@@ -16,6 +16,7 @@ from qkv.registry import unknown
 from qkv.storage import QkvError, read_json, write_json
 from qkv.tasks.base import Job, Preset, jobs
 from qkv.tasks.foreign import model_type, restore_foreign
+from qkv.tasks.learnt_from import note_files
 from qkv.train import Run, Settings
 
 
@@ -76,9 +77,10 @@ def build(config: Config, job: Job) -> nn.Module:
 
 
 def write(run: Run, config: Config, job: Job) -> None:
-    """What a run folder needs before the first step."""
-    write_json(run.folder / "config.json", replace(config, data=job.options).to_record())
+    """What a run folder needs before the first step; the configuration comes last, since with it a run can go on."""
     write_json(run.folder / "vocabulary.json", job.vocabulary())
+    note_files(run.folder, job.options)
+    write_json(run.folder / "config.json", replace(config, data=job.options).to_record())
 
 
 def read_config(run: Run) -> Config:

@@ -175,7 +175,7 @@ def _cut(order: list[int], batch_size: int, threads: int) -> list[list[int]]:
 
 def limits_of(model: Any) -> Limits:
     """How long an answer may be: as long as the model can write, whatever else is in the batch."""
-    return Limits(max_length=model.config.max_length - 1)
+    return Limits(max_length=model.config.max_length)
 
 
 @torch.inference_mode()
@@ -187,7 +187,7 @@ def _decode(model: Any, inputs: Tensor, mask: Tensor, search: Search) -> list[li
 
 
 def evaluate(model: nn.Module, strings: Strings, part: str, search: Search) -> dict[str, float]:
-    """Error rates against the closest reference, and the three similarities to it."""
+    """Error rates against the closest reference, and the three similarities, each to the reference most like it."""
     pairs = strings.parts[part]
     model.eval()
     answers = [

@@ -31,7 +31,7 @@ from qkv.train.settings import MEASURED, Settings, require_own_update
 from qkv.train.task import Task
 from qkv.train.tensorboard import Board, open_board
 from qkv.train.updates import Update, Updates
-from qkv.train.weights import Weights, average_in, copy_of, moved
+from qkv.train.weights import Weights, average_in, copy_of, moved, require_whole_batches, statistics_of
 
 PATIENCE = 20
 """Updates in a row that may be not finite before training gives up."""
@@ -125,6 +125,8 @@ class Loop:
         make: Callable[[nn.Module, Group], Gradients] = Recorded if machine.graphs else Launched
         self.gradients = make(self.objective, self.group)
         self.optimiser = make_optimiser(self.model, settings)
+        self._statistics = statistics_of(self.model)
+        require_whole_batches(self.model, settings)
         self.average: Weights = copy_of(self.model)
         self.best: Weights = copy_of(self.model)
         self.progress = Progress(steps=settings.steps)
@@ -181,6 +183,7 @@ class Loop:
         require_same(found.record["identity"], self._identity, self.run.folder)
         progress = Progress(**found.record["progress"])
         progress.best = math.inf if progress.best is None else progress.best
+        progress.steps = progress.steps or self.settings.steps  # measured after this checkpoint, before a kill
         if self.settings.steps not in (None, progress.steps):
             raise QkvError(
                 f"the run was started with steps={progress.steps} and cannot go on with steps={self.settings.steps}",
@@ -248,6 +251,7 @@ class Loop:
         step = self.progress.step
         for group in self.optimiser.param_groups:
             group["lr"] = rate
+        before = [buffer.clone() for buffer in self._statistics]
         lost = self.gradients.add(update, max(tokens, 1))
         norm = clip_gradient(self.optimiser, self.settings.clip)  # here a GPU is waited for, once
         loss = self.group.sum(sum(float(part) for part in lost)) / max(tokens, 1)
@@ -257,6 +261,8 @@ class Loop:
                 average_in(self.average, self.model, min(self.settings.average, (1 + step) / (10 + step)))
             self.progress.skipped = 0
         else:
+            for buffer, was in zip(self._statistics, before, strict=True):
+                buffer.copy_(was)
             self._skip(step, loss, norm)
         self.optimiser.zero_grad(set_to_none=not self.gradients.keeps_places)
         return {"loss": loss, "norm": norm}

@@ -2,6 +2,9 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from qkv.train.settings import Settings
 
 Weights = dict[str, Tensor]
 
@@ -9,6 +12,20 @@ Weights = dict[str, Tensor]
 def copy_of(model: nn.Module) -> Weights:
     """The model's weights as they are now."""
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def statistics_of(model: nn.Module) -> list[Tensor]:
+    """The buffers that a forward in training changes: running means and deviations of batches."""
+    return [buffer for part in model.modules() if isinstance(part, _NormBase) for buffer in part.buffers(recurse=False)]
+
+
+def require_whole_batches(model: nn.Module, settings: Settings) -> None:
+    """Refuse to cut batches for a model that normalises over them: its update would be another."""
+    if settings.accumulate > 1 and statistics_of(model):
+        raise ValueError(
+            f"train.accumulate={settings.accumulate} cuts a batch into parts, over which batch normalisation would "
+            "take other means; leave it out, or take another normalisation"
+        )
 
 
 def plain(weights: Weights) -> Weights:

@@ -1,6 +1,10 @@
 """From a file to a trained model to an answer, as a user goes."""
 
+import inspect
 import json
+import math
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -8,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from qkv.cli import progress
+from qkv.train import loop
 from tests.cli.run import ROOT, inside, qkv
 
 SMALL = (
@@ -181,6 +187,66 @@ def test_a_run_finds_its_data_from_any_folder(file, tmp_path, monkeypatch):
     assert not Path(file.name).exists()
     assert json.loads(inside("eval", folder, "--split", "valid", "--json"))
     assert json.loads(inside("train", "pairs", "--run", folder, "--resume", "--json"))["run"] == folder
+
+
+def test_a_run_does_not_go_on_with_other_data(file, tmp_path):
+    """Nor is it judged on a file that has changed, for nobody knows what of it was learnt from."""
+    mine, folder = tmp_path / "mine.tsv", tmp_path / "run"
+    mine.write_text(file.read_text())
+    arguments = ("train", "pairs", "--train-file", str(mine), "--run", str(folder), "--steps", "1", *SMALL, "--json")
+    inside(*arguments)
+    before = json.loads(inside("eval", str(folder), "--split", "train", "--json"))
+    first, *others = mine.read_text().splitlines()
+    mine.write_text("\n".join([*others, first]) + "\n")
+    said = inside("train", "pairs", "--run", str(folder), "--resume", code=2)
+    assert f"{mine} has changed since the run was started, so what was held out is not known; train anew" in said
+    assert "give what to judge on with --test-file" in inside("eval", str(folder), code=2)
+    assert json.loads(inside("eval", str(folder), "--test-file", str(mine), "--json"))
+    (folder / "data.json").unlink()  # a run of an older version
+    assert json.loads(inside("eval", str(folder), "--split", "train", "--json"))["examples"] == before["examples"]
+
+
+def test_answers_are_judged_with_the_vocabularies_of_the_run(run, file, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    (folder / "data.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    renamed = tmp_path / "renamed.tsv"
+    renamed.write_text(file.read_text().translate(str.maketrans("01", "ab")))
+    config["data"]["train_file"] = str(renamed)
+    (folder / "config.json").write_text(json.dumps(config))
+    judged = json.loads(inside("eval", str(folder), "--split", "train", "--json"))
+    expected = json.loads(inside("eval", str(run[0]), "--test-file", str(renamed), "--json"))
+    assert judged["sequence_error_rate"] == pytest.approx(expected["sequence_error_rate"], abs=0.1)
+
+
+def test_data_with_square_brackets(tmp_path):
+    path = tmp_path / "brackets.tsv"
+    path.write_text("".join(f"[/{letter}]\t[{letter}] [/red]\n" for letter in "abcdefghijkl"))
+    arguments = ("--train-file", str(path), "--test-file", str(path), "--run", str(tmp_path / "run"), "--steps", "1")
+    assert "[/" in inside("train", "pairs", *arguments, *SMALL)
+
+
+def test_a_loss_that_is_not_finite_is_a_line(tmp_path):
+    rates = ("--set", "train.learning_rate=1e38", "--set", "train.clip=1e30", "--set", "train.warmup=0")
+    said = qkv("train", "xor", "--run", str(tmp_path / "run"), "--steps", "60", *rates, code=2)
+    assert "no update: the loss is" in said
+    assert "20 updates in a row were not finite" in said
+
+
+def test_every_event_has_a_line():
+    """One that lacks what its line says would end a training."""
+    tell = {
+        "steps": {"steps": 9},
+        "validated": {"score": math.nan, "best": math.inf},
+        "resumed": {"exact": True, "changed": {}},
+        "not_finite": {"message": "no update", "ids": [1]},
+        "damaged_checkpoint": {"message": "cut off"},
+    }
+    source = inspect.getsource(loop)
+    assert set(re.findall(r'"event": "(\w+)"', source)) == set(tell)
+    lines = [progress._event({"steps": None, "step": 3, "event": event, **more}) for event, more in tell.items()]
+    assert lines[3] == "step 3: no update; the ids of its examples are in metrics.jsonl"
 
 
 def test_two_processes_do_not_train_in_one_folder(run):

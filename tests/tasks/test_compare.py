@@ -1,5 +1,6 @@
 import json
 import math
+from contextlib import contextmanager
 
 import pytest
 
@@ -7,7 +8,7 @@ from qkv import tasks
 from qkv.storage import QkvError
 from qkv.tasks.compare import Comparison, Rules, lower_is_better, quality, spreads
 from qkv.tasks.contestants import Field, enter
-from qkv.train import Interrupted, Loop
+from qkv.train import Interrupted, Loop, Run
 from tests.tasks.tiny import CHANGES, TINY, write_pairs
 
 KEYS = [
@@ -33,6 +34,7 @@ class TestRules:
         found = spreads([{"x": 0.25, "y": 1.0}, {"x": 0.75, "y": 1.0}, {"x": 0.5, "y": 4.0}])
         assert found == {"x": {"mean": 0.5, "low": 0.25, "high": 0.75}, "y": {"mean": 2.0, "low": 1.0, "high": 4.0}}
         assert spreads([]) == {}
+        assert spreads([{"x": 0.5, "y": 1.0}, {"y": 1.0}]) == {"y": {"mean": 1.0, "low": 1.0, "high": 1.0}}
 
     def test_which_metric_and_which_way(self):
         assert quality([{"figures": {}}, {"figures": {"accuracy": {}}}]) == "accuracy"
@@ -136,6 +138,23 @@ class TestComparison:
         (lost,) = recall(tmp_path / "all", "softmax", rates=(0.5,), report=report).compete()
         assert (lost["figures"], lost["rate"], lost["seeds"]) == ({}, None, [])
         assert "no points yet" in (tmp_path / "all" / "compare.svg").read_text()
+
+    def test_a_figure_that_is_no_number_does_not_end_it(self, tmp_path, monkeypatch):
+        whole = tasks.RecallJob.evaluate
+        monkeypatch.setattr(tasks.RecallJob, "evaluate", lambda *a, **s: {**whole(*a, **s), "perplexity": math.inf})
+        records = recall(tmp_path, "softmax,linear").compete()
+        assert [set(record["figures"]) for record in records] == [{"accuracy"}, {"accuracy"}]
+        assert json.loads((tmp_path / "compare.json").read_text())["finished"]
+
+    def test_two_processes_do_not_train_the_same(self, tmp_path, monkeypatch):
+        @contextmanager
+        def taken(self):
+            raise QkvError("another process is training in this run folder", self.folder)
+            yield
+
+        monkeypatch.setattr(Run, "alone", taken)
+        with pytest.raises(QkvError, match=r"another process is training .*seed-0"):
+            recall(tmp_path, "softmax").compete()
 
     def test_other_settings_in_the_same_folder_are_refused(self, tmp_path):
         recall(tmp_path, "softmax").compete()

@@ -15,8 +15,9 @@ from torch import nn
 
 from qkv.data import Buckets
 from qkv.derive import derive
+from qkv.models import Network
 from qkv.storage import QkvError
-from qkv.train import Machine, Run, Task, learning_rate
+from qkv.train import Loop, Machine, Run, Settings, Task, learning_rate
 from tests.train.job import Trouble, events, losses, settings_of, task_of
 from tests.train.loops import equal, loop_in, resumed, stop_at
 
@@ -194,6 +195,31 @@ def test_20_in_a_row_raise(tmp_path, bad, ends, expectation):
         loop.train()
     assert loop.progress.step == ends
     assert all(torch.isfinite(value).all() for value in loop.model.state_dict().values())
+
+
+def test_a_batch_that_is_not_finite_leaves_the_means_of_batches_alone(tmp_path):
+    points = torch.linspace(-1, 1, 64).view(16, 4).clone()
+    points[5] = math.nan
+    model = Network((4, 8, 1), normalisation="batch")
+    task = Task(
+        model=model,
+        order=lambda step: [4, 5] if step == 3 else [0, 1, 2, 3],
+        collate=lambda ids: (points[ids],),
+        count=lambda tensors: len(tensors[0]),
+        loss=lambda model, tensors: model(tensors[0]).pow(2).sum(),
+        validate=lambda model, _: float(model(points[:4]).sum()),
+    )
+    seen = []
+
+    def note(line):
+        seen.append({name: buffer.clone() for name, buffer in model.named_buffers()})
+
+    Loop(task, Settings(steps=6, every=6, warmup=0), Run(tmp_path), report=note).train()
+    assert all(buffer.isfinite().all() for buffer in model.buffers())
+    assert all(torch.equal(seen[2][name], seen[3][name]) for name in seen[2])  # of updates 3 and 4
+    assert not all(torch.equal(seen[1][name], seen[2][name]) for name in seen[2])
+    with pytest.raises(ValueError, match="accumulate=2 cuts a batch into parts, over which batch normalisation"):
+        Loop(task, Settings(steps=6, accumulate=2), Run(tmp_path / "other"))
 
 
 def test_only_those_in_a_row_count(tmp_path):

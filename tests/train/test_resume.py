@@ -244,6 +244,16 @@ def test_minutes_are_measured_once_and_then_steps_are_fixed(tmp_path, monkeypatc
     assert rates == [learning_rate(settings_of(**{**values, "steps": 80}), step) for step in range(80)]
 
 
+def test_steps_measured_between_a_checkpoint_and_a_kill(tmp_path):
+    """config.json knows them, the checkpoint does not."""
+    values = {"steps": None, "minutes": 0.2, "every": 1000}
+    stop_at(20, loop_in(tmp_path / "run", **values))
+    last = resumed(tmp_path / "run", **{**values, "steps": 44})
+    assert (last.progress.step, last.progress.steps) == (20, 44)
+    last.train()
+    assert last.progress.step == 44
+
+
 def test_a_machine_that_is_held_up_for_a_moment_does_not_shorten_the_training(tmp_path, monkeypatch):
     """Two of the thirty measured steps take ten seconds more: still 80 steps."""
     with_clock(monkeypatch, stalls=(50, 100))
