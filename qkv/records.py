@@ -1,5 +1,6 @@
 """A record of settings from names and values, as they come from a command line or a file."""
 
+from ast import literal_eval
 from collections.abc import Iterable
 from dataclasses import fields
 from types import NoneType
@@ -23,6 +24,14 @@ def filled(record: type[Record], given: dict[str, Any], what: str) -> Record:
             expected = " or ".join(_NUMBERS[kind] for kind in kinds)
             raise ValueError(f"{name} must be {expected}, got {value!r}")
     return record(**given)
+
+
+def read_value(text: str) -> Any:
+    """What a text says: a Python literal, or else the text itself."""
+    try:
+        return literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def _is_one_of(kinds: Iterable[type], value: Any) -> bool:
