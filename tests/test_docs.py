@@ -140,12 +140,9 @@ def test_recall_follows_the_size_of_the_state():
 
 
 def test_the_picture_is_what_the_example_draws():
-    def numbers(svg):
-        return [float(number) for number in re.findall(r": (-?\d+\.\d+)</title>", svg)]
-
-    committed = numbers((ROOT / "docs" / "attention.svg").read_text())
-    assert len(committed) == 5 * 11 * 11
-    assert committed == pytest.approx(numbers(picture()), abs=1e-3)
+    committed = (ROOT / "docs" / "attention.svg").read_text()
+    assert committed == picture()  # numbers have few digits: the same on processors of any make
+    assert len(re.findall(r": (-?\d+\.\d+)</title>", committed)) == 5 * 11 * 11
 
 
 def test_only_chosen_dependencies():
