@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import attention_gpu, compare_pronounce, pronounce_peers, text_wikitext
+from benchmarks import (
+    attention_gpu,
+    compare_pronounce,
+    digits_cpu,
+    pronounce_peers,
+    text_wikitext,
+    training_cpu,
+    workbench,
+)
 from benchmarks.attention_cpu import RESULTS, table
 from benchmarks.compare_recall import RESULTS as RECALL
 from benchmarks.compare_recall import table as recall_table
+from docs.generate.menu import menu
 from examples.attention_picture import picture
 
 ROOT = Path(__file__).parent.parent
@@ -165,3 +174,57 @@ def test_the_masked_figures_are_those_of_the_result_file():
         f"after {result['steps']:,} updates in {minutes:.1f} minutes",
     ):
         assert said in words
+
+
+@pytest.mark.parametrize(
+    ("page", "benchmark"),
+    [("training", training_cpu), ("classification", digits_cpu), ("workbench", workbench)],
+    ids=lambda it: it if isinstance(it, str) else it.__name__,
+)
+def test_the_speeds_of_a_page_are_those_of_the_result_file(page, benchmark):
+    result = json.loads(benchmark.RESULTS.read_text())
+    assert benchmark.table(result) in (ROOT / "docs" / f"{page}.md").read_text()
+
+
+def test_what_is_said_of_training_speed_is_so():
+    faster = json.loads(training_cpu.RESULTS.read_text())["qkv_is_faster_by"]
+    alike, random = faster["nn.Transformer, bucketed"], faster["nn.Transformer, in random order"]
+    assert 1 < alike < 1.2 < random / alike
+    result = json.loads(digits_cpu.RESULTS.read_text())
+    assert (result["batch"], result["rounds"]) == (256, 30)
+
+
+def test_the_figures_of_all_digits_are_those_of_the_result_file():
+    result = json.loads((RESULTS.parent / "digits_whole_cpu.json").read_text())
+    words = " ".join((ROOT / "docs" / "classification.md").read_text().split())
+    test = result["figures"]["test"]
+    assert f"gets {100 * test['accuracy']:.1f} % of the {test['examples']:,} test digits right" in words
+    assert f"{result['steps']:,} updates on 55,000 digits, {result['parameters']:,} parameters" in words
+    assert f"{result['processor_minutes']:.1f} minutes of one processor" in words
+    assert f"{result['minutes_in_all']:.1f} by the clock" in words
+    assert "55,000 digits to train on" in result["data"]
+
+
+def test_the_first_page_links_to_all_others_by_their_titles():
+    text = " ".join((ROOT / "docs" / "index.md").read_text().split())
+    for path in (ROOT / "docs").glob("*.md"):
+        title = path.read_text().splitlines()[0].removeprefix("# ")
+        assert (f"[{title}]({path.name})" in text) == (path.name != "index.md")
+
+
+def test_the_menu_has_every_page_once_and_takes_new_kinds():
+    pages = [
+        "index.md",
+        "cost.md",
+        "new.md",
+        "attention/elu.md",
+        "attention/yours.md",
+        "problems/b.md",
+        "problems/index.md",
+    ]
+    assert menu(pages) == [
+        {"Home": "index.md"},
+        {"Inside": ["cost.md", "new.md"]},
+        {"Attention": ["attention/elu.md", "attention/yours.md"]},
+        {"Problems": ["problems/index.md", "problems/b.md"]},
+    ]

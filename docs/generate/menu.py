@@ -28,4 +28,4 @@ def menu(pages: list[str]) -> list[Any]:
         if "/" in page:
             groups.setdefault(page.split("/")[0].capitalize(), []).append(page)
     order = [*GROUPS, *sorted(title for title in groups if title not in GROUPS)]
-    return ["index.md", *({title: groups[title]} for title in order if groups[title])]
+    return [{"Home": "index.md"}, *({title: groups[title]} for title in order if groups[title])]
