@@ -97,6 +97,10 @@ def test_the_language_models_are_those_of_the_result_file():
     beside = result["softmax_over_peer"]["transformers"]
     assert f"{beside['word_perplexity']:.3f} times the perplexity a word" in page
     assert f"{beside['tokens_per_second']:.2f} times its tokens a second" in page
+    assert result["command"] in page
+    assert f"(whose test part has {result['records']['softmax']['test']['words']:,} words so)" in page
+    learnt = {record["steps"] for record in result["records"].values()}
+    assert {f"{steps:,} updates of 32 rows" in page for steps in learnt} == {True}
 
 
 def test_the_figures_of_the_quick_preset_are_those_of_the_result_file():
@@ -172,6 +176,8 @@ def test_the_masked_figures_are_those_of_the_result_file():
         f"the best constant {100 * test['unigram_accuracy']:.1f} %",
         f"tells {100 * test['next_sentence_accuracy']:.1f} % of the pairs",
         f"after {result['steps']:,} updates in {minutes:.1f} minutes",
+        f"On {test['examples']:,} pairs of the test part",
+        "python -m benchmarks.masked_wikitext --device cuda --minutes 6",
     ):
         assert said in words
 
