@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import pronounce_page, pronounce_speed
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
+from qkv.pronunciation.bundled import FOLDER
 
 FIGURES = {"wer": 0.2149, "per": 0.0512, "words": 11_996, "wer_low": 0.2077, "wer_high": 0.2224, "missing": 0.0587}
 MACHINE = {
@@ -42,11 +43,16 @@ def test_the_page_says_what_the_result_files_say():
     page = pronounce_page.PAGE.read_text()
     assert pronounce_page.filled(page) == page
     assert "| phonetisaurus 0.3.0 | " in page
+    assert "(pronounce_model.md#speed)" in page
+    assert "\n## Speed\n" in pronounce_page.CARD.read_text()
+    written = page.split("<!-- peers -->")[1].rsplit("<!-- end -->")[0].splitlines()
+    assert max(len(line) for line in written if not line.startswith("|")) <= pronounce_page.WIDTH
 
 
 def test_the_card_is_that_of_the_result_files():
     peers, speed, _, bundled = (json.loads(path.read_text()) for path in pronounce_page._files())
     assert pronounce_page.CARD.read_text() == pronounce_page.card(bundled, peers, speed)
+    assert (FOLDER / "README.md").read_text() == pronounce_page.CARD.read_text()
 
 
 def test_the_card_has_data_split_figures_and_licence():
@@ -73,6 +79,7 @@ def test_the_card_has_data_split_figures_and_licence():
 
 def test_speed_is_on_the_card_where_it_was_measured():
     card = pronounce_page.card(bundled(), None, speed())
+    assert "of its 2,262,985 parameters on a CPU, beside a Marian model of 2,291,328" in card
     assert "| sorted, as the pronouncer batches | 4,321 words/s |  |  |  |" in card
     assert "| one at a time | 4,321 words/s | 1,001 words/s |  | 4.3x |" in card
 
