@@ -54,7 +54,21 @@ def test_links_lead_somewhere(path):
 
 
 def test_the_speed_table_is_that_of_the_result_file():
-    assert table(json.loads(RESULTS.read_text())) in (ROOT / "README.md").read_text()
+    result, text = json.loads(RESULTS.read_text()), (ROOT / "README.md").read_text()
+    assert table(result) in text
+    assert f"on {result['machine']['threads']} cores of an {result['machine']['cpu']}:" in text
+    assert 8 * 32768 * 64 * 4 == 64 * 2**20  # heads, tokens, value_dim, bytes: the output
+    assert min(row["peak_bytes"] for row in result["forward"] if row["tokens"] == 32768) >= 64 * 2**20
+
+
+@pytest.mark.parametrize("path", ["README.md", "docs/attention/softmax.md"])
+def test_where_softmax_is_overtaken_is_what_was_measured(path):
+    words = " ".join((ROOT / path).read_text().split())
+    races = json.loads((RESULTS.parent / "cost_time.json").read_text())["crossovers"]["held_out"]
+    for kind, said in (("linear", "`linear` is faster from"), ("elu", "`elu` from"), ("taylor", "`taylor` from")):
+        lengths = sorted(race["measured_n"] for race in races if race["race"].startswith(kind))
+        assert len(lengths) == 2
+        assert f"{said} {lengths[0]:,.0f} to {lengths[1]:,.0f}" in words
 
 
 def test_the_tables_of_the_kernels_are_those_of_the_result_file():
@@ -72,6 +86,7 @@ def test_the_tables_of_the_kernels_are_those_of_the_result_file():
 def test_the_ablation_is_that_of_the_result_file_and_attention_is_what_it_is_said_to_be_worth():
     result = json.loads((RESULTS.parent / "pronounce_lstm_transformer_gpu.json").read_text())
     assert compare_pronounce.table(result["records"]) in (ROOT / "README.md").read_text()
+    assert result["machine"]["gpu"] == "NVIDIA H200"
     page = " ".join((ROOT / "README.md").read_text().split())
     sizes = [f"{record['parameters'] / 1e6:.1f}" for record in result["records"]]
     lstms, transformers = " and ".join(sizes[:2]), {*sizes[2:]}
@@ -120,7 +135,8 @@ def test_the_other_pronouncers_are_those_of_the_result_file():
 def test_the_figures_of_the_large_preset_are_those_of_the_result_file():
     result = json.loads((RESULTS.parent / "pronounce_standard_gpu.json").read_text())
     rows, trained = result["figures"], result["training"]["teacher-3"]
-    spent = f"{trained['updates']:,} updates in {trained['seconds_of_updates'] / 60:.0f} minutes on a GPU"
+    spent = f"{trained['updates']:,} updates in {trained['seconds_of_updates'] / 60:.0f} minutes on an H200"
+    assert "on an NVIDIA H200, teacher-3 alone on it" in result["note"]
     assert f"| preset `large`, {spent}, beam 10 (" in (ROOT / "README.md").read_text()
     wide = {(row["members"][-1], len(row["members"]), "joint" in row): row for row in rows if row["beams"] == 10}
     named = {
@@ -134,8 +150,9 @@ def test_the_figures_of_the_large_preset_are_those_of_the_result_file():
 
 
 def test_the_recall_table_is_that_of_the_result_file():
-    records = json.loads(RECALL.read_text())["records"]
-    assert recall_table(records) in (ROOT / "README.md").read_text()
+    result = json.loads(RECALL.read_text())
+    assert recall_table(result["records"]) in (ROOT / "README.md").read_text()
+    assert result["command"] in (ROOT / "README.md").read_text()
 
 
 def test_recall_follows_the_size_of_the_state():
