@@ -1,6 +1,6 @@
 """Attention on a GPU: our kernels, flash-linear-attention and torch's SDPA, in one process on the same inputs.
 
-    python -m benchmarks.attention_gpu --peers FOLDER --result benchmarks/results/attention_gpu.json
+    python -m benchmarks.attention_gpu --peers FOLDER --result benchmarks/results/attention_gpu_h200.json
 
 FOLDER holds flash-linear-attention, unpacked (pip download; it is pure Python). Nothing is timed before every kind of
 ours is shown to be right: outputs and gradients against float64, and the same bits 20 times. The peer's come last.

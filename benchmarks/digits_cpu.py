@@ -148,5 +148,14 @@ def main() -> None:
     print(json.dumps(found, indent=1))
 
 
+def table(result: dict[str, Any]) -> str:
+    """The result file as Markdown: by the clock on the wall."""
+    rates, faster = (result["wall"][name] for name in ("digits_per_second", "qkv_over_plain_median_of_rounds"))
+    lines = ["| | digits a second | qkv's speed over its |", "|---|---|---|"]
+    for name, rate in rates.items():
+        lines.append(f"| {name} | {rate:,.0f} | {faster[name]:.2f} |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
     main()

@@ -1,7 +1,7 @@
 """all-MiniLM-L6-v2 in our encoder against `transformers`, on 200 real sentences: equality, speed, and other kinds.
 
     python -m benchmarks.minilm --result benchmarks/results/minilm_cpu.json
-    python -m benchmarks.minilm --device cuda --dtype bfloat16 --result $OUT/minilm_gpu.json
+    python -m benchmarks.minilm --device cuda --dtype bfloat16 --result benchmarks/results/minilm_gpu.json
 
 Equality is always measured in float32. Speed is the median ratio of alternating runs over some of the padded batches,
 theirs through their fastest implementation (sdpa). Kinds are swapped in without training, and compared with softmax.

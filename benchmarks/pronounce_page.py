@@ -1,7 +1,7 @@
 """The pronouncer's figures as pages, from result files alone: `python -m benchmarks.pronounce_page`.
 
-    docs/pronounce.md           the tables between its marks <!-- peers -->, <!-- speed --> and <!-- recipe -->
-    docs/pronounce_model.md     the card of the bundled model: data, split, figures, licence
+    docs/pronounce.md           the tables between its marks <!-- peers --> and <!-- recipe -->
+    docs/pronounce_model.md     the card of the bundled model: data, split, figures, speed, licence
 
 The card goes into the package with `qkv.pronunciation.pack(run, half=True, card="docs/pronounce_model.md")`. A result
 file that is not there leaves its place empty, and is named. No figure is typed by hand; a test compares the pages.
@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from benchmarks import pronounce_peers, pronounce_speed
@@ -20,6 +21,8 @@ ROOT = Path(__file__).parent.parent
 PAGE, CARD = ROOT / "docs" / "pronounce.md", ROOT / "docs" / "pronounce_model.md"
 RESULTS = Path(__file__).parent / "results"
 STANDARD, BUNDLED = RESULTS / "pronounce_standard_gpu.json", RESULTS / "pronounce_bundled_gpu.json"
+WIDTH = 120
+"""Of a line of written text."""
 
 Record = dict[str, Any]
 
@@ -84,9 +87,9 @@ def card(bundled: Record, peers: Record | None, speed: Record | None) -> str:
         recipe_table(bundled),
     ]
     if speed is not None:
-        parts += ["## Speed", pronounce_speed.table(speed), f"{_note(speed)}{_made_on(speed)}"]
+        parts += ["## Speed", _speed(speed), f"{_note(speed)}{_made_on(speed)}"]
     if peers is not None:
-        parts += ["## Beside others", pronounce_peers.table(peers), peers["note"].capitalize() + "."]
+        parts += ["## Beside others", pronounce_peers.table(peers), f"{pronounce_peers.NOTE}. {TWO_RUNS}"]
     parts += [
         "## What it is not good at",
         "Names and loans whose sound their letters do not tell, words read differently by meaning (it has no context), "
@@ -110,34 +113,44 @@ def _note(record: Record) -> str:
     return f"{note[0].upper()}{note[1:]}. " if note else ""
 
 
+TWO_RUNS = (
+    "Words a second of ours here and in the table of speed are of two runs on a shared machine, and differ: compare "
+    "within a table, not between them."
+)
+
+
+def _wrapped(text: str) -> str:
+    return fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
 def _peers(record: Record) -> str:
-    return (
-        "The words of a test list, without stress, each system alone, without a dictionary "
-        f"(`{pronounce_peers.RESULTS.name}`, references of `{record['test']['file']}`); g2p_en was trained on these "
-        f"words, and espeak-ng writes another dialect, mapped to the nearest phones:\n\n{pronounce_peers.table(record)}"
-    )
+    words = {row["words"] for row in record["systems"].values() if "words" in row}
+    asked = " or ".join(f"{count:,}" for count in sorted(words))
+    about = f"{asked} words (`{pronounce_peers.RESULTS.name}`, references of `{record['test']['file']}`):"
+    told = f"{pronounce_peers.NOTE}. {TWO_RUNS}"
+    return f"{about}\n\n{pronounce_peers.table(record)}\n\n{_wrapped(told)}"
 
 
 def _recipe(record: Record) -> str:
-    return (
-        "What the recipe trains on the standard split, to be compared with what is published "
-        f"(`{STANDARD.name}`, `{record['command']}`). {_note(record)}\n\n{recipe_table(record)}"
+    told = (
+        "What the recipe trains on the standard split, to be compared with what is published. All settings stand in "
+        f"`{STANDARD.name}`, as its `command`. {_note(record)}"
     )
+    return f"{_wrapped(told)}\n\n{recipe_table(record)}"
 
 
 def _speed(record: Record) -> str:
     size, peer = (record["model"][name] for name in ("parameters", "parameters_of_the_peer"))
     return (
-        f"Words a second of the bundled model's {size:,} parameters on a CPU, beside a Marian model of {peer:,} that "
-        f"writes as many phones (`{pronounce_speed.RESULTS.name}`, {record['machine']['threads']} threads):\n\n"
-        f"{pronounce_speed.table(record)}\n\n{_note(record)}"
+        f"Words a second of its {size:,} parameters on a CPU, beside a Marian model of {peer:,} that writes as many "
+        f"phones (`{pronounce_speed.RESULTS.name}`, {record['machine']['threads']} threads):\n\n"
+        f"{pronounce_speed.table(record)}"
     )
 
 
 TEXTS: dict[str, tuple[Path, Callable[[Record], str]]] = {
     "peers": (pronounce_peers.RESULTS, _peers),
     "recipe": (STANDARD, _recipe),
-    "speed": (pronounce_speed.RESULTS, _speed),
 }
 """The mark on the page, the result file, and what makes a text of it."""
 

@@ -39,17 +39,21 @@ from qkv.pronunciation.arpabet import CONSONANTS, STRESSES, VOWELS
 from qkv.pronunciation.bundled import FOLDER, model_folder
 from qkv.pronunciation.measure import wilson
 
-NOTE = (
-    "no dictionary, no stress, closest reference; ours as it answers unless told otherwise, by a beam of 4 and the "
-    "joint model, and greedy, by the network alone; the others greedy; g2p_en was trained on these words, "
-    "phonetisaurus on the training file, whose references are of an older dictionary if it is the standard split's"
-)
-RESULTS = Path(__file__).parent / "results" / "pronounce_peers.json"
-G2P_EN_SHA256 = "2a7aabf1fc7f270fcc3349881407988c9245173c2413debbe5432f4a4f31319f"
 BEAMS = 4
 """What `Pronouncer` and `qkv decode pronounce` search with."""
 ALONE = 100
 """Words that are said one at a time, for the time that takes."""
+NOTE = (
+    f"No dictionary, no stress, closest reference. Ours as it answers unless told otherwise, by a beam of {BEAMS} and "
+    "the joint model, and greedy, by the network alone; the others give their best answer. g2p_en is its own weights "
+    "run by numpy, and was trained on these words; Phonetisaurus was trained by the script, before this run if "
+    "its `command` names no training file; the IPA of espeak-ng is mapped to the nearest phones, so its figures are "
+    f"approximate. words/s is of all words in one call, one at a time of {ALONE} words. Phonetisaurus and espeak-ng "
+    "are programs, which each call starts: one at a time every word pays for that start"
+)
+"""How it was measured, as sentences; the last has its full stop from the page."""
+RESULTS = Path(__file__).parent / "results" / "pronounce_peers.json"
+G2P_EN_SHA256 = "2a7aabf1fc7f270fcc3349881407988c9245173c2413debbe5432f4a4f31319f"
 
 Phones = tuple[str, ...]
 Say = Callable[[Sequence[str]], list[list[Phones]]]
@@ -261,7 +265,7 @@ def main() -> None:
         print(name, json.dumps(rows[name]), flush=True)
     result = {
         **about(),
-        "command": f"python -m benchmarks.pronounce_peers --test-file {arguments.test_file.name}",
+        "command": _command(arguments),
         "test": {"file": arguments.test_file.name, "sha256": sha256(arguments.test_file.read_bytes()).hexdigest()},
         "every": arguments.every,
         "load_average": os.getloadavg()[0],
@@ -269,6 +273,13 @@ def main() -> None:
         "systems": rows,
     }
     arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """With the file that Phonetisaurus is trained on; without one, its model was there already."""
+    files = {"--test-file": arguments.test_file, "--train-file": arguments.train_file}
+    given = " ".join(f"{option} {path.name}" for option, path in files.items() if path is not None)
+    return f"python -m benchmarks.pronounce_peers {given}"
 
 
 def table(result: dict[str, Any]) -> str:

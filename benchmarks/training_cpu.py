@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,6 +102,14 @@ def main() -> None:
     result = {**about(), "command": "python -m benchmarks.training_cpu", "sizes": SIZES, "batch": BATCH}
     RESULTS.write_text(json.dumps({**result, "words_per_second": medians, "qkv_is_faster_by": ratios}, indent=1) + "\n")
     print(json.dumps({"words_per_second": medians, "qkv_is_faster_by": ratios}, indent=1))
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result file as Markdown."""
+    lines = ["| | words a second | qkv is faster by |", "|---|---|---|"]
+    for name, rate in result["words_per_second"].items():
+        lines.append(f"| {name} | {rate:,.0f} | {result['qkv_is_faster_by'][name]:.2f}x |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

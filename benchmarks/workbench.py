@@ -100,5 +100,19 @@ def visit(page: Page, address: str) -> dict[str, float]:
     return found
 
 
+def table(result: dict[str, Any]) -> str:
+    """The result file as Markdown."""
+    lines = [
+        "| layers x heads x tokens | first map | all heads | hover, median | slowest | redrawn | elements |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in result["pages"]:
+        sizes = f"{row['layers']} x {row['heads']} x {row['tokens']:,}"
+        opened = f"{row['first_map_seconds']:.2f} s | {row['all_heads_seconds']:.2f} s"
+        hovers = f"{row['hover_milliseconds']:.0f} ms | {row['slowest_hover_milliseconds']:.0f} ms"
+        lines.append(f"| {sizes} | {opened} | {hovers} | {row['redraw_milliseconds']:.0f} ms | {row['elements']} |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
     main()

@@ -1,5 +1,6 @@
 """A record of settings from names and values, as they come from a command line or a file."""
 
+from ast import literal_eval
 from collections.abc import Iterable
 from dataclasses import fields
 from types import NoneType
@@ -26,6 +27,14 @@ def filled(record: type[Record], given: dict[str, Any], what: str) -> Record:
         if str in kinds and type(value) in (int, float):  # a file may be called 1984
             values[name] = str(value)
     return record(**values)
+
+
+def read_value(text: str) -> Any:
+    """What a text says: a Python literal, or else the text itself."""
+    try:
+        return literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def _is_one_of(kinds: Iterable[type], value: Any) -> bool:

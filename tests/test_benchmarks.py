@@ -147,7 +147,12 @@ def test_word_vectors_are_summed_up_and_gone_on_with(tmp_path):
 
 def test_the_table_of_word_vectors_is_that_of_the_result_file():
     page = Path(__file__).parent.parent / "docs" / "words.md"
-    assert word_vectors.table(json.loads(word_vectors.RESULTS.read_text())) in page.read_text()
+    record, text = json.loads(word_vectors.RESULTS.read_text()), page.read_text()
+    assert word_vectors.table(record) in text
+    rows = [row for objective in word_vectors.OBJECTIVES for who in word_vectors.WHO for row in record[objective][who]]
+    assert {row["pairs"] for row in rows} == {305}
+    assert "on the 305 of 353 pairs whose words both have vectors" in text
+    assert f"gensim {record['gensim']}" in text
 
 
 def test_words_without_pronunciations_are_whole_and_come_once(tmp_path, monkeypatch):

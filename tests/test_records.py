@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from qkv.records import filled
+from qkv.records import filled, read_value
 
 
 @dataclass(frozen=True)
@@ -36,3 +36,18 @@ def test_what_fits():
 def test_what_does_not(given, words):
     with pytest.raises(ValueError, match=words):
         filled(Sizes, given, "size")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("64", 64),
+        ("1e-3", 0.001),
+        ("None", None),
+        ("(1, 2)", (1, 2)),
+        ("taylor(order=4)", "taylor(order=4)"),
+        ("a b", "a b"),
+    ],
+)
+def test_a_text_is_read_as_what_it_says(text, value):
+    assert read_value(text) == value

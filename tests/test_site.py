@@ -34,7 +34,8 @@ def site(tmp_path_factory):
     run("docs.generate", folder / "docs", *quick)
     settings = (ROOT / "mkdocs.yml").read_text()
     settings = settings.replace("build/docs", str(folder / "docs")).replace("build/site", str(folder / "site"))
-    settings = settings.replace("docs/theme", str(ROOT / "docs" / "theme"))
+    for part in ("theme", "generate"):
+        settings = settings.replace(f"docs/{part}", str(ROOT / "docs" / part))
     (folder / "mkdocs.yml").write_text(settings)
     output = run("mkdocs", "build", "--strict", "--config-file", folder / "mkdocs.yml")
     assert "WARNING" not in output

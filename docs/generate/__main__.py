@@ -16,6 +16,8 @@ from docs.generate.problems import problem_pages
 from docs.generate.reference import reference_pages
 
 DOCS = Path(__file__).parent.parent
+FIRST = "reference/attention.md"
+"""Of the reference: it has no page of contents."""
 
 
 def main() -> None:
@@ -34,11 +36,21 @@ def main() -> None:
     pages |= fill_positions(DOCS / "positions")
     pages |= problem_pages(records)
     pages |= reference_pages()
+    pages["index.md"] = _linked(pages["index.md"], {"Worked problems": "problems/index.md", "Reference": FIRST})
     for name, text in pages.items():
         path = given.out / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     sys.stdout.write(f"{len(pages)} files in {given.out}\n")
+
+
+def _linked(text: str, pages: dict[str, str]) -> str:
+    """The first page with links to pages that are only made here, for which it has their titles in bold."""
+    for title, page in pages.items():
+        if text.count(f"**{title}**") != 1:
+            raise ValueError(f"index.md must have **{title}** once")
+        text = text.replace(f"**{title}**", f"[{title}]({page})")
+    return text
 
 
 def _solve(ids: list[str]) -> str:

@@ -41,7 +41,10 @@ def compare(
     steps: Annotated[int | None, typer.Option(help="Updates of each training.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Instead of steps.")] = None,
     train_file: Annotated[
-        str | None, typer.Option(help="File to train on: TSV of pairs, CSV of points, .npz or IDX pictures.")
+        str | None,
+        typer.Option(
+            help="What to train on: TSV of pairs, CSV of points, .npz or IDX pictures, .txt or a folder of them."
+        ),
     ] = None,
     test_file: Annotated[str | None, typer.Option(help="The same to evaluate on.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda if it is there.")] = None,

@@ -50,8 +50,12 @@ def draw(rivals: "list[Rival]", shape: "Shape") -> str:
         )
         for rival in rivals
     ]
-    title = f"multiplications needed, key_dim {shape.key_dim}, value_dim {shape.value_dim}, {shape.heads} heads"
+    title = f"multiplications needed, key_dim {shape.key_dim}, value_dim {shape.value_dim}, {_heads(shape)}"
     return curves(series, title, Axis("tokens", log=True), Axis("multiplications", log=True))
+
+
+def _heads(shape: "Shape") -> str:
+    return "1 head" if shape.heads == 1 else f"{shape.heads} heads"
 
 
 def _print(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") -> None:
@@ -59,7 +63,7 @@ def _print(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") ->
 
     from qkv.cost import CONVENTION, write
 
-    what = f"n = {shape.queries:,}, {shape.heads} heads, key_dim {shape.key_dim}, value_dim {shape.value_dim}"
+    what = f"n = {shape.queries:,}, {_heads(shape)}, key_dim {shape.key_dim}, value_dim {shape.value_dim}"
     table = Table("kind", "needed", "at n", "executed", "cache", "bytes", title=what, title_justify="left")
     for rival in rivals:
         needed, cache = rival.needed, rival.cache

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from qkv.cli.output import console
+from qkv.cli.output import console, write_count
 
 if TYPE_CHECKING:
     from qkv.cost import Quantity, Report, Tick
@@ -65,7 +65,7 @@ def print_ticks(ticks: "list[Tick]") -> None:
         "part", "declared", "derived", "counted", "torch's counter", "", title="verified", title_justify="left"
     )
     for tick in ticks:
-        cells = [_number(value) for value in (tick.declared, tick.derived, tick.counted, tick.torch)]
+        cells = [write_count(value) for value in (tick.declared, tick.derived, tick.counted, tick.torch)]
         cells[3] += f" (+{tick.unseen:,} it does not see)" if tick.unseen and tick.torch is not None else ""
         table.add_row(tick.part, *cells, "[green]✓[/]" if tick.ok else "[red]✗[/]")
     console().print(table)
@@ -93,12 +93,12 @@ def _print_figures(report: "Report") -> None:
         "multiplications executed": report.executed,
     }
     for name, quantity in rows.items():
-        table.add_row(name, _formula(quantity), _number(quantity.value))
-    table.add_row("FLOPs executed", "", _number(2 * (report.executed.value or 0)))
+        table.add_row(name, _formula(quantity), write_count(quantity.value))
+    table.add_row("FLOPs executed", "", write_count(2 * (report.executed.value or 0)))
     for name, value in report.backward.items():
-        table.add_row(f"backward, {name}", "", _number(value))
+        table.add_row(f"backward, {name}", "", write_count(value))
     for name, road in report.roads.items():
-        table.add_row(f"executed, {name}", _formula(road), _number(road.value))
+        table.add_row(f"executed, {name}", _formula(road), write_count(road.value))
     console().print(table)
     console().print("all roads agree" if report.agree else "[red]the roads disagree[/]")
 
@@ -112,11 +112,11 @@ def _print_terms(report: "Report") -> None:
     executed = report.executed.terms
     for name, term in report.needed.terms.items():
         table.add_row(
-            name, _formula(term), _number(term.value), _number(executed[name].value if name in executed else 0)
+            name, _formula(term), write_count(term.value), write_count(executed[name].value if name in executed else 0)
         )
     for name in executed:
         if name not in report.needed.terms:
-            table.add_row(name, "", "0", _number(executed[name].value))
+            table.add_row(name, "", "0", write_count(executed[name].value))
     console().print(table)
 
 
@@ -151,9 +151,9 @@ def _print_memory(report: "Report") -> None:
         table.add_row(name, "", f"{value:,}")
     words = {"saved": "saved for backward", "peak": "inference peak", "cache": "cache while decoding"}
     for name, quantity in report.memory.items():
-        table.add_row(words[name], _formula(quantity), _number(quantity.value))
+        table.add_row(words[name], _formula(quantity), write_count(quantity.value))
     for name, quantity in report.cache_by_type.items():
-        table.add_row(f"cache in {name}", _formula(quantity), _number(quantity.value))
+        table.add_row(f"cache in {name}", _formula(quantity), write_count(quantity.value))
     console().print(table)
 
 
@@ -174,7 +174,3 @@ def _formula(quantity: "Quantity") -> str:
     text = "" if quantity.formula is None else write(quantity.formula)
     note = f"({quantity.holds})" if quantity.holds else ""
     return " ".join(part for part in (text, note) if part).replace("[", r"\[")
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"

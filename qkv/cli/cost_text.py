@@ -4,6 +4,8 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from qkv.cli.output import write_count
+
 if TYPE_CHECKING:
     from qkv.cost import Quantity, Report, Tick
 
@@ -40,7 +42,7 @@ def _markdown(rows: "dict[str, Quantity]", title: str) -> list[str]:
     lines = [f"**{title}**", "", "| | formula | value |", "|---|---|---|"]
     for name, quantity in rows.items():
         formula = f"`{write(quantity.formula)}`" if quantity.formula is not None else ""
-        lines.append(f"| {name} | {formula} | {_number(quantity.value)} |")
+        lines.append(f"| {name} | {formula} | {write_count(quantity.value)} |")
     return [*lines, "", *(f"- {line}" for line in CONVENTION)]
 
 
@@ -50,13 +52,9 @@ def _latex(rows: "dict[str, Quantity]", title: str) -> list[str]:
     lines = [r"\begin{tabular}{lrr}", rf" & {_escape(title)} & value \\", r"\hline"]
     for name, quantity in rows.items():
         formula = f"${write_latex(quantity.formula)}$" if quantity.formula is not None else ""
-        lines.append(rf"{_escape(name)} & {formula} & {_number(quantity.value)} \\")
+        lines.append(rf"{_escape(name)} & {formula} & {write_count(quantity.value)} \\")
     return [*lines, r"\end{tabular}"]
 
 
 def _escape(text: str) -> str:
     return "".join(f"\\{letter}" if letter in "_&%#$" else letter for letter in text)
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"

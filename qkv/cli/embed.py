@@ -18,7 +18,7 @@ TOGETHER = 1024
 
 def embed(
     run: Annotated[Path, typer.Argument(help="A run folder of task masked, or of a Hugging Face BERT.")],
-    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Lines of stdin without.")] = None,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Lines of stdin without.")] = None,
     similarities: Annotated[
         bool, typer.Option("--similarities", help="Instead of vectors the cosine of every two texts.")
     ] = False,

@@ -39,7 +39,8 @@ def evaluate(
 ) -> None:
     """Measure a trained run on held-out data: error rates and similarities, or accuracy and what is taken for what.
 
-    Of task masked: hidden tokens named and next sentences told, beside the best constant guess.
+    Of task text: perplexity a token and a word, and bits a byte. Of task masked: hidden tokens named and next sentences
+    told, beside the best constant guess. Of task words: the loss of neighbours beside noise.
 
     A pronouncer's words wrong come with their 95 % interval, and are of the model alone, whatever dictionary there is.
     """

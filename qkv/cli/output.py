@@ -22,6 +22,11 @@ def console(*, stderr: bool = False) -> Console:
     return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=160)
 
 
+def write_count(value: int | None) -> str:
+    """A whole number in groups of three digits; a dash where there is none."""
+    return "-" if value is None else f"{value:,}"
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -9,7 +9,8 @@ import typer
 
 def serve(
     run: Annotated[
-        Path | None, typer.Argument(help="A run folder, or pronounce: the model of qkv. Without, the newest in runs/.")
+        Path | None,
+        typer.Argument(help="A run folder, or pronounce: the bundled model. Without: the newest in runs/, else that."),
     ] = None,
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser", help="Open the page as well.")] = False,

@@ -1,8 +1,9 @@
 """`--set model.dim=64`: changes to a preset, from the command line."""
 
-from ast import literal_eval
 from pathlib import Path
 from typing import Any
+
+from qkv.records import read_value
 
 GROUPS = ("model", "train", "data")
 
@@ -15,7 +16,7 @@ def parse_changes(settings: list[str] | None) -> dict[str, dict[str, Any]]:
         group, dot, name = key.strip().partition(".")
         if not equals or not dot or group not in GROUPS:
             raise ValueError(f"--set {setting!r}: expected {'|'.join(GROUPS)}.NAME=VALUE, such as model.dim=64")
-        changes.setdefault(group, {})[name] = _value(value)
+        changes.setdefault(group, {})[name] = read_value(value)
     return changes
 
 
@@ -29,10 +30,3 @@ def merge(changes: dict[str, dict[str, Any]], group: str, **values: Any) -> None
 def from_anywhere(path: str | None) -> str | None:
     """The whole path of a file, since a run outlives the folder it was started in; what is no file stays as typed."""
     return str(Path(path).absolute()) if path and Path(path).exists() else path
-
-
-def _value(text: str) -> Any:
-    try:
-        return literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text

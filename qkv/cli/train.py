@@ -32,7 +32,10 @@ def train(
     run: Annotated[Path | None, typer.Option(help="Folder of the run; runs/TASK-DATE without.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run, as it was set.")] = False,
     train_file: Annotated[
-        str | None, typer.Option(help="File to train on: TSV of pairs, CSV of points, .npz or IDX pictures.")
+        str | None,
+        typer.Option(
+            help="What to train on: TSV of pairs, CSV of points, .npz or IDX pictures, .txt or a folder of them."
+        ),
     ] = None,
     test_file: Annotated[str | None, typer.Option(help="The same to evaluate on.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates.")] = None,
@@ -50,7 +53,7 @@ def train(
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Train a model; Ctrl-C saves, --resume goes on to the last bit as if never stopped."""
+    """Train a model; Ctrl-C saves, --resume goes on as if never stopped: on a CPU to the last bit."""
     load(plugin)
     if steps is not None and minutes is not None:
         raise ValueError(f"--steps {steps} and --minutes {minutes:g}: give one of them")

@@ -25,7 +25,13 @@ Count = Annotated[int, typer.Option("--best", help="How many words to show.", mi
 
 
 @words.command()
-def nearest(run: Run, word: str, vectors: Representation = None, best: Count = 10, json: Json = False) -> None:
+def nearest(
+    run: Run,
+    word: Annotated[str, typer.Argument(help="Whose neighbours to show.")],
+    vectors: Representation = None,
+    best: Count = 10,
+    json: Json = False,
+) -> None:
     """The words nearest to a word: `qkv words nearest runs/mine king`."""
     found = _open(run)(vectors)
     _print_neighbours({"word": word}, found.nearest(word, best), json)
@@ -34,9 +40,9 @@ def nearest(run: Run, word: str, vectors: Representation = None, best: Count = 1
 @words.command()
 def analogy(
     run: Run,
-    first: str,
-    second: str,
-    third: str,
+    first: Annotated[str, typer.Argument(help="A word, such as man.")],
+    second: Annotated[str, typer.Argument(help="What it is related to, such as king.")],
+    third: Annotated[str, typer.Argument(help="The word to find the same relation for, such as woman.")],
     vectors: Representation = None,
     best: Count = 10,
     json: Json = False,
@@ -71,7 +77,12 @@ def evaluate(run: Run, vectors: Representation = None, json: Json = False) -> No
 
 
 @words.command()
-def save(run: Run, file: Path, vectors: Representation = None, json: Json = False) -> None:
+def save(
+    run: Run,
+    file: Annotated[Path, typer.Argument(help="Where to write them; a file that is there is replaced.")],
+    vectors: Representation = None,
+    json: Json = False,
+) -> None:
     """Write the vectors as text in the format of word2vec: `qkv words save runs/mine vectors.txt`."""
     from qkv.data import write_vectors
 

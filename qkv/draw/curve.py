@@ -8,7 +8,7 @@ from qkv.draw.series import Point, Series, is_there, thin
 from qkv.draw.text import safe, shorten, text_width
 from qkv.draw.ticks import label, linear_ticks, log_ticks
 
-COLOURS = ("#c9520a", "#2a72c4", "#2f8a5b", "#9159c9", "#b0489a", "#7d7428")
+COLOURS = ("#c9520a", "#2a72c4", "#2f8a5b", "#9159c9", "#cf3b6b", "#7d7428")
 """Readable on white and on near-black; when they are used up they come again, dashed."""
 _DASHES = ("", "7 3", "2 3", "9 3 2 3")
 _RIGHT = 24

@@ -13,26 +13,25 @@ from torch import Tensor, nn
 from qkv.shapes import Hidden
 
 
-class NormBefore(nn.Module):
-    """x + layer(norm(x))"""
+class _Normed(nn.Module):
+    """What both normed paths have: a norm, and dropout on what the layer adds."""
 
     def __init__(self, dim: int, dropout: float = 0.0, epsilon: float = 1e-5):
         super().__init__()
         self.norm = nn.LayerNorm(dim, eps=epsilon)
         self.dropout = nn.Dropout(dropout)
+
+
+class NormBefore(_Normed):
+    """x + layer(norm(x))"""
 
     def forward(self, x: Hidden, layer: Callable[[Tensor], Tensor]) -> Hidden:
         """Around `layer`."""
         return x + self.dropout(layer(self.norm(x)))
 
 
-class NormAfter(nn.Module):
+class NormAfter(_Normed):
     """norm(x + layer(x))"""
-
-    def __init__(self, dim: int, dropout: float = 0.0, epsilon: float = 1e-5):
-        super().__init__()
-        self.norm = nn.LayerNorm(dim, eps=epsilon)
-        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Hidden, layer: Callable[[Tensor], Tensor]) -> Hidden:
         """Around `layer`."""

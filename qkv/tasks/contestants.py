@@ -3,7 +3,6 @@
 softmax,taylor(order=4),taylor:key_dim=16        spec[:SETTING=VALUE[;SETTING=VALUE]], split at outer commas
 """
 
-from ast import literal_eval
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
@@ -12,6 +11,7 @@ from typing import Any
 from qkv.models import family
 from qkv.models.transformer import mechanism
 from qkv.positions import schemes
+from qkv.records import read_value
 from qkv.tasks.base import Preset, jobs
 from qkv.tasks.resolve import Config, configure, preset
 
@@ -97,15 +97,8 @@ def _parse_spec(part: str, option: str, text: str) -> Spec:
         key, equals, value = setting.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise ValueError(f"{option} {part!r}: expected {name}:SETTING=VALUE;SETTING=VALUE, got {setting!r}")
-        settings[key.strip()] = _value(value.strip())
+        settings[key.strip()] = read_value(value.strip())
     return Spec(part, name.strip(), settings)
-
-
-def _value(text: str) -> Any:
-    try:
-        return literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def _of_family(task: str, chosen: str | None, name: str) -> Preset:

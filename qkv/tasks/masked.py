@@ -17,7 +17,7 @@ from qkv.models import Encoder
 from qkv.registry import unknown
 from qkv.storage import QkvError
 from qkv.tasks.base import Job, Outline, Preset, register
-from qkv.tasks.options import read_options
+from qkv.tasks.options import read_options, read_text_options
 from qkv.tasks.text import sizes_asked_for
 from qkv.train import Settings, Task
 from qkv.train.task import Tensors
@@ -114,7 +114,7 @@ class MaskedJob(Job):
     @classmethod
     def load(cls, options: dict[str, Any]) -> "MaskedJob":
         """Find the text, and train or read the tokeniser."""
-        given = read_options(MaskedOptions, options)
+        given = read_text_options(MaskedOptions, options)
         texts = read_text(given.source)
         if given.tokeniser in ("bytes", "characters"):
             raise ValueError(
@@ -129,7 +129,7 @@ class MaskedJob(Job):
     @classmethod
     def outline(cls, options: dict[str, Any]) -> Outline | None:
         """As many tokens as are asked for, if a tokeniser is trained; no text is read."""
-        given = read_options(MaskedOptions, options)
+        given = read_text_options(MaskedOptions, options)
         if given.tokeniser != "wordpiece":
             return None
         return Outline((given.size, SEGMENTS), note=sizes_asked_for(given.size))

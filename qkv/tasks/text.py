@@ -19,7 +19,7 @@ from qkv.models import Decoder
 from qkv.registry import unknown
 from qkv.storage import QkvError
 from qkv.tasks.base import Job, Outline, Preset, register
-from qkv.tasks.options import read_options
+from qkv.tasks.options import read_options, read_text_options
 from qkv.tasks.windows import IGNORED, measure
 from qkv.train import Settings, Task
 from qkv.train.task import Tensors
@@ -90,7 +90,7 @@ class TextJob(Job):
     @classmethod
     def load(cls, options: dict[str, Any]) -> "TextJob":
         """Open the text and train or load the tokeniser; the text itself is read when it is needed."""
-        given = _read_options(options)
+        given = read_text_options(TextOptions, options)
         parts = _read_parts(given)
         tokeniser = _tokeniser(given, parts["train"])
         if given.digest not in ("", tokeniser.digest):
@@ -102,7 +102,7 @@ class TextJob(Job):
     @classmethod
     def outline(cls, options: dict[str, Any]) -> Outline | None:
         """As many tokens as are asked for, if they are pieces of words: of characters a text may have fewer."""
-        given = _read_options(options)
+        given = read_text_options(TextOptions, options)
         if given.tokeniser not in ("bytes", "wordpiece"):
             return None
         return Outline((given.size,), note=sizes_asked_for(given.size))
@@ -229,13 +229,6 @@ def _watched(documents: Iterable[str], may_stop: Callable[[], None]) -> Iterator
 def sizes_asked_for(size: int) -> str:
     """What is said of a vocabulary that was not trained."""
     return f"the vocabulary is of the size asked for, data.size = {size:,}; no text was read"
-
-
-def _read_options(options: dict[str, Any]) -> TextOptions:
-    options = dict(options)
-    if "train_file" in options:
-        options["source"] = options.pop("train_file")
-    return read_options(TextOptions, options)
 
 
 def _read_parts(given: TextOptions) -> dict[str, Documents]:

@@ -12,7 +12,7 @@ from qkv.data.text import read_documents
 from qkv.models import WordVectors
 from qkv.storage import QkvError
 from qkv.tasks.base import Job, Outline, Preset, register
-from qkv.tasks.options import read_options
+from qkv.tasks.options import read_options, read_text_options
 from qkv.train import Settings, Task, linear_rate
 from qkv.train.settings import require_own_update
 
@@ -74,7 +74,7 @@ class Words(Job):
     @classmethod
     def load(cls, options: dict[str, Any]) -> "Words":
         """Count the words of the training part, then number those of every part."""
-        given = read_options(WordOptions, options)
+        given = read_text_options(WordOptions, options)
         texts = read_text(given.source)
         try:
             counts = WordCounts.build(paragraphs_of(texts["train"]), given.least)
@@ -85,7 +85,7 @@ class Words(Job):
     @classmethod
     def outline(cls, options: dict[str, Any]) -> Outline | None:
         """How many words WikiText-2 has is known without reading it."""
-        given = read_options(WordOptions, options)
+        given = read_text_options(WordOptions, options)
         if (given.source, given.least) != ("wikitext", WordOptions.least):
             return None
         note = f"{WIKITEXT_WORDS:,} words, those that WikiText-2 has {given.least} times or more; it was not read"

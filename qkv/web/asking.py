@@ -27,14 +27,6 @@ def whole_of(asked: Mapping[str, Any], name: str, default: int, low: int, high: 
     return value
 
 
-def number_of(asked: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
-    """A number from `low` to `high`."""
-    value = asked.get(name, default)
-    if type(value) not in (int, float) or not low <= value <= high:
-        raise ValueError(f"{name} must be a number from {low} to {high}, got {_shown(value)}")
-    return float(value)
-
-
 def choice_of(asked: Mapping[str, Any], name: str, default: str, choices: Sequence[str]) -> str:
     """One of a few words."""
     value = asked.get(name, default)

@@ -51,6 +51,7 @@ def test_kinds_beside_each_other(tmp_path):
     assert crossed["softmax", "elu", "multiplications"] == ["33/2"]
     assert crossed["softmax", "taylor(order=2)", "cache bytes"] == ["2601/32"]
     assert plot.read_text().startswith("<svg")
+    assert "value_dim 16, 1 head<" in plot.read_text()
 
 
 def test_a_factory():

@@ -1,6 +1,6 @@
 import math
 import xml.etree.ElementTree as ET
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 
@@ -114,6 +114,24 @@ def test_lines_stand_out_on_light_and_dark(colour, paper):
     """WCAG 2 asks for a contrast of 3 to 1 of graphical objects."""
     darker, lighter = sorted((luminance(colour), luminance(paper)))
     assert (lighter + 0.05) / (darker + 0.05) >= 3
+
+
+def in_lab(colour):
+    """CIE 1976, in which equal distances look about equally far."""
+    red, green, blue = (
+        luminance(colour[0] + "0" * 2 * n + colour[1 + 2 * n : 3 + 2 * n] + "0" * (4 - 2 * n)) for n in range(3)
+    )
+    red, green, blue = red / 0.2126, green / 0.7152, blue / 0.0722
+    x = (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.9505
+    y = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    z = (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.0888
+    x, y, z = (n ** (1 / 3) if n > 0.008856 else 7.787 * n + 16 / 116 for n in (x, y, z))
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+@pytest.mark.parametrize("pair", [*combinations(COLOURS, 2)], ids=" ".join)
+def test_no_two_lines_have_nearly_one_colour(pair):
+    assert math.dist(*map(in_lab, pair)) > 35
 
 
 def test_hostile_texts_and_nothing_from_outside():

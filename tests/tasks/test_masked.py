@@ -40,6 +40,14 @@ class Knowing(Encoder):
         return 50.0 * functional.one_hot(wanted, 600), 50.0 * functional.one_hot(told, 2)
 
 
+def test_a_file_to_train_on_is_the_source(tmp_path):
+    (tmp_path / "mine.txt").write_text("Alpha comes first. Beta is next.\n\n" * 500)
+    own = tasks.jobs["masked"].load({"train_file": str(tmp_path / "mine.txt"), "size": 60})
+    assert own.settings.source == str(tmp_path / "mine.txt")
+    assert own.tokeniser.encode("alpha") != own.tokeniser.encode("gamma")
+    assert "train_file" not in own.options
+
+
 def test_one_who_knows_and_one_who_errs(job):
     knows = job.evaluate(Knowing(job, "test", right=True), "test")
     errs = job.evaluate(Knowing(job, "test", right=False), "test")

@@ -179,15 +179,17 @@ def test_a_run_is_restored_and_its_tokeniser_proven(folder, tmp_path):
         tasks.restore(path)
 
 
-@pytest.mark.parametrize("search", ["greedy", "sample"])
-def test_what_is_written_piece_by_piece_is_the_whole(folder, search):
+@pytest.mark.parametrize(("search", "finished"), [("greedy", False), ("sample", True)])
+def test_what_is_written_piece_by_piece_is_the_whole(folder, search, finished):
+    """One that repeats a letter until it is cut, and one that comes to an end."""
     job = load(folder)
     model = make(job)[1].eval()
     prompt = read_prompt(job, model, "alpha be", 20)
     *pieces, whole = write(job, model, prompt, chooser(search, seed=1, temperature=1.0, top_k=None, top_p=None))
     assert isinstance(whole, Written)
     assert "".join(pieces) == whole.text
-    assert whole.tokens + whole.finished == 20 or whole.finished
+    assert whole.tokens == len(job.tokeniser.encode(whole.text))
+    assert (whole.finished, whole.tokens == 20) == (finished, not finished)
     ids = [*prompt.ids, *job.tokeniser.encode(whole.text), *([2] * whole.finished)]
     values = model(torch.tensor([ids[:-1]]))[0].index_fill(-1, torch.tensor(prompt.limits.forbidden), -torch.inf)
     own = values.log_softmax(-1).gather(-1, torch.tensor(ids[1:])[:, None])[len(prompt.ids) - 1 :]

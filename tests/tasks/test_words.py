@@ -40,6 +40,14 @@ def test_the_data(job):
     assert (restored.counts, restored.settings) == (job.counts, job.settings)
 
 
+def test_a_file_to_train_on_is_the_source(tmp_path):
+    (tmp_path / "mine.txt").write_text("one two\n\n" * 2000)
+    own = tasks.Words.load({"train_file": str(tmp_path / "mine.txt"), "least": 2})
+    assert own.settings.source == str(tmp_path / "mine.txt")
+    assert set(own.counts.words) == {"one", "two"}
+    assert "train_file" not in own.options
+
+
 @pytest.mark.parametrize("objective", ["skip_gram", "cbow"])
 def test_training_lowers_the_held_out_loss(job, tmp_path, objective):
     chosen = config(steps=40, every=40)

@@ -5,7 +5,7 @@ import { h, say } from "./dom.js";
 const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "font-size", "font-family", "font-weight", "text-anchor", "opacity"];
 
 /** The picture as a text that stands by itself: styles from the page become attributes. */
-export function svgText(svg) {
+function svgText(svg) {
   const copy = svg.cloneNode(true);
   const originals = [svg, ...svg.querySelectorAll("*")];
   const copies = [copy, ...copy.querySelectorAll("*")];
@@ -25,7 +25,7 @@ export function svgText(svg) {
 }
 
 /** The same as pixels. */
-export async function png(svg, scale = 2) {
+async function png(svg, scale = 2) {
   const picture = new Image();
   picture.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(svgText(svg));
   await picture.decode();
@@ -36,7 +36,7 @@ export async function png(svg, scale = 2) {
 }
 
 /** Rows of texts and numbers; texts are quoted whatever is in them. */
-export function csv(rows) {
+function csv(rows) {
   const cell = (value) => (typeof value === "number" ? String(value) : `"${String(value).replaceAll('"', '""')}"`);
   return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
 }
