@@ -1,6 +1,6 @@
 """A run folder: what was asked for, what was learnt, and how to go on.
 
-    config.json  vocabulary.json  metrics.jsonl  checkpoints/step-00001200/  model.safetensors  report.html
+    config.json  vocabulary.json  data.json  metrics.jsonl  checkpoints/step-00001200/  model.safetensors  report.html
     lock (empty; locked while a process trains)  tensorboard/ (where that package is installed)
 
 Everything is written so that a kill at any moment leaves the last good state readable; nothing is pickled.
