@@ -214,7 +214,16 @@ def test_a_row_of_padding_has_the_vector_0():
         ({"norm": "befor"}, "unknown norm 'befor'; did you mean 'before'"),
         ({"epsilon": 0.0}, "epsilon must be more than 0, got 0.0"),
         ({"layers": 0}, "layers must be at least 1, got 0"),
-        ({"attention": "taylor", "positions": "t5"}, "positions 't5' work by a bias"),
+        (
+            {"attention": "taylor", "positions": "t5"},
+            "'t5' work by a bias.*; for 'taylor' use learned, rope, sinusoidal$",
+        ),
+        (
+            {"attention": "elu", "positions": "alibi"},
+            "fade the past.*; for 'elu' in an encoder use learned, sinusoidal$",
+        ),
+        ({"attention": "softmax(window=4)"}, "attention has window=4, .* an encoder sees both ways; leave it out"),
+        ({"key_dim": 7, "positions": "rope"}, "positions 'rope' turn pairs of numbers, so key_dim must be even, got 7"),
     ],
 )
 def test_wrong_sizes(options, match):
