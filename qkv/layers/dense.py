@@ -67,4 +67,5 @@ class Dense(nn.Module):
 
     def cost(self, span: Span) -> Cost:
         """One product a token."""
-        return linear(self.linear, span.tokens) + learned(self.norm)
+        own = linear(self.linear, span.tokens) + learned(self.norm)
+        return own if self.residual is None else own + learned(self.residual).within("residual")
