@@ -67,9 +67,9 @@ def _refuse(name: str, dropout: float, rest: dict[str, Any]) -> None:
         )
     if dropout > 0:
         raise ValueError(
-            f"attn_implementation={name!r} drops no attention weights, but this model asks for dropout={dropout} of "
-            "them in training; load it with attention_probs_dropout_prob=0.0 (BERT), attention_dropout=0.0 (Llama) or "
-            "attn_pdrop=0.0 (GPT-2)"
+            f"attn_implementation={name!r} takes no dropout from the model, but this one asks for dropout={dropout} "
+            "of attention weights in training; load it with attention_probs_dropout_prob=0.0 (BERT), "
+            "attention_dropout=0.0 (Llama) or attn_pdrop=0.0 (GPT-2)"
         )
     for option in UNKNOWN:
         if rest.get(option) is not None:
