@@ -325,9 +325,7 @@ MUTANTS = (
     ),
     Mutant("tasks/recall.py", "// settings.batch_size % len", "% len", ("tests/tasks/test_recall.py",)),
     # text
-    Mutant(
-        "models/encoder.py", "torch.tanh(self.pool(x[:, 0]))", "self.pool(x[:, 0])", ("tests/models/test_encoder.py",)
-    ),
+    Mutant("models/encoder.py", "torch.tanh(self.pool(first))", "self.pool(first)", ("tests/models/test_encoder.py",)),
     Mutant(
         "data/hiding.py", "MASKED, REPLACED = 0.8, 0.1", "MASKED, REPLACED = 0.9, 0.05", ("tests/data/test_hiding.py",)
     ),

@@ -26,6 +26,14 @@ class Shape:
     element_bytes: int = 4
     """Bytes of one number of q, k and v."""
 
+    def __post_init__(self) -> None:
+        for name in ("batch", "heads", "queries", "keys", "key_dim", "value_dim", "key_heads"):
+            size = getattr(self, name)
+            if isinstance(size, int) and size < 0:
+                raise ValueError(f"{name} must be 0 or more, got {size}")
+        if self.key_heads is not None and (self.key_heads == 0 or self.heads % self.key_heads):
+            raise ValueError(f"key_heads={self.key_heads} must divide heads={self.heads}")
+
     @property
     def rows(self) -> int:
         """Query heads of all sequences."""

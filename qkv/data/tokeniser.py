@@ -116,7 +116,7 @@ class Tokeniser:
 
     def token(self, number: int) -> str:
         """How one token is written in the vocabulary: a piece of a word, not always a text by itself."""
-        found = self._tokenizer.id_to_token(number)
+        found = self._tokenizer.id_to_token(number) if number >= 0 else None
         if found is None:
             raise ValueError(f"ids must be 0 to {len(self) - 1}, got {number}")
         return str(found)
@@ -145,6 +145,10 @@ class Tokeniser:
 
     def __hash__(self) -> int:
         return hash(self.digest)
+
+    def __reduce__(self) -> tuple[Callable[..., "Tokeniser"], tuple[dict[str, Any]]]:
+        """For pickle and copy, by its record: the library's own forgets that names of special tokens are text."""
+        return type(self).from_record, (self.to_record(),)
 
     def to_record(self) -> dict[str, Any]:
         """Plain data for a JSON file: what a tokenizer.json holds."""

@@ -40,7 +40,7 @@ def attend_for(text: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         _refuse(name, dropout, rest)
         causal = _is_causal(module, rest.get("is_causal"))
         _refuse_restarts(name, module, attention_mask, causal, rest.get("position_ids"))
-        mechanism = _mechanism(text, query.shape[-1], scaling)
+        mechanism = _mechanism(text, query.shape[-1], scaling, module.training)
         wanted = bool(rest.get("output_attentions"))
         if attention_mask is not None and attention_mask.dim() == 2:
             seen = attention_mask.shape[1]  # a cache may have room for more
@@ -67,9 +67,9 @@ def _refuse(name: str, dropout: float, rest: dict[str, Any]) -> None:
         )
     if dropout > 0:
         raise ValueError(
-            f"attn_implementation={name!r} drops no attention weights, but this model asks for dropout={dropout} of "
-            "them in training; load it with attention_probs_dropout_prob=0.0 (BERT), attention_dropout=0.0 (Llama) or "
-            "attn_pdrop=0.0 (GPT-2)"
+            f"attn_implementation={name!r} takes no dropout from the model, but this one asks for dropout={dropout} "
+            "of attention weights in training; load it with attention_probs_dropout_prob=0.0 (BERT), "
+            "attention_dropout=0.0 (Llama) or attn_pdrop=0.0 (GPT-2)"
         )
     for option in UNKNOWN:
         if rest.get(option) is not None:
@@ -104,9 +104,12 @@ def _refuse_restarts(
 
 
 @lru_cache(maxsize=64)
-def _mechanism(text: str, key_dim: int, scaling: float | None) -> Attention:
-    """The kind with its own scale, times what the model departs from the usual key_dim^-0.5."""
-    mechanism: Any = parse(text)
+def _mechanism(text: str, key_dim: int, scaling: float | None, training: bool) -> Attention:
+    """The kind with its own scale, times what the model departs from the usual key_dim^-0.5.
+
+    One for training and one for evaluation: models in either mode share them, and none may switch another's dropout.
+    """
+    mechanism: Any = parse(text).train(training)
     usual = key_dim**-0.5
     if scaling is None or isclose(scaling, usual, rel_tol=1e-6):
         return mechanism

@@ -82,7 +82,8 @@ def load_bert(folder: str | Path, attention: str | None = None) -> Encoder:
 def save_bert(model: Encoder, folder: str | Path) -> None:
     """Write a folder that `transformers` reads as BertModel, with both heads as BertForPreTraining.
 
-    A model of another kind than softmax needs `qkv.interop.transformers.register()` before `from_pretrained`.
+    A model of another kind than softmax needs `qkv.interop.transformers.register(model.config.attention)` before
+    `from_pretrained`; `register()` alone knows the kinds without options.
     """
     config = model.config
     record = _their_config(model)

@@ -67,7 +67,8 @@ def load_gpt2(folder: str | Path, attention: str | None = None) -> Decoder:
 def save_gpt2(model: Decoder, folder: str | Path) -> None:
     """Write a folder that `transformers` reads as GPT2LMHeadModel; what its layout has no place for is refused.
 
-    A model of another kind than softmax needs `qkv.interop.transformers.register()` before `from_pretrained`.
+    A model of another kind than softmax needs `qkv.interop.transformers.register(model.config.attention)` before
+    `from_pretrained`; `register()` alone knows the kinds without options.
     """
     tokens = model.embed.num_embeddings
     record = _their_config(model.config, tokens)

@@ -58,8 +58,14 @@ class Dense(nn.Module):
         return self._branch(x) if self.residual is None else self.residual(x, self._branch)
 
     def _branch(self, x: Tensor) -> Tensor:
-        return self.activation(self.norm(self.pre_activation(x)))
+        return self.activation(self._normed(self.pre_activation(x)))
+
+    def _normed(self, a: Tensor) -> Tensor:
+        if a.dim() == 2 or not isinstance(self.norm, nn.BatchNorm1d):
+            return self.norm(a)
+        return self.norm(a.reshape(-1, a.shape[-1])).view(a.shape)  # torch would take the second axis for the units
 
     def cost(self, span: Span) -> Cost:
         """One product a token."""
-        return linear(self.linear, span.tokens) + learned(self.norm)
+        own = linear(self.linear, span.tokens) + learned(self.norm)
+        return own if self.residual is None else own + learned(self.residual).within("residual")

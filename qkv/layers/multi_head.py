@@ -157,17 +157,14 @@ class MultiHead(nn.Module):
 
     def remember(self, context: Hidden, mask: Mask | None = None) -> Context:
         """Keys and values of another sequence, for `recall`."""
-        if self.positions is not None:
-            raise ValueError(
-                f"positions {self.positions.kind!r} relate places of one sequence, and cross attention has two; "
-                "build its MultiHead without positions"
-            )
+        self._require_for_two()
         return Context(
             self._split(self.key(context), self.key_heads), self._split(self.value(context), self.key_heads), mask
         )
 
     def recall(self, x: Hidden, context: Context) -> Hidden:
         """Cross attention: each token of `x` looks at all of the context."""
+        self._require_for_two()
         q = self._split(self.query(x), self.heads)
         return self._join(self.attention(q, context.k, context.v, mask=context.mask))
 
@@ -192,6 +189,19 @@ class MultiHead(nn.Module):
         if self.output_norm is not None:
             total += learned(self.output_norm).within("output_norm")
         return total if self.convolution is None else total + self.convolution.cost(span).within("convolution")
+
+    def _require_for_two(self) -> None:
+        """Refuse to be a cross attention with parts that know one sequence only."""
+        if self.positions is not None:
+            raise ValueError(
+                f"positions {self.positions.kind!r} relate places of one sequence, and cross attention has two; "
+                "build its MultiHead without positions"
+            )
+        if self.convolution is not None:
+            raise ValueError(
+                f"a convolution of width {self.convolution.width} mixes neighbours of one sequence, and cross "
+                "attention has two; build its MultiHead without convolution"
+            )
 
     def _forward_packed(self, x: Hidden, packing: Packing, *, plain: bool) -> Hidden:
         """Only what mixes tokens runs document by document, or under a mask."""

@@ -24,8 +24,17 @@ def confusion_matrix(predicted: Labels, labels: Labels, classes: int | None = No
     return torch.bincount(right * classes + given, minlength=classes * classes).view(classes, classes).tolist()
 
 
+def _whole(name: str, numbers: Labels) -> Tensor:
+    """Classes as whole numbers; a probability is none, and would be cut down to class 0."""
+    given = torch.as_tensor(numbers).cpu()
+    odd = given[given != given.round()] if given.is_floating_point() else given[:0]
+    if odd.numel():
+        raise ValueError(f"{name} must be whole numbers, the classes, got {odd.flatten()[0].item():g}")
+    return given.to(torch.int64)
+
+
 def _pair(predicted: Labels, labels: Labels) -> tuple[Tensor, Tensor]:
-    given, right = (torch.as_tensor(x, dtype=torch.int64).cpu() for x in (predicted, labels))
+    given, right = _whole("predicted", predicted), _whole("labels", labels)
     if given.dim() != 1 or given.shape != right.shape or not len(given):
         raise ValueError(
             f"predicted and labels must be as many, and at least one, "

@@ -58,6 +58,11 @@ def error_rates(
 
 def closest(hypothesis: Sequence[Hashable], references: Sequence[Reference]) -> Reference:
     """The reference with the fewest edits from the hypothesis; of equals, the first."""
+    if isinstance(references, str):
+        raise TypeError(
+            f"references must be the references of a hypothesis, got the text {references!r}, whose letters would each "
+            f"be one; write [{references!r}]"
+        )
     if not references:
         raise ValueError("references is empty; a hypothesis needs at least one to be compared with")
     return min(references, key=lambda reference: edit_distance(hypothesis, reference))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from qkv.cost import Cost, Span, learned, linear
 from qkv.layers import HeadsState, Packing
 from qkv.layers.activation import make_activation
+from qkv.models.masks import may_look, require_mask
 from qkv.models.registry import register
 from qkv.models.sizes import require_at_least, require_length
 from qkv.models.transformer import Places, as_decoder_block, cost_of_blocks, decoder_block
@@ -101,6 +102,8 @@ class Decoder(nn.Module):
         With `at` (batch, time) only after the tokens where it is True: (how many, tokens). With `packing` each row
         holds several documents, which mean what each would mean by itself.
         """
+        require_mask(mask, tokens)
+        require_mask(at, tokens, "at", "logits are wanted")
         x = self._embed(tokens, 0, mask, None) if packing is None else self._embed_packed(tokens, packing)
         for block in self.blocks:
             x = block(x, mask, packing=packing)
@@ -108,10 +111,11 @@ class Decoder(nn.Module):
 
     def start(self, inputs: Tensor, mask: Mask | None) -> DecoderState:
         """The state after a prompt (batch, time), which may be empty; padding has to come first."""
+        require_mask(mask, inputs)
         blocks = tuple(as_decoder_block(block).start(inputs.shape[0], self.config.max_length) for block in self.blocks)
         if not inputs.shape[1]:
             return DecoderState(blocks)
-        if mask is not None and bool((mask[:, :-1] & ~mask[:, 1:]).any()):
+        if mask is not None and may_look(mask) and bool((mask[:, :-1] & ~mask[:, 1:]).any()):
             raise ValueError("mask must be True at the last tokens of each row: a prompt needs its padding first")
         state = self._advance(inputs, DecoderState(blocks), mask)[1]
         return state if mask is None else replace(state, padding=(~mask).sum(1))

@@ -30,6 +30,7 @@ from torch.nn import functional
 
 from qkv.cost import Cost, Span, learned, linear
 from qkv.layers import NormAfter, NormBefore
+from qkv.models.masks import may_look, require_mask
 from qkv.models.registry import register
 from qkv.models.sizes import require_at_least, require_length
 from qkv.models.transformer import Places, cost_of_blocks, encoder_block
@@ -127,8 +128,9 @@ class Encoder(nn.Module):
         With `at` (batch, time) tokens only where it is True: (how many, tokens). Without pretraining heads the two are
         the vectors (batch, time, dim) and the pooled first one (batch, dim).
         """
+        require_mask(at, tokens, "at", "logits are wanted")
         x = self.read(tokens, segments, mask)
-        pooled = self.pooled(x)
+        pooled = self.pooled(x, mask)
         x = x if at is None else x[at]
         return (self.fill(x), self.follow(pooled)) if self.config.pretraining else (x, pooled)
 
@@ -141,9 +143,13 @@ class Encoder(nn.Module):
         """What goes into the first block and what comes out of each: `layers` + 1 tensors."""
         return list(self._pass(tokens, segments, mask))
 
-    def pooled(self, x: Hidden) -> Float[Tensor, "batch dim"]:
-        """tanh(pool(the vector of the first token)), which pretraining makes speak for the whole row."""
-        return torch.tanh(self.pool(x[:, 0]))
+    def pooled(self, x: Hidden, mask: Mask | None = None) -> Float[Tensor, "batch dim"]:
+        """tanh(pool(the vector of the first real token)), which pretraining makes speak for the whole row."""
+        if not x.shape[1]:
+            raise ValueError(f"rows must have at least one token to be pooled, got vectors of shape {tuple(x.shape)}")
+        require_mask(mask, x)
+        first = x[:, 0] if mask is None else x[torch.arange(x.shape[0], device=x.device), mask.int().argmax(1)]
+        return torch.tanh(self.pool(first))
 
     def fill(self, x: Float[Tensor, "... dim"]) -> Float[Tensor, "... tokens"]:
         """Logits of the tokens that could stand where these vectors are."""
@@ -168,8 +174,9 @@ class Encoder(nn.Module):
         return total
 
     def _pass(self, tokens: Tensor, segments: Tensor | None, mask: Mask | None) -> Iterator[Hidden]:
+        require_mask(mask, tokens)
         # unmasked attention is the faster one; so are real tokens by themselves, but to find them keeps a GPU waiting
-        look = mask is not None and _may_look(mask)
+        look = mask is not None and may_look(mask)
         mask = None if mask is None or (look and bool(mask.all())) else mask
         real = self._worth_taking_out(mask) if mask is not None and look and mask.device.type == "cpu" else None
         after = self.config.norm == "after"
@@ -198,11 +205,6 @@ class Encoder(nn.Module):
         return self.places.added(x.flatten(0, 1)[None], own.flatten())[0].view_as(x)
 
 
-def _may_look(mask: Mask) -> bool:
-    """Not while a graph is made, of which other masks will be asked."""
-    return not torch.compiler.is_compiling() and not (mask.is_cuda and torch.cuda.is_current_stream_capturing())
-
-
 def mean_of_tokens(x: Hidden, mask: Mask | None = None) -> Float[Tensor, "batch dim"]:
     """The mean of the vectors of a row's tokens, without padding: the usual vector of a sentence.
 
@@ -210,5 +212,6 @@ def mean_of_tokens(x: Hidden, mask: Mask | None = None) -> Float[Tensor, "batch 
     """
     if mask is None:
         return x.mean(1)
+    require_mask(mask, x)
     total = x.masked_fill(~mask[:, :, None], 0).sum(1)
     return total / mask.sum(1, keepdim=True).clamp(min=1)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from qkv.cost import Cost, Span, learned, linear
 from qkv.layers import Context, HeadsState
+from qkv.models.masks import may_look, require_mask
 from qkv.models.registry import register
 from qkv.models.sizes import require_at_least, require_length
 from qkv.models.transformer import Places, as_decoder_block, cost_of_blocks, decoder_block, encoder_block
@@ -122,8 +123,9 @@ class EncoderDecoder(nn.Module):
         return total
 
     def _remember(self, source: Tensor, mask: Mask | None) -> tuple[Context, ...]:
-        # unmasked attention is the faster one; on a GPU looking costs more, and can be neither recorded nor compiled
-        look = mask is not None and mask.device.type == "cpu" and not torch.compiler.is_compiling()
+        require_mask(mask, source)
+        # unmasked attention is the faster one; on a GPU looking costs more
+        look = mask is not None and mask.device.type == "cpu" and may_look(mask)
         mask = None if mask is None or (look and bool(mask.all())) else mask
         x = self._embed(self.read, self.read_places, source, 0)
         for block in self.encoder:

@@ -22,6 +22,7 @@ from qkv.attention import Softmax
 from qkv.layers import FeedForward, MultiHead, NormBefore
 from qkv.layers.blocks import DecoderBlock, EncoderBlock
 from qkv.models.encoder_decoder import EncoderDecoder
+from qkv.models.masks import require_mask
 from qkv.models.sizes import require_length
 from qkv.models.transformer import Places
 from qkv.positions.rope import Rope, angles
@@ -122,6 +123,7 @@ class Folded(nn.Module):
         """The state before the first token."""
         rows, time = inputs.shape
         require_length(time, self.config.max_length)
+        require_mask(mask, inputs)
         hidden = None if mask is None or bool(mask.all()) else mask[:, None, None, :]
         if rows == 1 and hidden is None and self.alone is not None:
             return self.alone.start(inputs)

@@ -7,6 +7,7 @@ without an activation it is one linear map, however many layers it has.
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -47,7 +48,8 @@ class NetworkConfig:
 class Network(nn.Module):
     """sizes[0] -> ... -> sizes[-1]; `layers[i].linear` holds the weights of layer i, which may be set by hand.
 
-    `residual` is the path around each hidden layer whose width does not change, such as `ScaledBranch(1 / depth)`.
+    `residual` is the path around each hidden layer whose width does not change, such as `ScaledBranch(1 / depth)`:
+    a copy each, so that no two learn the same numbers.
     """
 
     def __init__(
@@ -66,10 +68,10 @@ class Network(nn.Module):
         self.sizes = tuple(sizes)
         *hidden, last = pairwise(sizes)
         options = {"bias": bias, "initialisation": initialisation}
-        self.layers = nn.ModuleList(
-            Dense(i, o, activation, normalisation=normalisation, residual=residual if i == o else None, **options)  # type: ignore[arg-type]
-            for i, o in hidden
-        )
+        self.layers = nn.ModuleList()
+        for i, o in hidden:
+            around = deepcopy(residual) if i == o else None
+            self.layers.append(Dense(i, o, activation, normalisation=normalisation, residual=around, **options))  # type: ignore[arg-type]
         self.layers.append(Dense(*last, **options))  # type: ignore[arg-type]
 
     @classmethod

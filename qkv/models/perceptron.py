@@ -97,6 +97,6 @@ def require_labels(points: Tensor, labels: Tensor) -> None:
             f"points must be (points, inputs) and labels (points,), "
             f"got shapes {tuple(points.shape)} and {tuple(labels.shape)}"
         )
-    strange = sorted({int(label) for label in labels} - {0, 1})
+    strange = sorted({*labels.tolist()} - {0, 1})
     if strange:
-        raise ValueError(f"labels must be 0 or 1, got {strange[0]}")
+        raise ValueError(f"labels must be 0 or 1, got {strange[0]:g}")

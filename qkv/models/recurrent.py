@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from qkv.attention import Additive, Attention, Softmax
 from qkv.cost import Cost, Shape, Span, learned, linear, recurrent
+from qkv.models.masks import require_mask
 from qkv.models.registry import register
 from qkv.models.sizes import require_at_least, require_length
 from qkv.registry import unknown
@@ -106,7 +107,8 @@ class Recurrent(nn.Module):
         for token in self.dropout(self.write(target)).unbind(1):
             out, state = self._advance(token, state)
             joined.append(out)
-        return self.predict(torch.stack(joined, 1))
+        nothing = state.seen.new_zeros(target.shape[0], 0, self.config.dim)
+        return self.predict(torch.stack(joined, 1) if joined else nothing)
 
     def start(self, inputs: Tensor, mask: Mask | None) -> RecurrentState:
         """Read the source; padding has to come last."""
@@ -175,8 +177,9 @@ def _states(last: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def _lengths(inputs: Tensor, mask: Mask | None) -> Tensor:
     """Tokens of each source, on the CPU; one that has none is read as one of padding."""
-    if not inputs.shape[1]:
-        raise ValueError(f"inputs must have at least one token, got shape {tuple(inputs.shape)}")
+    if not inputs.numel():
+        raise ValueError(f"inputs must have at least one row and one token, got shape {tuple(inputs.shape)}")
+    require_mask(mask, inputs)
     if mask is None:
         return torch.full(inputs.shape[:1], inputs.shape[1])
     if bool((mask[:, 1:] & ~mask[:, :-1]).any()):

@@ -3,13 +3,14 @@
 from functools import partial
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from qkv.attention import Additive, Attention, parse
 from qkv.cost import Cost, Span
 from qkv.layers import DecoderBlock, EncoderBlock, FeedForward, Heads, MultiHead, NormBefore, ShortConvolution
 from qkv.layers.blocks import Residual
-from qkv.positions import Positions, Sizes, schemes
+from qkv.positions import Positions, Rope, Sizes, refuse, schemes
 from qkv.shapes import Hidden
 
 
@@ -41,8 +42,7 @@ class Places(nn.Module):
 
     def __init__(self, config: BlockSizes, *, bidirectional: bool):
         super().__init__()
-        key_dim = config.key_dim or config.dim // config.heads
-        self._sizes = Sizes(config.dim, config.heads, key_dim, config.max_length, bidirectional)
+        self._sizes = Sizes(config.dim, config.heads, _key_dim(config), config.max_length, bidirectional)
         self._scheme = None if config.positions == "none" else schemes[config.positions]
         added = self._scheme is not None and "input" in self._scheme.gives
         self.added = self._scheme.fit(self._sizes) if added and self._scheme is not None else None
@@ -59,7 +59,11 @@ def mechanism(name: str, key_dim: int) -> Attention:
 
 def encoder_block(config: BlockSizes, places: Places, residual: Residual | None = None) -> EncoderBlock:
     """Bidirectional self-attention and feed-forward; `residual` makes the paths around them, normed before without."""
-    return EncoderBlock(_heads(config, places.for_heads()), _feed_forward(config), residual or _residual(config))
+    positions, attention = places.for_heads(), _self_attention(config)  # in the order of their first random numbers
+    _refuse_window(attention, "attention", "an encoder sees both ways")
+    _refuse_decay(attention, positions)
+    heads = _heads(config, positions, attention)
+    return EncoderBlock(heads, _feed_forward(config), residual or _residual(config))
 
 
 def decoder_block(
@@ -69,9 +73,11 @@ def decoder_block(
     crossing = None
     if cross is not None:
         attention = mechanism(cross, config.dim // config.heads)
+        _refuse_window(attention, "cross", "another sequence has no token to look back from")
         crossing = MultiHead(config.dim, config.heads, attention, output_norm=_norm(config, attention))
     forward = _feed_forward(config, activation)
-    return DecoderBlock(_heads(config, places.for_heads()), forward, _residual(config), crossing)
+    heads = _heads(config, places.for_heads(), _self_attention(config))
+    return DecoderBlock(heads, forward, _residual(config), crossing)
 
 
 def as_decoder_block(module: nn.Module) -> DecoderBlock:
@@ -89,9 +95,36 @@ def cost_of_blocks(blocks: nn.ModuleList, span: Span) -> Cost:
     return total
 
 
-def _heads(config: BlockSizes, positions: Positions | None) -> MultiHead:
-    attention = mechanism(config.attention, config.key_dim or config.dim // config.heads)
-    return MultiHead(
+def _self_attention(config: BlockSizes) -> Attention:
+    return mechanism(config.attention, _key_dim(config))
+
+
+def _key_dim(config: BlockSizes) -> int:
+    return config.key_dim or config.dim // config.heads
+
+
+def _refuse_window(attention: Attention, name: str, why: str) -> None:
+    window = getattr(attention, "window", None)
+    if window is not None:
+        raise ValueError(f"{name} has window={window}, which looks back from each token, but {why}; leave it out")
+
+
+def _refuse_decay(attention: Attention, positions: Positions | None) -> None:
+    """What fades with distance does so towards the past alone: a kind that takes places only thus takes none here."""
+    accepts = attention.accepts - {"decay"}
+    if positions is None or positions.serves(accepts):
+        return
+    if not positions.serves(attention.accepts):
+        raise refuse(positions, attention.kind, accepts)
+    others = ", ".join(sorted(name for name in schemes if schemes[name].serves(accepts)))
+    raise ValueError(
+        f"positions {positions.kind!r} make attention kind {attention.kind!r} fade the past, but an encoder sees both "
+        f"ways; for {attention.kind!r} in an encoder use {others}"
+    )
+
+
+def _heads(config: BlockSizes, positions: Positions | None, attention: Attention) -> MultiHead:
+    heads = MultiHead(
         config.dim,
         Heads(config.heads, key_dim=config.key_dim),
         attention,
@@ -99,6 +132,9 @@ def _heads(config: BlockSizes, positions: Positions | None) -> MultiHead:
         convolution=ShortConvolution(config.dim, config.convolution) if config.convolution else None,
         output_norm=_norm(config, attention),
     )
+    if isinstance(positions, Rope) and heads.key_dim % 2:
+        raise ValueError(f"positions 'rope' turn pairs of numbers, so key_dim must be even, got {heads.key_dim}")
+    return heads
 
 
 def _norm(config: BlockSizes, attention: Attention) -> nn.Module | None:
@@ -107,7 +143,13 @@ def _norm(config: BlockSizes, attention: Attention) -> nn.Module | None:
 
 
 class HeadNorm(nn.RMSNorm):
-    """`nn.RMSNorm` in the precision of its weight: autocast narrows what comes in, and torch then has no fast form."""
+    """`nn.RMSNorm` in the precision of its weight: autocast narrows what comes in, and torch then has no fast form.
+
+    It adds the epsilon of float32 in every precision: by itself torch takes that of the type, another function in each.
+    """
+
+    def __init__(self, dim: int):
+        super().__init__(dim, eps=torch.finfo(torch.float32).eps)
 
     def forward(self, x: Tensor) -> Tensor:
         """x / rms(x) * weight"""

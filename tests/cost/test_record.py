@@ -26,3 +26,13 @@ def test_costs_add_and_repeat():
 def test_rows_count_heads_of_all_sequences():
     assert (Shape(2, 6, 5, 7, 11, 13, key_heads=3).rows, Shape(2, 6, 5, 7, 11, 13, key_heads=3).key_rows) == (12, 6)
     assert Shape(2, 6, 5, 7, 11, 13).key_rows == 12
+
+
+def test_shapes_that_no_call_has():
+    for name in ("batch", "heads", "queries", "keys", "key_dim", "value_dim"):
+        sizes = {"batch": 1, "heads": 8, "queries": 5, "keys": 5, "key_dim": 4, "value_dim": 4}
+        with pytest.raises(ValueError, match=f"{name} must be 0 or more, got -1"):
+            Shape(**{**sizes, name: -1})
+        for key_heads in (0, 3):
+            with pytest.raises(ValueError, match=f"key_heads={key_heads} must divide heads=8"):
+                Shape(**sizes, key_heads=key_heads)

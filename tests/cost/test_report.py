@@ -252,6 +252,32 @@ def test_a_module_that_takes_few_tokens_is_derived_with_fewer():
     assert (refused.formula, refused.holds) == (None, "tried at n = 101: ValueError: at most 64 tokens")
 
 
+@pytest.mark.parametrize("kind", [Linear, Elu])
+@pytest.mark.parametrize("tokens", [64, 300])
+def test_a_formula_of_one_branch_is_not_derived(kind, tokens):
+    """A causal feature map compares the costs of its two forms; at 300 tokens it runs another one than at 101."""
+    report = of(MultiHead(64, 2, kind()), ["float[1,n,64]"], {"n": tokens}, options={"causal": True})
+    assert report.agree
+    assert report.roads["derived"].formula is None
+    assert "looks at the length to choose what it does: 128*n**2 <= " in report.roads["derived"].holds
+
+
+def test_a_limit_is_derived_where_it_changes_nothing():
+    class Twice(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            return y if x.shape[1] <= 128 else super().forward(y)
+
+    assert str(of(Twice(8, 8), ["float[1,n,8]"], {"n": 64}).roads["derived"].formula) == "64*n"
+    refused = of(Twice(8, 8), ["float[1,n,8]"], {"n": 300})
+    assert refused.agree
+    assert refused.roads["derived"].holds == "the formula would hold only where n <= 128"
+    # torch asks whether a batch has 16 pictures, then multiplies as much as in a smaller one; and pools what is there
+    pictures = nn.Sequential(nn.Conv2d(1, 3, 5, padding=2), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1))
+    derived = of(pictures, ["float[b,1,n,m]"], {"b": 3, "n": 28, "m": 28}).roads["derived"]
+    assert str(derived.formula) == "75*b*m*n"
+
+
 def test_a_floor_is_derived_but_is_no_polynomial():
     report = of(nn.Conv1d(8, 16, 3, stride=2, bias=False), ["float[1,8,n]"], {"n": 28})
     assert report.executed.value == 13 * 384

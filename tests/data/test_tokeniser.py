@@ -1,4 +1,6 @@
+import copy
 import json
+import pickle
 import subprocess
 import sys
 
@@ -92,6 +94,14 @@ def test_files_and_records(trained, kind, tmp_path):
     assert hash(again) == hash(one)
 
 
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_takes_names_of_special_tokens_for_text_too(trained, again):
+    one, text = trained["bytes"], "The <end> of it"
+    assert again(one) == one
+    assert again(one).encode(text) == one.encode(text)
+    assert again(one).encode(text, special=True) == one.encode(text, special=True)
+
+
 def test_training_gives_the_same_in_every_process(trained):
     """WordPiece of the library by itself does not: it numbers characters by a hash table's order."""
     code = (
@@ -116,6 +126,9 @@ def test_a_loaded_one_keeps_its_ids_and_truncates_nothing(tmp_path):
 
 
 def test_bad_input(tmp_path, trained):
+    for number in (-1, 600):
+        with pytest.raises(ValueError, match=f"ids must be 0 to 599, got {number}"):
+            trained["bytes"].token(number)
     with pytest.raises(ValueError, match="unknown kind of tokeniser 'byte'; did you mean 'bytes'"):
         Tokeniser.train(["x"], "byte")
     with pytest.raises(ValueError, match="size must be at least 260 for bytes, got 100"):

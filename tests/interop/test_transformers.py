@@ -189,6 +189,16 @@ def test_dropout_of_weights_is_refused_in_training(model):
     model("qkv_taylor", **{name: 0.0}).train()(tokens(2, 5))[0].sum().backward()
 
 
+def test_a_kind_that_drops_weights_does_so_in_training_alone():
+    register("softmax(dropout=0.5)")
+    none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model, plain = (bert(f"qkv_{kind}", **none) for kind in ("softmax(dropout=0.5)", "softmax"))
+    expected = answer(plain, tokens(2, 7))
+    near(answer(model, tokens(2, 7)), expected)
+    assert float((answer(model.train(), tokens(2, 7)) - expected).abs().max()) > 0.01
+    near(answer(model.eval(), tokens(2, 7)), expected)
+
+
 def test_a_lost_mask_function_is_noticed(monkeypatch):
     monkeypatch.delitem(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, "qkv_elu")
     with pytest.raises(ValueError, match="'qkv_elu' has no mask function, so padding would be seen"):

@@ -55,6 +55,17 @@ def test_the_norm_stands_between_the_sum_and_the_activation(kind):
     torch.testing.assert_close(layer(x), normed.clamp(min=0), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["batch", "layer"])
+@pytest.mark.parametrize("shape", [(11, 7, 5), (2, 3, 7, 5)])
+def test_a_norm_is_over_the_units_however_many_axes_come_first(kind, shape):
+    """As many as 7 stand where torch looks for units by itself."""
+    layer, x = Dense(5, 7, "relu", normalisation=kind).double(), torch.randn(shape, dtype=torch.float64)
+    flat = Dense(5, 7, "relu", normalisation=kind).double()
+    flat.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(layer(x), flat(x.flatten(0, -2)).view(*shape[:-1], 7), rtol=0, atol=1e-12)
+    torch.testing.assert_close(layer.eval()(x[0, 0]), flat.eval()(x.flatten(0, -2)).view(*shape[:-1], 7)[0, 0])
+
+
 def test_the_residual_path():
     layer = Dense(5, 5, "tanh", residual=ScaledBranch())
     x = torch.randn(3, 5)

@@ -111,6 +111,11 @@ def test_bad_input():
         MultiHead(12, Heads(6, key_heads=4), Softmax())
     with pytest.raises(ValueError, match="positions 'rope' relate places of one sequence"):
         MultiHead(12, 3, Softmax(), Rope()).remember(torch.zeros(1, 2, 12))
+    plain, mixing = MultiHead(12, 3, Softmax()), MultiHead(12, 3, Softmax(), convolution=ShortConvolution(12, 3))
+    with pytest.raises(ValueError, match="a convolution of width 3 mixes neighbours of one sequence"):
+        mixing.remember(torch.zeros(1, 2, 12))
+    with pytest.raises(ValueError, match="a convolution of width 3 mixes neighbours of one sequence"):
+        mixing.recall(torch.zeros(1, 2, 12), plain.remember(torch.zeros(1, 2, 12)))
 
 
 def test_under_autocast_three_projections_share_one_cast():

@@ -41,6 +41,11 @@ def test_closest_takes_the_fewest_edits_and_then_the_first():
         closest("abc", [])
 
 
+def test_one_text_is_no_list_of_references():
+    with pytest.raises(TypeError, match=r"got the text 'abc', whose letters would each be one; write \['abc'\]"):
+        error_rates(["abc"], ["abc"])
+
+
 def test_rates_by_hand():
     """Right by the second reference; one edit of 3; two edits of 2."""
     rates = error_rates(["ab", "abc", "x"], [["ba", "ab"], ["abd", "xyzw"], ["yz"]])

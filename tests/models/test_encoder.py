@@ -111,7 +111,7 @@ def test_the_same_where_masks_may_not_be_looked_at(length, monkeypatch):
     mask = torch.arange(length) < torch.tensor([[5], [13], [9]])
     looking = model.read(tokens, mask=mask)
     seen = []
-    monkeypatch.setattr(encoder, "_may_look", lambda mask: bool(seen.append(mask)))
+    monkeypatch.setattr(encoder, "may_look", lambda mask: bool(seen.append(mask)))
     torch.testing.assert_close(model.read(tokens, mask=mask)[mask], looking[mask], rtol=0, atol=1e-12)
     assert len(seen) == 1
 
@@ -124,6 +124,7 @@ def test_a_row_alone_equals_itself_padded(attention, positions, norm, first):
     tokens, mask = padded(7, 13, TOKENS, first=first)
     segments = torch.randint(0, 2, tokens.shape)
     together = model.read(tokens, segments, mask)
+    follows = model(tokens, segments, mask)[1]
     means = mean_of_tokens(together, mask)
     for row in range(7):
         own = mask[row]
@@ -131,6 +132,8 @@ def test_a_row_alone_equals_itself_padded(attention, positions, norm, first):
         torch.testing.assert_close(alone[0], together[row, own], rtol=0, atol=1e-12)
         torch.testing.assert_close(alone[0].mean(0), means[row], rtol=0, atol=1e-12)
         torch.testing.assert_close(mean_of_tokens(alone)[0], means[row], rtol=0, atol=1e-12)
+        follow = model(tokens[row, own][None], segments[row, own][None])[1]
+        torch.testing.assert_close(follow[0], follows[row], rtol=0, atol=1e-12)
 
 
 def test_every_token_sees_all_others():
@@ -211,12 +214,28 @@ def test_a_row_of_padding_has_the_vector_0():
         ({"norm": "befor"}, "unknown norm 'befor'; did you mean 'before'"),
         ({"epsilon": 0.0}, "epsilon must be more than 0, got 0.0"),
         ({"layers": 0}, "layers must be at least 1, got 0"),
-        ({"attention": "taylor", "positions": "t5"}, "positions 't5' work by a bias"),
+        (
+            {"attention": "taylor", "positions": "t5"},
+            "'t5' work by a bias.*; for 'taylor' use learned, rope, sinusoidal$",
+        ),
+        (
+            {"attention": "elu", "positions": "alibi"},
+            "fade the past.*; for 'elu' in an encoder use learned, sinusoidal$",
+        ),
+        ({"attention": "softmax(window=4)"}, "attention has window=4, .* an encoder sees both ways; leave it out"),
+        ({"key_dim": 7, "positions": "rope"}, "positions 'rope' turn pairs of numbers, so key_dim must be even, got 7"),
     ],
 )
 def test_wrong_sizes(options, match):
     with pytest.raises(ValueError, match=match):
         small(**options)
+
+
+def test_rows_without_tokens():
+    none = torch.zeros(2, 0, dtype=torch.int64)
+    assert small().read(none).shape == (2, 0, 24)
+    with pytest.raises(ValueError, match=r"rows must have at least one token to be pooled, got .* \(2, 0, 24\)"):
+        small()(none)
 
 
 def test_too_long():

@@ -4,6 +4,7 @@ from torch import nn
 
 from qkv.decode import Limits, beam, greedy
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
+from qkv.models.transformer import HeadNorm
 from tests.models.sequences import padded, walk
 
 SOURCES, TARGETS = 19, 23
@@ -124,6 +125,27 @@ def test_heads_that_sum_instead_of_averaging_are_normed():
     assert shapes == [(8,), (8,)]
 
 
+def test_without_an_encoder_the_past_may_fade_and_be_out_of_sight():
+    for options in ({"attention": "taylor", "positions": "alibi"}, {"attention": "softmax(window=4)"}):
+        model = small(encoder_layers=0, **options)
+        assert model(torch.full((1, 5), 5), torch.full((1, 6), 5)).shape[:2] == (1, 6)
+
+
+def test_linear_heads_are_the_same_function_in_every_precision():
+    """Their norm adds one epsilon to small outputs: to those of vectors as small as these it is what counts."""
+    model = small(attention="linear").float()
+    with torch.no_grad():
+        for block in model.encoder:
+            block.attention.value.weight.mul_(1e-4)
+            block.attention.value.bias.zero_()
+    source, target = torch.randint(4, 9, (2, 5)), torch.randint(4, 9, (2, 5))
+    narrow, wide = model(source, target), model.double()(source, target)
+    torch.testing.assert_close(narrow.double(), wide, rtol=0, atol=1e-4)
+    norm = HeadNorm(8)
+    x = 1e-3 * torch.randn(5, 8)
+    assert torch.equal(norm(x), nn.RMSNorm(8)(x))
+
+
 def test_the_number_of_parameters_by_hand():
     """dim 24, hidden 40, 2 + 2 blocks, each sum written as its layers stand."""
     attention, feed_forward, norm = 4 * (24 * 24 + 24), 24 * 40 + 40 + 40 * 24 + 24, 48
@@ -184,6 +206,13 @@ def test_too_long_a_sequence_is_refused():
         ({"attention": "sofmax"}, "unknown attention kind 'sofmax'; did you mean 'softmax'?"),
         ({"positions": "ropes"}, "unknown position scheme 'ropes'; did you mean 'rope'?"),
         ({"attention": "taylor", "positions": "t5"}, "positions 't5' work by a bias, which attention kind 'taylor'"),
+        *[
+            ({"attention": kind, "positions": "alibi"}, f"'alibi' make attention kind '{kind}' fade the past")
+            for kind in ("taylor", "linear", "elu")
+        ],
+        ({"attention": "softmax(window=4)"}, "attention has window=4, .* an encoder sees both ways; leave it out"),
+        ({"cross": "softmax(window=4)"}, "cross has window=4, which looks back"),
+        ({"key_dim": 7, "positions": "rope"}, "positions 'rope' turn pairs of numbers, so key_dim must be even, got 7"),
     ],
 )
 def test_settings_that_make_no_sense(options, message):

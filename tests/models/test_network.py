@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.layers import ScaledBranch
+from qkv.cost import Span
+from qkv.layers import NormBefore, ScaledBranch
 from qkv.models import Network, family, logistic_regression, softmax_regression
 
 CORNERS = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
@@ -36,6 +37,15 @@ def test_layers_without_activation_are_one_linear_map():
         weight, bias = layer.linear.weight @ weight, layer.linear.weight @ bias + layer.linear.bias
     x = torch.randn(13, 5, dtype=torch.float64)
     torch.testing.assert_close(network(x), x @ weight.T + bias, rtol=0, atol=1e-12)
+
+
+def test_each_residual_path_learns_for_itself_and_is_counted():
+    """3 layers of 4 x 4 + 4, each with a norm of 8 numbers before it, and a last one of 5."""
+    network = Network((4, 4, 4, 4, 1), residual=NormBefore(4))
+    norms = [layer.residual.norm for layer in network.layers[:3]]
+    assert len({id(norm) for norm in norms}) == 3
+    learned = sum(p.numel() for p in network.parameters())
+    assert learned == 3 * (20 + 8) + 5 == sum(network.cost(Span(2, 1)).parameters.values())
 
 
 def test_residual_paths_lead_around_layers_of_one_width():

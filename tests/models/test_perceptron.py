@@ -70,6 +70,8 @@ def test_as_a_family():
     ("points", "labels", "message"),
     [
         (CORNERS, torch.tensor([0, 1, 2, 0]), "labels must be 0 or 1, got 2"),
+        (CORNERS, torch.tensor([0.0, 1.0, 1.0, 0.5]), "labels must be 0 or 1, got 0.5"),
+        (CORNERS, torch.tensor([0.0, 1.0, 1.0, 1.7]), r"labels must be 0 or 1, got 1\.7$"),
         (CORNERS, torch.tensor([0, 1]), r"got shapes \(4, 2\) and \(2,\)"),
     ],
 )

@@ -101,8 +101,15 @@ def test_padding_that_does_not_come_last_is_refused():
     mask[1, 0] = False
     with pytest.raises(ValueError, match="mask must be True at the first tokens of each row"):
         small().start(source, mask)
-    with pytest.raises(ValueError, match=r"inputs must have at least one token, got shape \(2, 0\)"):
+    with pytest.raises(ValueError, match=r"inputs must have at least one row and one token, got shape \(2, 0\)"):
         small().start(source[:2, :0], None)
+
+
+def test_nothing_to_read_is_refused_and_nothing_to_write_is_nothing():
+    words = torch.full((2, 5), 5)
+    assert small()(words, words[:, :0]).shape == (2, 0, small().predict.out_features)
+    with pytest.raises(ValueError, match=r"inputs must have at least one row and one token, got shape \(0, 5\)"):
+        small()(words[:0], words[:0])
 
 
 @pytest.mark.parametrize(
