@@ -79,6 +79,20 @@ def test_a_bad_line_stops_no_other(run):
     assert [len(record["answers"]) for record in records] == [1, 0, 0, 0, 1]
 
 
+def test_numbers_beyond_any_answer_are_told(tmp_path):
+    """Too large for float32, and so large that the model overflows."""
+    (tmp_path / "points.csv").write_text("".join(f"{n},{n % 3},{'ab'[n % 2]}\n" for n in range(60)))
+    files = ("--train-file", str(tmp_path / "points.csv"), "--run", str(tmp_path / "run"))
+    inside("train", "xor", "--preset", "wide", *files, "--steps", "20")
+    found = json.loads(inside("decode", str(tmp_path / "run"), "1e300 1", "3e38 -3e38", "1 1", "--json"))
+    assert [record["error"] for record in found] == [
+        "'1e300' in '1e300 1' is beyond the range of float32, 3.4e+38 either way",
+        "'3e38 -3e38' has numbers so large that the model has no finite answer",
+        None,
+    ]
+    assert [len(record["answers"]) for record in found] == [0, 0, 1]
+
+
 def test_a_closed_stdin_has_no_lines(run):
     assert decode_stdin(run[0], b"", redirect="<&-") == ("", "")
 
