@@ -74,13 +74,20 @@ def _print(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") ->
     console().print(table)
     meeting = Table("crossover", "of", "at n", "", title="where they cost the same, exactly", title_justify="left")
     for one in crossed:
-        exact = ", ".join(map(str, one.lengths)) or "never"
+        exact = ", ".join([*map(str, one.lengths), *_stretches(one)]) or "never"
         meeting.add_row(
             f"{one.first} = {one.second}", one.what, exact, ", ".join(f"{float(x):,.1f}" for x in one.lengths)
         )
     console().print(meeting)
     for line in CONVENTION[:3]:
         console().print(f"- {line}", style="dim", soft_wrap=True, markup=False)
+
+
+def _stretches(one: "Crossover") -> list[str]:
+    """The lengths all along which two kinds cost the same, in words."""
+    if one.meeting.always:
+        return ["always"]
+    return [f"{start} to {end}" if end else f"from {start} on" for start, end in one.meeting.stretches]
 
 
 def _record(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") -> dict[str, Any]:
@@ -105,6 +112,7 @@ def _record(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") -
                 "of": one.what,
                 "exact": [str(x) for x in one.lengths],
                 "n": [float(x) for x in one.lengths],
+                "stretches": [list(stretch) for stretch in one.meeting.stretches],
             }
             for one in crossed
         ],
