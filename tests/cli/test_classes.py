@@ -47,6 +47,15 @@ def test_decode_gives_classes_and_probabilities(run):
     assert qkv("decode", str(run[0]), "1 1") == "1 1\t0\n"
 
 
+def test_names_of_classes_are_written_as_they_are(tmp_path):
+    names = ("[/a]", "[note]b")
+    (tmp_path / "points.csv").write_text("".join(f"{n},{n % 3},{names[n % 2]}\n" for n in range(60)))
+    files = ("--train-file", str(tmp_path / "points.csv"), "--run", str(tmp_path / "run"))
+    inside("train", "xor", "--preset", "wide", *files, "--steps", "2")
+    table = inside("eval", str(tmp_path / "run"))
+    assert all(table.count(name) == 2 for name in names)
+
+
 @pytest.mark.parametrize("best", ["0", "-3"])
 @pytest.mark.parametrize("command", [("eval",), ("decode", "0,1")])
 def test_fewer_answers_than_one_are_refused(run, command, best):
