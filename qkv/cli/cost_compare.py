@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qkv.cli.output import console, print_json
 
 if TYPE_CHECKING:
-    from qkv.cost import Shape
+    from qkv.cost import Quantity, Shape
     from qkv.cost.forecast import Forecast
     from qkv.tasks.rivals import Crossover, Rival
 
@@ -90,8 +90,15 @@ def _stretches(one: "Crossover") -> list[str]:
     return [f"{start} to {end}" if end else f"from {start} on" for start, end in one.meeting.stretches]
 
 
+def _quantity(quantity: "Quantity") -> dict[str, Any]:
+    """`holds` says where the formula does; empty: at every length."""
+    from qkv.cost import write
+
+    return {"formula": write(quantity.formula), "value": quantity.value, "holds": quantity.holds}
+
+
 def _record(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") -> dict[str, Any]:
-    from qkv.cost import CONVENTION, write
+    from qkv.cost import CONVENTION
 
     return {
         "convention": list(CONVENTION),
@@ -99,9 +106,9 @@ def _record(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") -
         "kinds": [
             {
                 "kind": rival.kind,
-                "multiplications": {"formula": write(rival.needed.formula), "value": rival.needed.value},
+                "multiplications": _quantity(rival.needed),
                 "executed": rival.executed,
-                "cache": {"formula": write(rival.cache.formula), "value": rival.cache.value},
+                "cache": _quantity(rival.cache),
             }
             for rival in rivals
         ],

@@ -17,7 +17,7 @@ def in_known_case(tokens: Sequence[str], known: Collection[str]) -> list[str]:
 
     A token that it knows stays as it is typed, and one that is unknown in either case too.
     """
-    return [_in_known_case(token, known) for token in tokens]
+    return [token if token in known else _other_case(token, known) for token in tokens]
 
 
 def longest_source(model: nn.Module) -> int | None:
@@ -31,5 +31,5 @@ def longest_source(model: nn.Module) -> int | None:
     return None if isinstance(model, Recurrent) else int(model.config.max_length)  # type: ignore[union-attr, arg-type]
 
 
-def _in_known_case(token: str, known: Collection[str]) -> str:
-    return next((one for one in (token, token.lower(), token.upper()) if one in known), token)
+def _other_case(token: str, known: Collection[str]) -> str:
+    return next((other for other in (token.lower(), token.upper()) if other in known), token)

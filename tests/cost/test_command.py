@@ -59,6 +59,8 @@ def test_kinds_that_cost_the_same(tmp_path):
     rows = [line for line in text.splitlines() if "softmax = softmax" in line]
     assert [("always" in row, "1 to 512" in row) for row in rows] == [(True, False)] * 2 + [(False, True)] * 4
     assert "never" not in text
+    plain, _, window = record("cost", "attention", "--compare", "softmax,softmax,softmax(window=512)", *sizes)["kinds"]
+    assert (plain["multiplications"]["holds"], window["multiplications"]["holds"]) == ("", "around n = 4096")
 
 
 def test_a_factory():
