@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qkv.cli.output import console, print_json
 
 if TYPE_CHECKING:
-    from qkv.cost import Shape
+    from qkv.cost import Quantity, Shape
     from qkv.cost.forecast import Forecast
     from qkv.tasks.rivals import Crossover, Rival
 
@@ -78,7 +78,7 @@ def _print(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") ->
     console().print(table)
     meeting = Table("crossover", "of", "at n", "", title="where they cost the same, exactly", title_justify="left")
     for one in crossed:
-        exact = ", ".join(map(str, one.lengths)) or "never"
+        exact = ", ".join([*map(str, one.lengths), *_stretches(one)]) or "never"
         meeting.add_row(
             f"{one.first} = {one.second}", one.what, exact, ", ".join(f"{float(x):,.1f}" for x in one.lengths)
         )
@@ -87,8 +87,22 @@ def _print(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") ->
         console().print(f"- {line}", style="dim", soft_wrap=True, markup=False)
 
 
+def _stretches(one: "Crossover") -> list[str]:
+    """The lengths all along which two kinds cost the same, in words."""
+    if one.meeting.always:
+        return ["always"]
+    return [f"{start} to {end}" if end else f"from {start} on" for start, end in one.meeting.stretches]
+
+
+def _quantity(quantity: "Quantity") -> dict[str, Any]:
+    """`holds` says where the formula does; empty: at every length."""
+    from qkv.cost import write
+
+    return {"formula": write(quantity.formula), "value": quantity.value, "holds": quantity.holds}
+
+
 def _record(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") -> dict[str, Any]:
-    from qkv.cost import CONVENTION, write
+    from qkv.cost import CONVENTION
 
     return {
         "convention": list(CONVENTION),
@@ -96,9 +110,9 @@ def _record(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") -
         "kinds": [
             {
                 "kind": rival.kind,
-                "multiplications": {"formula": write(rival.needed.formula), "value": rival.needed.value},
+                "multiplications": _quantity(rival.needed),
                 "executed": rival.executed,
-                "cache": {"formula": write(rival.cache.formula), "value": rival.cache.value},
+                "cache": _quantity(rival.cache),
             }
             for rival in rivals
         ],
@@ -109,6 +123,7 @@ def _record(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") -
                 "of": one.what,
                 "exact": [str(x) for x in one.lengths],
                 "n": [float(x) for x in one.lengths],
+                "stretches": [list(stretch) for stretch in one.meeting.stretches],
             }
             for one in crossed
         ],

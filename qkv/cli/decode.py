@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -94,6 +95,7 @@ def _answer_all(
     """The answers of a run, or of several as one, printed as they come, or `quiet` and returned."""
     from qkv import tasks
     from qkv.cli.writing import continue_texts
+    from qkv.tasks.sources import split_source
 
     _, job, model = tasks.restore(*runs)
     model.to(options.pop("device"))
@@ -110,11 +112,11 @@ def _answer_all(
         reader = tasks.Reader(model, job.tokeniser)  # type: ignore[arg-type]
         return fill(reader, chunks, options["best"], quiet=quiet)
     if isinstance(job, tasks.ClassJob):
-        way = _Way(job.parse, lambda texts: _classify(job, model, texts, options["best"]))
+        way = _Way(job.parse, lambda texts, _: _classify(job, model, texts, options["best"]))
     else:
         way = _Way(
-            lambda text: _require_short(_split(job, text), text, model),
-            lambda texts: _answer(job, model, texts, search or "beam", options),
+            lambda text: _require_short(split_source(text, job.settings.source), text, model),
+            lambda texts, numbers: _answer(job, model, texts, search or "beam", {**options, "numbers": numbers}),
         )
     return _answer_chunks(way, chunks, options["best"], quiet=quiet)
 
@@ -124,8 +126,8 @@ class _Way(NamedTuple):
 
     check: Callable[[str], object]
     """Raises a ValueError for a text that has no answer."""
-    answer: Callable[[list[str]], list[list[dict[str, Any]]]]
-    """The answers to texts that have some."""
+    answer: Callable[[list[str], list[int]], list[list[dict[str, Any]] | str]]
+    """The answers to texts, given with their numbers among all, that have some; or why there is none after all."""
 
     def obstacle(self, text: str) -> str | None:
         """What is in the way of answering this text, as a sentence."""
@@ -145,31 +147,41 @@ def _answer_chunks(way: _Way, chunks: Iterable[list[str]], best: int, *, quiet: 
     """
     records: list[dict[str, Any]] = []
     complaints = Complaints()
+    begun = 0
     for chunk in chunks:
         obstacles = [way.obstacle(text) for text in chunk]
-        whole = [text for text, obstacle in zip(chunk, obstacles, strict=True) if obstacle is None]
-        found = iter(way.answer(whole) if whole else [])
+        places = [place for place, obstacle in enumerate(obstacles) if obstacle is None]
+        whole = [chunk[place] for place in places]
+        found = iter(way.answer(whole, [begun + place for place in places]) if whole else [])
+        begun += len(chunk)
         for text, obstacle in zip(chunk, obstacles, strict=True):
-            record = {"input": text, "answers": next(found) if obstacle is None else [], "error": obstacle}
+            answers = next(found) if obstacle is None else obstacle
             if quiet:
-                records.append(record)
-            elif obstacle is not None:
-                complaints.tell(obstacle)
+                records.append(_to_record(text, answers))
+            elif isinstance(answers, str):
+                complaints.tell(answers)
             else:
-                _print(record, best)
+                _print(text, answers, best)
     complaints.finish("inputs")
     return records
 
 
-def _classify(job: "ClassJob", model: "nn.Module", texts: list[str], best: int) -> list[list[dict[str, Any]]]:
-    """The likeliest classes of each example, which is a text of its numbers."""
+def _to_record(text: str, answers: list[dict[str, Any]] | str) -> dict[str, Any]:
+    failed = isinstance(answers, str)
+    return {"input": text, "answers": [] if failed else answers, "error": answers if failed else None}
+
+
+def _classify(job: "ClassJob", model: "nn.Module", texts: list[str], best: int) -> list[list[dict[str, Any]] | str]:
+    """The likeliest classes of each example, which is a text of its numbers; or that they are too large for any."""
     import torch
 
     found = job.probabilities(model, torch.stack([job.parse(text) for text in texts]))
     likeliest = found.argsort(descending=True, stable=True)[:, :best].tolist()
     return [
         [{"text": job.classes[c], "probability": float(probabilities[c])} for c in classes]
-        for probabilities, classes in zip(found, likeliest, strict=True)
+        if probabilities.isfinite().all()
+        else f"{text[:40]!r} has numbers so large that the model has no finite answer"
+        for text, probabilities, classes in zip(texts, found, likeliest, strict=True)
     ]
 
 
@@ -181,28 +193,26 @@ def _chunks(inputs: Iterable[str]) -> Iterator[list[str]]:
 
 def _answer(
     job: "StringJob", model: "nn.Module", texts: list[str], search: str, options: dict[str, Any]
-) -> list[list[dict[str, Any]]]:
+) -> list[list[dict[str, Any]] | str]:
     """The likeliest strings, or one that is drawn, for each text; what the model has never seen is told."""
     found = _search(job, model, _known_sources(job, texts), search, options)
     return [[_record(job, hypothesis) for hypothesis in hypotheses] for hypotheses in found]
 
 
-def _split(job: "StringJob", text: str) -> list[str]:
-    return list(text.strip()) if job.settings.source == "characters" else text.split()
-
-
 def _require_short(source: list[str], text: str, model: "nn.Module") -> None:
-    most = model.config.max_length  # type: ignore[union-attr]
-    if len(source) > most:  # type: ignore[operator]
+    from qkv.tasks.sources import longest_source
+
+    most = longest_source(model)
+    if most is not None and len(source) > most:
         raise ValueError(f"{text[:30]!r}... has {len(source)} tokens; the model takes {most}")
 
 
 def _known_sources(job: "StringJob", texts: list[str]) -> list[list[str]]:
     """The tokens of each text, in the case that the model knows; those that it does not know are told."""
+    from qkv.tasks.sources import in_known_case, split_source
+
     known = set(job.strings.sources.tokens)
-    sources = [
-        [token if token in known else _other_case(token, known) for token in _split(job, text)] for text in texts
-    ]
+    sources = [in_known_case(split_source(text, job.settings.source), known) for text in texts]
     for text, source in zip(texts, sources, strict=True):
         strange = sorted({token for token in source if token not in known})
         if strange:
@@ -213,23 +223,22 @@ def _known_sources(job: "StringJob", texts: list[str]) -> list[list[str]]:
 def _search(
     job: "StringJob", model: "nn.Module", sources: list[list[str]], search: str, options: dict[str, Any]
 ) -> list[list["Hypothesis"]]:
-    from qkv.data import pad
-    from qkv.decode import sample
+    from qkv.data import Vocabulary, pad
+    from qkv.decode import drawing
+    from qkv.decode.follow import follow
     from qkv.tasks import Search, answer
     from qkv.tasks.strings import limits_of
 
     if search == "sample":
         rows, mask = pad([job.strings.sources.encode(source) for source in sources])
-        draw = {name: options[name] for name in ("seed", "temperature", "top_k", "top_p")}
+        draw = {name: options[name] for name in ("seed", "temperature", "top_k", "top_p", "numbers")}
         where = next(model.parameters()).device
-        return [[one] for one in sample(model, rows.to(where), mask.to(where), limits_of(model), **draw)]  # type: ignore[arg-type]
+        limits = limits_of(model)
+        # nothing that was ever answered, but chance may take it
+        limits = replace(limits, forbidden=(*limits.forbidden, Vocabulary.UNKNOWN))
+        return [[one] for one in follow(model, rows.to(where), mask.to(where), limits, drawing(**draw))]  # type: ignore[arg-type]
     wide = Search() if search == "greedy" else Search(beams=options["beams"], best=options["best"])
     return answer(model, job.strings, sources, wide)
-
-
-def _other_case(token: str, known: set[str]) -> str:
-    """A letter that was only ever seen in the other case is taken as that."""
-    return next((other for other in (token.lower(), token.upper()) if other in known), token)
 
 
 def _record(job: "StringJob", hypothesis: "Hypothesis") -> dict[str, Any]:
@@ -243,7 +252,7 @@ def _record(job: "StringJob", hypothesis: "Hypothesis") -> dict[str, Any]:
     }
 
 
-def _print(record: dict[str, Any], best: int) -> None:
-    for answer in record["answers"]:
+def _print(text: str, answers: list[dict[str, Any]], best: int) -> None:
+    for answer in answers:
         probability = f"\t{answer['probability']:.4f}" if best > 1 else ""
-        sys.stdout.write(f"{record['input']}\t{answer['text']}{probability}\n")
+        sys.stdout.write(f"{text}\t{answer['text']}{probability}\n")

@@ -62,6 +62,7 @@ def _print(texts: list[str], vectors: list["Tensor"]) -> None:
 
 def _compare(texts: list[str], vectors: list["Tensor"], as_json: bool) -> None:
     import torch
+    from rich.markup import escape
     from rich.table import Table
 
     whole = torch.cat(vectors)
@@ -71,5 +72,5 @@ def _compare(texts: list[str], vectors: list["Tensor"], as_json: bool) -> None:
         return
     table = Table("", *(str(number) for number in range(1, len(texts) + 1)))
     for number, (text, row) in enumerate(zip(texts, cosines, strict=True), 1):
-        table.add_row(f"{number}  {text}", *(f"{cosine:.3f}" for cosine in row))
+        table.add_row(f"{number}  {escape(text)}", *(f"{cosine:.3f}" for cosine in row))
     console().print(table)

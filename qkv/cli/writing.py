@@ -1,6 +1,7 @@
 """`qkv decode` with a run of task text: a prompt is continued, and shown while it is written."""
 
 import sys
+from io import IncrementalNewlineDecoder
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,4 +45,6 @@ def _say(text: str) -> None:
 
 
 def _stdin() -> str:
-    return "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8", errors="replace").rstrip("\r\n")
+    """All of it, read as texts to train on are: no mark of byte order, and one newline for each end of a line."""
+    text = "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8", errors="replace")
+    return IncrementalNewlineDecoder(None, translate=True).decode(text.removeprefix("\ufeff"), final=True).rstrip("\n")

@@ -97,7 +97,7 @@ def write_latex(expression: Expression | None) -> str:
 
 
 def crossing(first: Expression, second: Expression, name: str = "n") -> list[Expression]:
-    """The positive sizes at which two formulas are equal, exactly, smallest first."""
+    """The positive sizes at which two formulas are equal, exactly, smallest first; none also if they are always."""
     difference = sympy.expand(first - second)
     if not difference.has(symbol(name)):
         return []

@@ -1,5 +1,6 @@
 """Examples with one label each."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -29,13 +30,17 @@ class Labelled:
         """These examples."""
         return Labelled(self.inputs[ids], self.labels[ids])
 
-    def hold_out(self, share: float, seed: int = 0) -> tuple["Labelled", "Labelled"]:
-        """The examples without, and only with, this share of each class, which chance and the seed choose."""
+    def hold_out(self, share: float, seed: int = 0, *, least: float = math.inf) -> tuple["Labelled", "Labelled"]:
+        """The examples without, and only with, this share of each class, which chance and the seed choose.
+
+        The share is rounded down, but a class of `least` examples or more gives one at any rate.
+        """
         chosen = torch.zeros(len(self), dtype=torch.bool)
         for label in self.labels.unique().tolist():
             members = (self.labels == label).nonzero()[:, 0]
             order = uniforms(derive(seed, "held-out examples", int(label)), torch.arange(len(members))).argsort()
-            chosen[members[order[: int(share * len(members))]]] = True
+            count = max(int(share * len(members)), len(members) >= least)
+            chosen[members[order[:count]]] = True
         return self.select((~chosen).nonzero()[:, 0]), self.select(chosen.nonzero()[:, 0])
 
 

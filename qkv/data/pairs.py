@@ -7,8 +7,9 @@ Several lines with the same source are one pair with several targets.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
-from typing import BinaryIO
+from typing import TextIO
 
 from qkv.registry import unknown
 from qkv.storage import QkvError, open_file
@@ -60,7 +61,8 @@ def read_pairs(path: Path | str, *, source: str = "characters", target: str = "w
     found: dict[Tokens, dict[Tokens, None]] = {}
     bad: list[BadLine] = []
     lines = 0
-    with open_file(path) as file:
+    # a character for each byte: what is no UTF-8 is told line by line
+    with TextIOWrapper(open_file(path), "latin-1") as file:
         for lines, line in enumerate(_lines(file), 1):
             try:
                 fields = _fields(line, first=lines == 1)
@@ -77,14 +79,13 @@ def read_pairs(path: Path | str, *, source: str = "characters", target: str = "w
     return Pairs(tuple(Pair(start, tuple(ends)) for start, ends in found.items()), tuple(bad))
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes | None]:
-    """The lines; None for one that is too long."""
+def _lines(file: TextIO) -> Iterator[bytes | None]:
+    """The lines, whether a newline, a carriage return or both end them; None for one that is too long."""
     while line := file.readline(LONGEST_LINE + 1):
-        ends = line.endswith(b"\n")
-        if ends or len(line) <= LONGEST_LINE:
-            yield line
+        if line.endswith("\n") or len(line) <= LONGEST_LINE:
+            yield line.encode("latin-1")
             continue
-        while line and not line.endswith(b"\n"):
+        while line and not line.endswith("\n"):
             line = file.readline(LONGEST_LINE)
         yield None
 

@@ -87,7 +87,7 @@ def _images(array: Any, name: str, path: Path) -> Images:
 
 
 def _labels(array: Any, name: str, path: Path) -> Int64[Tensor, " examples"]:
-    if array.dtype.kind not in "iu" or array.size != len(array):
+    if array.dtype.kind not in "iu" or not array.ndim or not array.size == len(array) > 0:
         raise QkvError(
             f"{name} must be whole numbers, one for each picture, but is {array.dtype} {array.shape}; "
             "several classes at once are not for this task",

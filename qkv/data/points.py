@@ -2,7 +2,7 @@
 
     0.5,1.25,red
 
-A first line without a number in it is a heading.
+A first line without a number in it is a heading; nan and inf are numbers, though none that a point may have.
 """
 
 import csv
@@ -14,6 +14,9 @@ import torch
 
 from qkv.data.labelled import Labelled
 from qkv.storage import QkvError, open_file
+
+LARGEST = torch.finfo(torch.float32).max
+"""Models compute in float32."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +34,16 @@ def xor() -> Points:
 
 
 def read_points(path: Path | str, classes: tuple[str, ...] = ()) -> Points:
-    """Read a file; with `classes` these are the only ones allowed, else those that occur, sorted, at least two."""
+    """Read a file; with `classes` these are the only ones allowed, else those that occur, sorted, at least two.
+
+    Numbers are float64, since what tells large ones apart is lost in float32.
+    """
     path = Path(path)
     rows: list[tuple[list[float], str]] = []
     with open_file(path) as file:
         for number, line in enumerate(file, 1):
             fields = _fields(line, number, path)
-            if not fields or (number == 1 and not any(map(_is_number, fields))):
+            if not fields or (number == 1 and not any(map(_reads_as_number, fields))):
                 continue
             if rows and len(fields) != len(rows[0][0]) + 1:
                 raise QkvError(f"line {number}: {len(fields)} columns, but {len(rows[0][0]) + 1} before", path)
@@ -50,15 +56,15 @@ def read_points(path: Path | str, classes: tuple[str, ...] = ()) -> Points:
     if len(found) < 2:
         raise QkvError(f"all {len(rows)} points are of class {found[0]!r}; at least two classes are needed", path)
     labels = torch.tensor([found.index(name) for _, name in rows])
-    return Points(Labelled(torch.tensor([point for point, _ in rows]), labels), found)
+    return Points(Labelled(torch.tensor([point for point, _ in rows], dtype=torch.float64), labels), found)
 
 
 def parse_numbers(text: str) -> list[float]:
     """Numbers separated by commas or spaces; a ValueError names what is none."""
     fields = text.replace(",", " ").split()
     for field in fields:
-        if not _is_number(field):
-            raise ValueError(f"{field!r} in {text[:40]!r} is not a finite number")
+        if flaw := _flaw(field):
+            raise ValueError(f"{field!r} in {text[:40]!r} is {flaw}")
     return [float(field) for field in fields]
 
 
@@ -75,13 +81,21 @@ def _fields(line: bytes, number: int, path: Path) -> list[str]:
 
 def _numbers(fields: list[str], number: int, path: Path) -> list[float]:
     for column, field in enumerate(fields, 1):
-        if not _is_number(field):
-            raise QkvError(f"line {number}: {field!r} in column {column} is not a finite number", path)
+        if flaw := _flaw(field):
+            raise QkvError(f"line {number}: {field!r} in column {column} is {flaw}", path)
     return [float(field) for field in fields]
 
 
-def _is_number(text: str) -> bool:
+def _flaw(text: str) -> str:
+    """What is wrong with a number; nothing if a model can be given it."""
+    if not _reads_as_number(text) or not math.isfinite(float(text)):
+        return "not a finite number"
+    return "" if abs(float(text)) <= LARGEST else f"beyond the range of float32, {LARGEST:.3g} either way"
+
+
+def _reads_as_number(text: str) -> bool:
     try:
-        return math.isfinite(float(text))
+        float(text)
     except ValueError:
         return False
+    return True

@@ -144,6 +144,12 @@ class TokenFile:
         done = self._blocks[-1] if self._blocks else Block(0, 0, 0)
         begin, end, seen = len(self._blocks), done.end, done.documents
         size = array(self._code).itemsize
+        held = _size(self.folder / "tokens")
+        if held < end * size:  # truncate would fill it up with zeros
+            raise QkvError(
+                f"tokens has {held:,} bytes, but the index says {end * size:,}; remove the folder, it is made anew",
+                self.folder,
+            )
         with (self.folder / "tokens").open("ab") as data, (self.folder / "index").open("ab") as index:
             data.truncate(end * size)
             index.truncate(begin * _ENTRY.size)

@@ -19,6 +19,17 @@ from qkv.decode.tree import Node, SearchTree, trace
 from qkv.shapes import Mask
 
 
+@dataclass(frozen=True)
+class Begun:
+    """What stands already when a search begins."""
+
+    tokens: int = 0
+    log_probability: float = 0.0
+
+
+NOTHING = Begun()
+
+
 def beam(
     model: Decodable[S],
     inputs: Inputs,
@@ -47,9 +58,13 @@ def beam_with_trees(
     beams: int,
     best: int = 1,
     length_power: float = 0.0,
+    begun: Begun = NOTHING,
 ) -> tuple[list[list[Hypothesis]], list[SearchTree]]:
-    """The same hypotheses as `beam`, and beside them all that it looked at, a tree for each input."""
-    plan = _Plan(limits, beams, best, length_power, record=True)
+    """The same hypotheses as `beam`, and beside them all that it looked at, a tree for each input.
+
+    Tokens that the model wrote before the search began (`begun`) count in every step, probability and length.
+    """
+    plan = _Plan(limits, beams, best, length_power, begun, record=True)
     searches = _search(model, inputs, mask, plan)
     return [search.hypotheses() for search in searches], [search.tree() for search in searches]
 
@@ -60,6 +75,7 @@ class _Plan:
     beams: int
     best: int
     length_power: float
+    begun: Begun = NOTHING
     record: bool = False
     """Whether the continuations that were not taken are remembered too."""
 
@@ -77,7 +93,9 @@ class _Search:
 
     def __init__(self, plan: _Plan):
         self.plan = plan
-        self.nodes = [Node(None, plan.limits.start, 0.0, 0, kept=True, finished=False)]
+        before = plan.begun
+        root = Node(None, plan.limits.start, before.log_probability, before.tokens, kept=True, finished=False)
+        self.nodes = [root]
         self.live = [0]
         self.ended: list[tuple[float, int]] = []  # (score, node), best first, never more than are asked for
 
@@ -106,9 +124,9 @@ class _Search:
         return parents if self.live else []
 
     def hypotheses(self) -> list[Hypothesis]:
-        limits, power = self.plan.limits, self.plan.length_power
+        limits, power, before = self.plan.limits, self.plan.length_power, self.plan.begun.tokens
         return [
-            conclude(trace(self.nodes, node), self.nodes[node].log_probability, limits.end, power)
+            conclude(trace(self.nodes, node), self.nodes[node].log_probability, limits.end, power, before)
             for _, node in self.ended
         ]
 

@@ -23,8 +23,10 @@ def normalise(log_probability: float, length: int, length_power: float) -> float
     return log_probability / length**length_power
 
 
-def conclude(path: Sequence[int], log_probability: float, end: int, length_power: float = 0.0) -> Hypothesis:
-    """The hypothesis of a path that has come to `end` or was cut."""
+def conclude(
+    path: Sequence[int], log_probability: float, end: int, length_power: float = 0.0, before: int = 0
+) -> Hypothesis:
+    """The hypothesis of a path that has come to `end` or was cut, and that so many tokens were written before."""
     finished = path[-1] == end
-    score = normalise(log_probability, len(path), length_power)
+    score = normalise(log_probability, before + len(path), length_power)
     return Hypothesis(tuple(path[: len(path) - finished]), log_probability, score, finished)

@@ -8,6 +8,7 @@ global random state has a part in it.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -40,13 +41,25 @@ def sample(
     return follow(model, inputs, mask, limits, choose)
 
 
-def drawing(*, seed: int, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Choose:
-    """What draws a token for each row."""
+def drawing(
+    *,
+    seed: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    numbers: Sequence[int] | None = None,
+) -> Choose:
+    """What draws a token for each row.
+
+    `numbers` are those of the inputs, 0, 1, ... without: who draws for one batch after another gives each input its
+    own, lest the draws repeat.
+    """
     _check(temperature, top_k, top_p)
 
     def draw(log_probabilities: Tensor, sources: list[int], position: int) -> Tensor:
         reached = _shares(log_probabilities, temperature, top_k, top_p).cumsum(-1)
-        rows = torch.tensor(sources, dtype=torch.int64, device=reached.device)
+        own = sources if numbers is None else [numbers[source] for source in sources]
+        rows = torch.tensor(own, dtype=torch.int64, device=reached.device)
         # below the whole even after rounding, since a uniform is at most 1 - 2^-53
         aim = uniforms(derive(seed, "sample", position), rows)[:, None] * reached[:, -1:]
         return torch.searchsorted(reached, aim, right=True)[:, 0]

@@ -13,7 +13,7 @@ class Node:
     log_probability: float
     """Of the whole path to here."""
     step: int
-    """Tokens of the path to here; 0 for the root."""
+    """Tokens of the path to here; 0 for the root, unless some were written before the search began."""
     kept: bool
     """Whether it was among the best of its step."""
     finished: bool

@@ -14,6 +14,7 @@ import torch
 
 from qkv.data import Vocabulary
 from qkv.decode import Limits, Node, beam_with_trees, greedy
+from qkv.decode.beam import Begun
 from qkv.decode.protocol import Inputs
 from qkv.decode.stepper import Stepper
 
@@ -63,12 +64,16 @@ def search_tree(
     """Search for an answer by beam and greedily; `prefix` are tokens that both must begin with."""
     if len(prefix) >= limits.max_length:
         raise ValueError(f"prefix has {len(prefix)} tokens; an answer may have {limits.max_length} with its END")
+    if never := [token for token in prefix if token in limits.forbidden]:
+        raise ValueError(f"prefix has token {never[0]}, which is never written")
     inputs = torch.tensor([list(source)])
     follower = _Prefixed(model, list(prefix))
-    shorter = replace(limits, max_length=limits.max_length - len(prefix))
-    _, (tree,) = beam_with_trees(follower, inputs, None, shorter, beams=beams, best=beams, length_power=length_power)
-    (walked,) = greedy(follower, inputs, None, shorter)
     start = _own(model, inputs, list(prefix), limits)
+    begun = Begun(len(prefix), sum(start))
+    _, (tree,) = beam_with_trees(
+        follower, inputs, None, limits, beams=beams, best=beams, length_power=length_power, begun=begun
+    )
+    (walked,) = greedy(follower, inputs, None, replace(limits, max_length=limits.max_length - len(prefix)))
     branches = _forced(start, list(prefix), limits)
     places = _beam(tree.nodes, branches)
     path = [*walked.tokens, *([limits.end] if walked.finished else [])]
@@ -146,18 +151,12 @@ def _forced(own: list[float], prefix: list[int], limits: Limits) -> list[Branch]
 
 def _beam(nodes: tuple[Node, ...], branches: list[Branch]) -> list[int]:
     """Add the nodes of the beam below what is there; gives the place of each."""
-    base, offset = len(branches) - 1, len(branches) - 1
-    above = branches[base]
-    places = [base]
+    places = [len(branches) - 1]
     for node in nodes[1:]:
         assert node.parent is not None
         own = node.log_probability - nodes[node.parent].log_probability
-        total = node.log_probability + above.log_probability
-        branches.append(
-            Branch(
-                places[node.parent], node.token, own, total, node.step + offset, node.kept, node.finished, True, False
-            )
-        )
+        above, total = places[node.parent], node.log_probability
+        branches.append(Branch(above, node.token, own, total, node.step, node.kept, node.finished, True, False))
         places.append(len(branches) - 1)
     return places
 

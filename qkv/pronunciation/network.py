@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 BATCH = 128
 """Words of like length that are decoded together."""
+LONGEST_WORD = 256
+"""Letters, for a model that reads any number: what is longer is no word, and each letter would take a step."""
 
 
 class Network:
@@ -67,18 +69,21 @@ class Network:
 
     @property
     def longest(self) -> int:
-        """The most letters a word may have."""
-        return int(self.model.config.max_length)  # type: ignore[union-attr, arg-type]
+        """The most letters a word may have: as many as the model reads, which need not be as many as it writes."""
+        from qkv.tasks.sources import longest_source
+
+        most = longest_source(self.model)
+        return LONGEST_WORD if most is None else most
 
     def knows(self, word: str) -> bool:
         """Whether the model has seen each letter, in this or the other case."""
-        return all(self._letter(letter) in self._letters for letter in word)
+        return self._letters.issuperset(self._read(word))
 
     def refuse(self, word: str) -> str | None:
         """Why the model cannot say this word; None if it can."""
         if len(word) > self.longest:
             return f"it has {len(word):,} letters, and the model takes {self.longest}"
-        strange = sorted({letter for letter in word if self._letter(letter) not in self._letters})
+        strange = sorted(set(self._read(word)) - self._letters)
         shown = ", ".join(map(repr, strange[:5])) + (", ..." if len(strange) > 5 else "")
         return f"it has {shown}, which the model has never seen" if strange or not word else None
 
@@ -96,7 +101,7 @@ class Network:
         wide = max(beams, best)
         joint = self.joint if wide > 1 else None
         search = Search(beams=wide, best=best if joint is None else wide, length_power=length_power)
-        sources = [[self._letter(letter) for letter in word] for word in words]
+        sources = [self._read(word) for word in words]
         found = answer(self._fast, self.job.strings, sources, search, batch_size, self._threads)
         if joint is not None:
             found = [self._reconsider(joint, *one)[:best] for one in zip(sources, found, strict=True)]
@@ -129,8 +134,7 @@ class Network:
         ways = (Pronunciation(tuple(decode(one.tokens)), math.exp(one.log_probability)) for one in hypotheses)
         return tuple(way for way in ways if way.phones)
 
-    def _letter(self, letter: str) -> str:
-        """A letter that was only ever seen in the other case is taken as that."""
-        if letter in self._letters:
-            return letter
-        return next((other for other in (letter.lower(), letter.upper()) if other in self._letters), letter)
+    def _read(self, word: str) -> list[str]:
+        from qkv.tasks.sources import in_known_case
+
+        return in_known_case(word, self._letters)

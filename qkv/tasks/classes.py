@@ -35,14 +35,20 @@ class Scale:
     def of(cls, inputs: Tensor, *, columns: bool = False) -> "Scale":
         """Of these inputs, each column by itself or all together: then a model sees mean 0 and deviation 1."""
         table = inputs.double().flatten(1) if columns else inputs.double().reshape(-1, 1)
-        deviation = table.std(0, correction=0)
-        return cls(tuple(table.mean(0).tolist()), tuple(deviation.masked_fill(deviation == 0, 1).tolist()))
+        lowest, highest = table.aminmax(dim=0)
+        constant = lowest == highest  # whose deviation need not round to 0
+        mean, deviation = table.mean(0), table.std(0, correction=0)
+        return cls(
+            tuple(torch.where(constant, lowest, mean).tolist()), tuple(deviation.masked_fill(constant, 1).tolist())
+        )
 
     def apply(self, inputs: Tensor) -> Tensor:
-        """As a model sees them, in float32."""
+        """As a model sees them, in float32; what is float64 stays so until then, lest large numbers become equal."""
         if len(self.mean) == 1:  # in place: a batch of pictures is no small thing to allocate three times
-            return inputs.to(torch.float32, copy=True).sub_(self.mean[0]).div_(self.deviation[0])
-        return (inputs.float() - torch.tensor(self.mean)) / torch.tensor(self.deviation)
+            exact = torch.float64 if inputs.dtype == torch.float64 else torch.float32
+            return inputs.to(exact, copy=True).sub_(self.mean[0]).div_(self.deviation[0]).float()
+        mean, deviation = (torch.tensor(row, dtype=torch.float64) for row in (self.mean, self.deviation))
+        return ((inputs.double() - mean) / deviation).float()
 
 
 @dataclass(frozen=True)
@@ -175,7 +181,7 @@ class ClassJob(Job):
         numbers = parse_numbers(text)
         if len(numbers) != prod(self.shape):
             raise ValueError(f"{text[:40]!r} has {len(numbers)} numbers, but the model takes {prod(self.shape)}")
-        return torch.tensor(numbers).view(self.shape)
+        return torch.tensor(numbers, dtype=torch.float64).view(self.shape)
 
     def _part(self, split: str) -> Labelled:
         if split not in self.parts:

@@ -14,6 +14,8 @@ from qkv.tasks.options import read_options
 
 HELD_OUT = 0.1
 """Share of each class that is kept apart where a file has no part for it."""
+LEAST = 10
+"""Pictures of a class from which on one is kept apart to test with, and one more to choose on."""
 
 
 def quick() -> Preset:
@@ -117,9 +119,9 @@ def _own(given: PictureOptions) -> dict[str, Labelled]:
         )
     for number, part in enumerate(("test", "valid")):
         if part not in parts and (part == "valid" or given.test_file is None):
-            parts["train"], parts[part] = parts["train"].hold_out(HELD_OUT, seed=number)
+            parts["train"], parts[part] = parts["train"].hold_out(HELD_OUT, seed=number, least=LEAST - number)
             if not len(parts[part]):
-                raise QkvError("there are fewer than 10 pictures a class, too few to hold any out", path)
+                raise QkvError(f"there are fewer than {LEAST} pictures a class, too few to hold any out", path)
     return parts
 
 

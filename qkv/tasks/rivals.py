@@ -5,11 +5,16 @@ Projections before and after are the same for all, so they cancel, and only the 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 
 from qkv.attention import Additive, Attention, parse
-from qkv.cost import Quantity, Shape, crossing
+from qkv.cost import Quantity, Shape, evaluate
 from qkv.cost.formula import Expression, Sizes, interpolate, interpolate_near
+from qkv.tasks.crossings import Law, Meeting, meet
+
+LONGEST = 2**20
+"""Length up to which costs are compared as they are; beyond it the laws that they have there are taken to hold."""
 
 
 @dataclass(frozen=True)
@@ -23,17 +28,23 @@ class Rival:
     executed: int
     cache: Quantity
     """Bytes held after all tokens."""
+    laws: dict[str, Law]
+    """What is "needed" and held in the "cache" at any length."""
 
 
 @dataclass(frozen=True)
 class Crossover:
-    """Where two kinds cost the same: below the length the first is cheaper, above it the second, or never."""
+    """Where two kinds cost the same."""
 
     first: str
     second: str
     what: str
-    lengths: tuple[Expression, ...]
-    """Exact; empty: one of them is cheaper at every length."""
+    meeting: Meeting
+
+    @property
+    def lengths(self) -> tuple[Expression, ...]:
+        """Exact; empty: one of them is cheaper at every length, or both cost the same along a stretch of lengths."""
+        return self.meeting.lengths
 
 
 def compete(kinds: Sequence[str], shape: Shape) -> list[Rival]:
@@ -45,11 +56,10 @@ def crossovers(rivals: Sequence[Rival]) -> list[Crossover]:
     """Every pair, for multiplications and for the cache."""
     found = []
     for first, second in combinations(rivals, 2):
-        for what in ("needed", "cache"):
-            mine, theirs = getattr(first, what).formula, getattr(second, what).formula
-            if mine is not None and theirs is not None:
-                name = "multiplications" if what == "needed" else "cache bytes"
-                found.append(Crossover(first.kind, second.kind, name, tuple(crossing(mine, theirs))))
+        for what, name in (("needed", "multiplications"), ("cache", "cache bytes")):
+            formulas = getattr(first, what).formula, getattr(second, what).formula
+            meeting = meet(first.laws[what], second.laws[what], LONGEST, formulas)
+            found.append(Crossover(first.kind, second.kind, name, meeting))
     return found
 
 
@@ -69,15 +79,24 @@ def _enter(kind: str, shape: Shape) -> Rival:
     mechanism = Additive(shape.key_dim) if kind == "additive" else parse(kind)
     cost = mechanism.cost(shape)
 
-    def quantity(ledger: str) -> Quantity:
-        def at(sizes: Sizes) -> int:
-            longer = replace(shape, queries=sizes["n"], keys=sizes["n"])
-            return sum(getattr(mechanism.cost(longer), ledger).values())
+    @cache
+    def at(length: int) -> dict[str, int]:
+        long = mechanism.cost(replace(shape, queries=length, keys=length))
+        return {"needed": sum(long.needed.values()), "cache": sum(long.state.values())}
 
-        asked = {"n": shape.queries}
-        found, holds = interpolate(at, {"n": 2}, asked), ""
-        if found is None:
-            found, holds = interpolate_near(at, {"n": 2}, asked), f"around n = {shape.queries}"
-        return Quantity(sum(getattr(cost, ledger).values()), found, holds=holds)
+    laws: dict[str, Law] = {"needed": lambda length: at(length)["needed"], "cache": lambda length: at(length)["cache"]}
+    needed, cached = (_quantity(laws[what], shape.queries) for what in ("needed", "cache"))
+    return Rival(kind, mechanism, needed, sum(cost.executed.values()), cached, laws)
 
-    return Rival(kind, mechanism, quantity("needed"), sum(cost.executed.values()), quantity("state"))
+
+def _quantity(law: Law, length: int) -> Quantity:
+    """The cost at this length, and its formula, with a word where that does not hold at every other length."""
+
+    def at(sizes: Sizes) -> int:
+        return law(sizes["n"])
+
+    asked = {"n": length}
+    found = interpolate(at, {"n": 2}, asked)
+    if found is not None and evaluate(found, {"n": LONGEST}) == law(LONGEST):
+        return Quantity(law(length), found)
+    return Quantity(law(length), interpolate_near(at, {"n": 2}, asked), holds=f"around n = {length}")

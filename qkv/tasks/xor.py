@@ -11,8 +11,10 @@ from qkv.tasks.base import Preset, register
 from qkv.tasks.classes import ClassJob, Scale
 from qkv.tasks.options import read_options
 
-LEAST = 10
-"""Points of each class from which on some can be held out."""
+LEAST_TESTED = 5
+"""Points of a class from which on one at least is kept apart to test with."""
+LEAST_CHOSEN = 9
+"""Points of a class that are left then, from which on one more at least is kept apart to choose on."""
 
 
 def network() -> Preset:
@@ -77,12 +79,13 @@ class Xor(ClassJob):
         if given.train_file is None:
             if given.test_file is not None:
                 raise QkvError("a test file needs a training file beside it: --train-file FILE.csv")
-            points, scale = xor_points(), Scale()
+            points = xor_points()
+            parts, scale = dict.fromkeys(("train", "valid", "test"), points.examples), Scale()
         else:
             points = read_points(given.train_file)
-            scale = Scale.of(points.examples.inputs, columns=True)
-        test = None if given.test_file is None else read_points(given.test_file, points.classes).examples
-        parts = _parts(points.examples, given.held_out, test)
+            test = None if given.test_file is None else read_points(given.test_file, points.classes).examples
+            parts = _parts(points.examples, given.held_out, test, given.train_file)
+            scale = Scale.of(parts["train"].inputs, columns=True)  # what is judged on has no say in it
         shape = tuple(points.examples.inputs.shape[1:])
         if tuple(parts["test"].inputs.shape[1:]) != shape:
             raise QkvError(
@@ -95,10 +98,14 @@ class Xor(ClassJob):
         return read_points(path, self.classes).examples
 
 
-def _parts(points: Labelled, share: float, test: Labelled | None) -> dict[str, Labelled]:
-    """Three parts; where classes are too small to hold anything out, all points are each of them."""
-    if int(points.labels.bincount().min()) < LEAST:
-        return {"train": points, "valid": points, "test": points if test is None else test}
-    rest, held = points.hold_out(share) if test is None else (points, test)
-    train, valid = rest.hold_out(share, seed=1)
-    return {"train": train, "valid": valid, "test": held}
+def _parts(points: Labelled, share: float, test: Labelled | None, file: str) -> dict[str, Labelled]:
+    """Three parts of a file; where no class has any to spare for it, the training points are chosen on too."""
+    train, held = points.hold_out(share, least=LEAST_TESTED) if test is None else (points, test)
+    if not len(held):
+        raise QkvError(
+            f"no class has {LEAST_TESTED} points, too few to hold any out to test with: --test-file FILE.csv names "
+            "others, or the same file again",
+            file,
+        )
+    rest, valid = train.hold_out(share, seed=1, least=LEAST_CHOSEN)
+    return {"train": rest, "valid": valid if len(valid) else rest, "test": held}

@@ -16,6 +16,7 @@ from qkv.explain import observe
 from qkv.pronunciation.bundled import NAME, run_folder
 from qkv.registry import unknown
 from qkv.storage import QkvError
+from qkv.tasks.sources import longest_source
 from qkv.train import Run
 from qkv.web import atlas, beside, decoding, stepwise
 from qkv.web.asking import text_of
@@ -95,7 +96,7 @@ class RunBench(Bench):
             "torch": torch.__version__,
             "dtype": str(parameter.dtype).removeprefix("torch."),
             "device": str(parameter.device),
-            "longest": self.model.config.max_length,  # type: ignore[union-attr]
+            "longest": longest_source(self.model),
             "text": example(self.job),
             "writes": isinstance(self.job, tasks.StringJob),
         }

@@ -7,7 +7,6 @@ out. What is answered may load nothing from elsewhere and may not be framed.
 
 import secrets
 from collections.abc import Iterable
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -93,8 +92,12 @@ def _token_in_address(scope: Scope) -> str | None:
 
 
 def _cookie(headers: Headers, name: str) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
+    """The value of a cookie, whatever else is there: other servers of this machine share the jar, and write anything.
+
+    `http.cookies` gives up all cookies at the first that it does not understand.
+    """
+    for pair in "; ".join(headers.getlist("cookie")).split(";"):
+        found, _, value = pair.strip().partition("=")
+        if found == name:
+            return value
+    return ""

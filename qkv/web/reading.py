@@ -9,6 +9,7 @@ from torch import nn
 from qkv.data import Recall, Vocabulary, pad
 from qkv.decode import greedy
 from qkv.tasks import Job, MaskedJob, RecallJob, StringJob, TextJob
+from qkv.tasks.sources import in_known_case, longest_source, split_source
 from qkv.tasks.strings import limits_of
 
 READABLE = (RecallJob, StringJob, TextJob, MaskedJob)
@@ -52,8 +53,8 @@ def read_source(job: Job, model: nn.Module, text: str) -> Sequence:
         read = _ids(text, job) if isinstance(job, RecallJob) else _characters_or_words(text, job)
     if not read.ids:
         raise ValueError("the text is empty; write something for the model to read")
-    longest = model.config.max_length  # type: ignore[union-attr]
-    if len(read.ids) > longest:  # type: ignore[operator]
+    longest = longest_source(model)
+    if longest is not None and len(read.ids) > longest:
         raise ValueError(f"the text has {len(read.ids):,} tokens; this model takes at most {longest:,}")
     return read
 
@@ -61,7 +62,7 @@ def read_source(job: Job, model: nn.Module, text: str) -> Sequence:
 def read_target(job: StringJob, model: Any, text: str) -> Sequence:
     """An answer that somebody wants to look at, in the model's tokens."""
     known = set(job.strings.targets.tokens)
-    tokens = list(text.strip()) if job.settings.target == "characters" else text.split()
+    tokens = split_source(text, job.settings.target)
     read = _known(tokens, known, job.strings.targets)
     if len(read.ids) >= model.config.max_length:
         raise ValueError(f"the answer has {len(read.ids):,} tokens; this model writes {model.config.max_length - 1:,}")
@@ -111,13 +112,8 @@ def _ids(text: str, job: RecallJob) -> Sequence:
 def _characters_or_words(text: str, job: Job) -> Sequence:
     assert isinstance(job, StringJob)
     known = set(job.strings.sources.tokens)
-    tokens = list(text.strip()) if job.settings.source == "characters" else text.split()
-    # a letter that was only ever seen in the other case is taken as that
-    cased = [
-        next((c for c in (token, token.lower(), token.upper()) if c in known), token) if token not in known else token
-        for token in tokens
-    ]
-    return _known(cased, known, job.strings.sources)
+    tokens = split_source(text, job.settings.source)
+    return _known(in_known_case(tokens, known), known, job.strings.sources)
 
 
 def _known(tokens: list[str], known: set[str], vocabulary: Vocabulary) -> Sequence:

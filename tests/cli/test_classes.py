@@ -47,6 +47,15 @@ def test_decode_gives_classes_and_probabilities(run):
     assert qkv("decode", str(run[0]), "1 1") == "1 1\t0\n"
 
 
+def test_names_of_classes_are_written_as_they_are(tmp_path):
+    names = ("[/a]", "[note]b")
+    (tmp_path / "points.csv").write_text("".join(f"{n},{n % 3},{names[n % 2]}\n" for n in range(60)))
+    files = ("--train-file", str(tmp_path / "points.csv"), "--run", str(tmp_path / "run"))
+    inside("train", "xor", "--preset", "wide", *files, "--steps", "2")
+    table = inside("eval", str(tmp_path / "run"))
+    assert all(table.count(name) == 2 for name in names)
+
+
 @pytest.mark.parametrize("best", ["0", "-3"])
 @pytest.mark.parametrize("command", [("eval",), ("decode", "0,1")])
 def test_fewer_answers_than_one_are_refused(run, command, best):
@@ -77,6 +86,20 @@ def test_a_bad_line_stops_no_other(run):
     records = json.loads(decode_stdin(run[0], given, "--json")[0])
     assert [record["error"] for record in records] == [None, *bad, None]
     assert [len(record["answers"]) for record in records] == [1, 0, 0, 0, 1]
+
+
+def test_numbers_beyond_any_answer_are_told(tmp_path):
+    """Too large for float32, and so large that the model overflows."""
+    (tmp_path / "points.csv").write_text("".join(f"{n},{n % 3},{'ab'[n % 2]}\n" for n in range(60)))
+    files = ("--train-file", str(tmp_path / "points.csv"), "--run", str(tmp_path / "run"))
+    inside("train", "xor", "--preset", "wide", *files, "--steps", "20")
+    found = json.loads(inside("decode", str(tmp_path / "run"), "1e300 1", "3e38 -3e38", "1 1", "--json"))
+    assert [record["error"] for record in found] == [
+        "'1e300' in '1e300 1' is beyond the range of float32, 3.4e+38 either way",
+        "'3e38 -3e38' has numbers so large that the model has no finite answer",
+        None,
+    ]
+    assert [len(record["answers"]) for record in found] == [0, 0, 1]
 
 
 def test_a_closed_stdin_has_no_lines(run):

@@ -86,6 +86,12 @@ def test_vectors(run):
     assert f"{cosine:.3f}" in inside("embed", str(run[0]), *texts, "--similarities")
 
 
+def test_a_text_in_a_table_is_written_as_it_is(run):
+    texts = ("the [/INST] sat", "see [note] here", "a [bold]value")
+    table = inside("embed", str(run[0]), *texts, "--similarities")
+    assert all(text in table for text in texts)
+
+
 def test_texts_from_stdin(run):
     code = "from qkv.cli import main; main()"
     done = subprocess.run(

@@ -90,7 +90,7 @@ def test_bad_input_is_told_and_the_rest_is_done(tiny, tmp_path):
     assert f"{mine}:2: 'broken' has no phones" in told
     assert f"{mine}:3: unknown phone 'UX1'" in told
     assert "line 8 is longer than 100,000 bytes" in told
-    assert "10,000 letters, and the model takes 24" in told
+    assert "10,000 letters, and the model takes 256" in told
     assert "which the model has never seen" in told
 
 

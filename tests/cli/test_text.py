@@ -100,6 +100,13 @@ def test_writing(run):
     assert scores == sorted(scores, reverse=True)
 
 
+def test_a_prompt_of_stdin_is_read_as_a_text_to_train_on(run, monkeypatch):
+    """Without the mark of byte order, and with the newlines that the training text had."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfLine 3\r\nLine\rLine 4\r\n")))
+    (record,) = json.loads(qkv("decode", str(run), "--tokens", "2", "--search", "greedy", "--json"))
+    assert record["input"] == "Line 3\nLine\nLine 4"
+
+
 def test_several_answers_need_a_beam(run):
     said = qkv("decode", str(run), "Line 3", "--best", "2", code=2)
     assert said == "qkv: --best 2 needs --search beam: sample gives one answer\n"

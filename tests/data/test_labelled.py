@@ -33,6 +33,8 @@ def test_a_share_of_each_class_is_held_out():
     assert torch.equal(labels[held.inputs], held.labels)
     assert torch.equal(examples.hold_out(0.1)[1].inputs, held.inputs)
     assert not torch.equal(examples.hold_out(0.1, seed=1)[1].inputs, held.inputs)
+    assert examples.hold_out(0.1, least=7)[1].labels.bincount(minlength=3).tolist() == [5, 2, 1]
+    assert examples.hold_out(0.1, least=8)[1].labels.bincount(minlength=3).tolist() == [5, 2, 0]
 
 
 def test_bad_input():

@@ -45,6 +45,13 @@ def test_files_of_other_systems(write):
     assert found.bad == ()
 
 
+def test_a_carriage_return_alone_ends_a_line_too(write):
+    found = read_pairs(write(b"ab\tA B\rcd\tC D\r\ref\tE F\rgh\tG\n" + b"x" * 200_000 + b"\rij\tI\rstray"))
+    assert ["".join(pair.source) for pair in found.pairs] == ["ab", "cd", "ef", "gh", "ij"]
+    assert [pair.targets for pair in found.pairs[:2]] == [(("A", "B"),), (("C", "D"),)]
+    assert found.bad == (BadLine(6, "longer than 100000 bytes"), BadLine(8, "no tab"))
+
+
 BAD = (
     (b"no tab here", "no tab"),
     (b"\tX", "the source is empty"),

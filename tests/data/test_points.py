@@ -36,6 +36,9 @@ def test_classes_may_be_given(tmp_path):
         ("1,2,a\n1,x,b\n", r"line 2: 'x' in column 2 is not a finite number, in .*points\.csv"),
         ("1,2,a\nnan,2,b\n", "line 2: 'nan' in column 1 is not a finite number"),
         ("1,x,a\n1,2,b\n", "line 1: 'x' in column 2 is not a finite number"),
+        ("nan,nan,a\n1,2,a\n3,4,b\n", "line 1: 'nan' in column 1 is not a finite number"),
+        ("inf,-inf,a\n1,2,a\n3,4,b\n", "line 1: 'inf' in column 1 is not a finite number"),
+        ("1,2,a\n1,-1e300,b\n", r"line 2: '-1e300' in column 2 is beyond the range of float32, 3\.4e\+38 either way"),
         ("1,2,a\n1,2,3,b\n", "line 2: 4 columns, but 3 before"),
         ("1,2,a\n3,4,a\n", "all 2 points are of class 'a'; at least two classes are needed, in .*points"),
         ("", "there is no point in it, in .*points"),
@@ -61,3 +64,10 @@ def test_numbers_of_a_text():
     assert parse_numbers("1, 2.5 -3") == [1, 2.5, -3]
     with pytest.raises(ValueError, match="'b' in '1 b' is not a finite number"):
         parse_numbers("1 b")
+
+
+def test_numbers_keep_what_tells_them_apart(tmp_path):
+    points = read_points(write(tmp_path, "1700000000,a\n1700000001,b\n"))
+    assert points.examples.inputs.tolist() == [[1700000000], [1700000001]]
+    with pytest.raises(ValueError, match="'1e300' in '1 1e300' is beyond the range of float32"):
+        parse_numbers("1 1e300")

@@ -203,3 +203,13 @@ def test_bad_rows(tmp_path, tokeniser):
         rows(tmp_path, tokeniser, length=0)
     with pytest.raises(ValueError, match="step must be at least 0, got -1"):
         rows(tmp_path, tokeniser).batch(-1)
+
+
+def test_tokens_that_were_lost_are_no_zeros(tmp_path, tokeniser):
+    """The index says that they are there; to go on after them would leave a hole."""
+    whole(TokenFile(tmp_path, TEXTS, tokeniser))
+    index = (tmp_path / "index").read_bytes()
+    (tmp_path / "index").write_bytes(index[: len(index) // 48 * 24])  # some blocks, and not the last
+    os.truncate(tmp_path / "tokens", 0)
+    with pytest.raises(QkvError, match=r"tokens has 0 bytes, but the index says [\d,]+; remove the folder"):
+        TokenFile(tmp_path, TEXTS, tokeniser).blocks(10**6)

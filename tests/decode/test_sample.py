@@ -5,7 +5,8 @@ from importlib import import_module
 import pytest
 import torch
 
-from qkv.decode import Limits, greedy, sample
+from qkv.decode import Limits, drawing, greedy, sample
+from qkv.decode.follow import follow
 from tests.decode.models import END, Net, Table, words
 
 SHARES = {3: 0.4, 4: 0.3, 5: 0.15, 6: 0.1, 7: 0.05}
@@ -148,3 +149,11 @@ def test_finished_rows_are_dropped_and_limits_kept():
 def test_options_that_make_no_sense(options, message):
     with pytest.raises(ValueError, match=message):
         draws(1, **options)
+
+
+def test_inputs_of_later_batches_have_their_own_draws():
+    """Drawn in two batches as in one: the number of an input counts, not its row."""
+    together = draws(8, 5)
+    limits, inputs = Limits(5), torch.zeros(4, 1, dtype=torch.int64)
+    found = [follow(one_token(), inputs, None, limits, drawing(seed=5, numbers=range(n, n + 4))) for n in (0, 4)]
+    assert [one.tokens for batch in found for one in batch] == together

@@ -73,6 +73,22 @@ def test_a_prefix_is_forced(model):
     assert found.greedy[:2] == [1, 2]
 
 
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_a_forced_prefix_counts_in_the_scores(model, power):
+    """With a beam as wide as the tree the winner is the best of all answers that begin so, by log p / length^power."""
+    limits = Limits(max_length=5)
+    for other in range(3, 9):
+        prefix = [other, 5, 4]
+        found = search_tree(model, SOURCE, limits, beams=100, length_power=power, prefix=prefix)
+        whole = [[*prefix, 2], *([*prefix, one, two] for one in range(3, 9) for two in range(2, 9))]
+        scores = {tuple(one): score_whole(model, SOURCE, one, limits) / len(one) ** power for one in whole}
+        best = max(scores, key=scores.get)
+        assert path(found, found.best[0]) == list(best)
+        own = [found.branches[node].log_probability / found.branches[node].step ** power for node in found.best]
+        assert own == sorted(own, reverse=True)
+        assert own[0] == pytest.approx(scores[best], abs=1e-5)
+
+
 def test_a_greedy_path_that_the_beam_left_is_added(model):
     """With length power 0 and a beam of 1 both are the same; a wide beam may drop the greedy path, and says so."""
     alone = search_tree(model, SOURCE, LIMITS, beams=1)
@@ -91,5 +107,7 @@ def test_next_tokens_and_whole_scores(model):
 def test_bad_input(model):
     with pytest.raises(ValueError, match="prefix has 6 tokens; an answer may have 6 with its END"):
         search_tree(model, SOURCE, LIMITS, beams=2, prefix=[4] * 6)
+    with pytest.raises(ValueError, match="prefix has token 1, which is never written"):
+        search_tree(model, SOURCE, LIMITS, beams=2, prefix=[4, 1])
     with pytest.raises(ValueError, match="beams must be at least 1, got 0"):
         search_tree(model, SOURCE, LIMITS, beams=0)

@@ -34,7 +34,7 @@ def test_errors_are_counted_against_the_closest_reference(network):
 
 
 def test_what_the_model_cannot_take_is_wrong(network):
-    figures = measure(network, [*pairs(["bad"]), Pair(tuple("xyz"), (("Z",),)), Pair(tuple("b" * 30), (("B",),))])
+    figures = measure(network, [*pairs(["bad"]), Pair(tuple("xyz"), (("Z",),)), Pair(tuple("b" * 300), (("B",),))])
     assert (figures.words, figures.refused, figures.wer) == (3, 2, pytest.approx(2 / 3))
 
 

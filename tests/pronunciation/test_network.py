@@ -71,3 +71,10 @@ def test_a_model_that_cannot_be_folded_says_as_it_is(tmp_path, tiny):
     assert network._fast is network.model
     assert network._threads is None
     assert network.say(["bad"])[0][0].phones == ("B", "AE1", "D")
+
+
+def test_only_a_model_that_cannot_read_long_words_refuses_them(network, tiny):
+    """A recurrent network writes 24 tokens here, but reads any number."""
+    assert network.refuse("ab" * 7) == "it has 14 letters, and the model takes 13"
+    assert Network.open(tiny).refuse("bad" * 20) is None
+    assert len(Network.open(tiny).say(["bad" * 20])) == 1

@@ -103,7 +103,7 @@ def test_a_sentence_keeps_its_punctuation_apart(pronouncer):
         ("привет", "which the model has never seen"),
         ("日本", "'日', '本', which the model has never seen"),
         ("bxzzq", "'q', 'x', 'z', which the model has never seen"),
-        ("ba" * 5000, "10,000 letters, and the model takes 24"),
+        ("ba" * 5000, "10,000 letters, and the model takes 256"),
         ("", "no letters"),
         ("7" * 10_000, "10,000 parts, and at most 64"),
         ("...", "never seen"),

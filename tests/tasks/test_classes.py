@@ -27,6 +27,14 @@ def test_the_scale_of_each_column_and_of_all():
     assert seen.std(correction=0).item() == pytest.approx(1, abs=1e-6)
 
 
+def test_a_column_that_never_changes_is_not_blown_up():
+    """The mean of many 0.1 is not 0.1, so their deviation is not 0."""
+    x = torch.full((49, 2), 0.1, dtype=torch.float64)
+    scale = Scale.of(x, columns=True)
+    assert scale == Scale((0.1, 0.1), (1.0, 1.0))
+    assert scale.apply(x + 1).tolist() == [[1, 1]] * 49
+
+
 def test_one_logit_is_two_logits():
     """log(1 + e^-a) is the cross entropy of the logits 0 and a, smoothed or not."""
     one = Network((5, 1)).double()

@@ -90,3 +90,10 @@ def test_the_digits_are_read(tmp_path):
     loop.train()
     model.load_state_dict(loop.best)
     assert job.evaluate(model, "test")["accuracy"] >= 0.93
+
+
+def test_ten_pictures_a_class_are_enough(tmp_path):
+    pictures, labels = bars(30)
+    numpy.savez(tmp_path / "ten.npz", train_images=pictures, train_labels=labels)
+    job = tasks.jobs["digits"].load({"train_file": str(tmp_path / "ten.npz")})
+    assert {name: len(part) for name, part in job.parts.items()} == {"train": 24, "test": 3, "valid": 3}

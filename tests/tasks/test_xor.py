@@ -3,7 +3,7 @@ import torch
 
 from qkv import tasks
 from qkv.storage import QkvError
-from qkv.train import Loop, Run
+from qkv.train import Loop, Run, Settings
 
 
 def train(tmp_path, config, job):
@@ -48,11 +48,66 @@ def test_points_of_a_file(tmp_path, rings):
     assert job.evaluate(train(tmp_path, config, job), "test")["accuracy"] >= 0.95
 
 
-def test_few_points_are_all_of_the_parts(tmp_path):
+def test_few_points_are_all_trained_and_chosen_on_but_tested_with_only_if_one_says_so(tmp_path):
     path = tmp_path / "or.csv"
     path.write_text("0,0,no\n0,1,yes\n1,0,yes\n1,1,yes\n")
     job = tasks.jobs["xor"].load({"train_file": str(path), "test_file": str(path)})
     assert [len(part) for part in job.parts.values()] == [4, 4, 4]
+    with pytest.raises(QkvError, match=r"no class has 5 points, too few to hold any out to test with: .*or\.csv"):
+        tasks.jobs["xor"].load({"train_file": str(path)})
+
+
+def write_classes(path, **counts):
+    """So many points of each class, no two alike; all have their class's number in the first column."""
+    rows = [(number, place, name) for number, (name, count) in enumerate(counts.items()) for place in range(count)]
+    path.write_text("".join(f"{number},{place},{name}\n" for number, place, name in rows))
+    return str(path)
+
+
+def classes_of(part):
+    return part.labels.bincount(minlength=3).tolist()
+
+
+def test_a_rare_class_does_not_keep_the_others_from_being_held_out(tmp_path):
+    job = tasks.jobs["xor"].load({"train_file": write_classes(tmp_path / "rare.csv", a=40, b=7, c=3)})
+    assert {name: classes_of(part) for name, part in job.parts.items()} == {
+        "train": [33, 6, 3],
+        "valid": [3, 0, 0],
+        "test": [4, 1, 0],
+    }
+    rows = [tuple(row) for part in job.parts.values() for row in part.inputs.tolist()]
+    assert len(set(rows)) == len(rows) == 50
+
+
+@pytest.mark.parametrize("count", [5, 9, 10, 11])
+def test_a_few_points_a_class_are_trained_and_tested_on(tmp_path, count):
+    job = tasks.jobs["xor"].load({"train_file": write_classes(tmp_path / "few.csv", a=count, b=count)})
+    assert len(job.parts["test"]) == 2
+    config = tasks.configure("xor", tasks.preset("xor", "wide"), {"train": {"steps": 3, "every": 1}})
+    assert job.evaluate(train(tmp_path, config, job), "valid")["examples"] == (2 if count >= 10 else 2 * count - 2)
+
+
+def test_the_scale_is_that_of_the_training_part(tmp_path):
+    """The held-out points are not looked at before they are judged on."""
+    path = tmp_path / "points.csv"
+    write_classes(path, a=20, b=20)
+    job = tasks.jobs["xor"].load({"train_file": str(path)})
+    seen = job.parts["train"].inputs[:, 1]
+    assert job.scale.mean[1] == pytest.approx(float(seen.mean()), rel=1e-12)
+    held = {tuple(row) for name in ("valid", "test") for row in job.parts[name].inputs.int().tolist()}
+    lines = path.read_text().splitlines()
+    moved = [f"{n},9{p},{c}" if (int(n), int(p)) in held else line for line in lines for n, p, c in [line.split(",")]]
+    assert moved != lines
+    path.write_text("\n".join(moved))
+    assert tasks.jobs["xor"].load({"train_file": str(path)}).scale == job.scale
+
+
+def test_large_numbers_that_differ_by_little_are_told_apart(tmp_path):
+    path = tmp_path / "seconds.csv"
+    path.write_text("".join(f"{1_700_000_000 + n},{'late' if n % 2 else 'early'}\n" * 12 for n in (0, 1)))
+    job = tasks.jobs["xor"].load({"train_file": str(path)})
+    assert sorted(set(job.task(None, Settings(steps=1)).collate(range(20))[0][:, 0].tolist())) == [-1, 1]
+    assert job.scale.apply(job.parse("1700000001")).tolist() == [1]
 
 
 def test_bad_options(tmp_path, rings):

@@ -37,6 +37,16 @@ def test_the_token_becomes_a_cookie(server):
     assert headers["set-cookie"] == f"qkv-{server.port}={server.token}; HttpOnly; Path=/; SameSite=strict"
 
 
+@pytest.mark.parametrize("other", ['prefs={"a":1}', "a[b]=1", "flag", "d=hello world", "n=\xe9", "", "=", 'q="x'])
+def test_cookies_of_other_servers_do_not_hide_ours(server, other):
+    """A browser sends them all: those of a host are for all its ports."""
+    ours = f"qkv-{server.port}={server.token}"
+    for cookies in (f"{other}; {ours}", f"{ours}; {other}", f"{other};{ours};{other}"):
+        assert request(server, "GET", "/", headers={"cookie": cookies})[0] == 200
+    assert request(server, "GET", "/", headers={"cookie": f"{other}; {ours}x"})[0] == 403
+    assert request(server, "GET", "/", headers={"cookie": f"{other}; x{ours}"})[0] == 403
+
+
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
