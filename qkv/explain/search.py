@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from qkv.data import Vocabulary
 from qkv.decode import Limits, Node, beam_with_trees, greedy
 from qkv.decode.beam import Begun
 from qkv.decode.protocol import Inputs
 from qkv.decode.stepper import Stepper
+from qkv.explain.alignment import evaluating
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,22 @@ def search_tree(
         raise ValueError(f"prefix has {len(prefix)} tokens; an answer may have {limits.max_length} with its END")
     if never := [token for token in prefix if token in limits.forbidden]:
         raise ValueError(f"prefix has token {never[0]}, which is never written")
+    with evaluating(model):
+        return _search(model, source, limits, beams, length_power, list(prefix))
+
+
+def _search(
+    model: Any, source: Sequence[int], limits: Limits, beams: int, length_power: float, prefix: list[int]
+) -> BothSearches:
     inputs = torch.tensor([list(source)])
-    follower = _Prefixed(model, list(prefix))
-    start = _own(model, inputs, list(prefix), limits)
+    follower = _Prefixed(model, limits.start, prefix)
+    start = _own(model, inputs, prefix, limits)
     begun = Begun(len(prefix), sum(start))
     _, (tree,) = beam_with_trees(
         follower, inputs, None, limits, beams=beams, best=beams, length_power=length_power, begun=begun
     )
     (walked,) = greedy(follower, inputs, None, replace(limits, max_length=limits.max_length - len(prefix)))
-    branches = _forced(start, list(prefix), limits)
+    branches = _forced(start, prefix, limits)
     places = _beam(tree.nodes, branches)
     path = [*walked.tokens, *([limits.end] if walked.finished else [])]
     own = _own(model, inputs, [*prefix, *path], limits)[len(prefix) :]
@@ -86,7 +93,7 @@ def search_tree(
 
 def next_tokens(model: Any, source: Sequence[int], prefix: Sequence[int], limits: Limits) -> list[float]:
     """log p of every token after this prefix; -inf for those that are never written."""
-    with torch.inference_mode():
+    with torch.inference_mode(), evaluating(model):
         stepper = Stepper(model, torch.tensor([list(source)]), None, limits)
         found = stepper.step([0], [limits.start])
         for token in prefix:
@@ -96,8 +103,8 @@ def next_tokens(model: Any, source: Sequence[int], prefix: Sequence[int], limits
 
 def score_whole(model: Any, source: Sequence[int], answer: Sequence[int], limits: Limits) -> float:
     """log p of this answer, END included if it is there, by one forward pass: no state, no steps."""
-    given = torch.tensor([[Vocabulary.START, *answer[:-1]]])
-    with torch.no_grad():
+    given = torch.tensor([[limits.start, *answer[:-1]]])
+    with torch.no_grad(), evaluating(model):
         logits = model(torch.tensor([list(source)]), given)[0].index_fill(
             -1, torch.tensor(limits.forbidden), -torch.inf
         )
@@ -108,13 +115,13 @@ def score_whole(model: Any, source: Sequence[int], answer: Sequence[int], limits
 class _Prefixed:
     """A model that has written some tokens already when its search begins."""
 
-    def __init__(self, model: Any, prefix: list[int]):
-        self.model = model
-        self.prefix = prefix
+    def __init__(self, model: Any, begin: int, prefix: list[int]):
+        self.model, self.prefix = model, prefix
+        self.before = [begin, *prefix][: len(prefix)]
 
     def start(self, inputs: Inputs, mask: Any) -> Any:
         state = self.model.start(inputs, mask)
-        for token in [Vocabulary.START, *self.prefix][: len(self.prefix)]:
+        for token in self.before:
             _, state = self.model.step(torch.full((inputs.shape[0],), token), state)
         self.first = True
         return state

@@ -6,6 +6,7 @@ A belief says which other answers would have been nearly right, which a target c
 from it. Teachers read each example once, before training; then only their beliefs are kept, in 16 bits.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from qkv.models import Ensemble
 from qkv.storage import QkvError
 from qkv.tasks.base import Job
 from qkv.tasks.resolve import restore
+from qkv.tasks.sources import longest_source
 from qkv.tasks.strings import Example, Search, Strings, answer, collate, cross_entropy, device_of, encode, make_task
 from qkv.train import Settings, Task
 from qkv.train.task import Tensors
@@ -37,7 +39,7 @@ def teachers_of(folders: str, job: Job) -> Ensemble:
 
 def label(teachers: Ensemble, strings: Strings, sources: Sequence[tuple[str, ...]]) -> list[Pair]:
     """What the teachers say of these sources, greedily; what they cannot read, or find no end for, is left out."""
-    known, longest = set(strings.sources.tokens), teachers.config.max_length
+    known, longest = set(strings.sources.tokens), longest_source(teachers) or math.inf
     readable = [source for source in sources if 0 < len(source) <= longest and known.issuperset(source)]
     said = answer(teachers, strings, readable, Search(), TOGETHER[device_of(teachers).type])
     return [

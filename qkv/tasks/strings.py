@@ -15,6 +15,7 @@ from qkv.data import Buckets, Pair, Ragged, Vocabulary, pad
 from qkv.decode import Hypothesis, Limits, beam, greedy
 from qkv.metrics import cosine, damerau_levenshtein, error_rates, jaccard
 from qkv.tasks.side_by_side import side_by_side
+from qkv.tasks.sources import in_known_case
 from qkv.train import Settings, Task
 from qkv.train.task import Tensors
 
@@ -190,9 +191,9 @@ def evaluate(model: nn.Module, strings: Strings, part: str, search: Search) -> d
     """Error rates against the closest reference, and the three similarities, each to the reference most like it."""
     pairs = strings.parts[part]
     model.eval()
-    answers = [
-        strings.targets.decode(best[0].tokens) for best in answer(model, strings, [p.source for p in pairs], search)
-    ]
+    known = set(strings.sources.tokens)
+    sources = [in_known_case(pair.source, known) for pair in pairs]  # as whoever asks it is answered
+    answers = [strings.targets.decode(best[0].tokens) for best in answer(model, strings, sources, search)]
     references = [[list(target) for target in pair.targets] for pair in pairs]
     rates = error_rates(answers, references)
     scores = {"jaccard": jaccard, "cosine": cosine, "damerau_levenshtein": damerau_levenshtein}

@@ -42,6 +42,21 @@ def test_the_tree_holds_both_searches(model):
     assert found.rescored == pytest.approx(best[0].log_probability, abs=1e-5)
 
 
+@pytest.mark.parametrize("prefix", [(), (4, 6)])
+def test_another_first_token_and_a_model_in_training(prefix):
+    torch.manual_seed(7)
+    config = EncoderDecoderConfig(
+        dim=12, heads=3, hidden_dim=14, encoder_layers=1, decoder_layers=1, max_length=16, dropout=0.5
+    )
+    model = EncoderDecoder(config, 11, 9).train()
+    limits = Limits(max_length=6, start=5)
+    found = search_tree(model, SOURCE, limits, beams=3, prefix=prefix)
+    winner = found.branches[found.best[0]]
+    assert found.rescored == pytest.approx(winner.log_probability, abs=1e-5)
+    assert found.rescored == search_tree(model, SOURCE, limits, beams=3, prefix=prefix).rescored
+    assert all(part.training for part in model.modules())
+
+
 def test_every_branch_adds_up(model):
     found = search_tree(model, SOURCE, LIMITS, beams=3)
     assert len(found.branches) > 20

@@ -1,10 +1,12 @@
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from qkv import tasks
-from qkv.data import Pair, Vocabulary
+from qkv.data import Pair, Vocabulary, pad
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
 from qkv.tasks.strings import (
     Search,
@@ -16,6 +18,7 @@ from qkv.tasks.strings import (
     encode,
     evaluate,
     hold_out,
+    limits_of,
     loss,
     make_task,
 )
@@ -132,6 +135,29 @@ def test_batches_give_each_thread_as_much_to_do(count, batch_size, threads, size
 def test_a_batch_has_at_least_one(strings, model):
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         answer(model, strings, [], Search(), batch_size=0)
+
+
+def test_sources_are_judged_in_the_case_that_is_known(strings, model, monkeypatch):
+    asked = []
+
+    def answer(model, strings, sources, search):
+        asked.extend(sources)
+        return [[SimpleNamespace(tokens=())]] * len(sources)
+
+    monkeypatch.setattr("qkv.tasks.strings.answer", answer)
+    evaluate(model, replace(strings, parts={"test": [Pair(tuple("CaB"), (("B",),))]}), "test", Search())
+    assert asked == [list("cab")]
+
+
+def test_an_answer_may_be_as_long_as_a_target(strings, model):
+    """max_length - 1 tokens and END are what fits into training; as many steps are what a model takes."""
+    longest = model.config.max_length
+    with torch.inference_mode():
+        state = model.start(*pad([[4, 5]]))
+        for _ in range(limits_of(model).max_length):
+            _, state = model.step(torch.tensor([5]), state)
+        with pytest.raises(ValueError, match=f"max_length={longest}"):
+            model.step(torch.tensor([5]), state)
 
 
 def test_evaluate_by_hand(strings, model, monkeypatch):
