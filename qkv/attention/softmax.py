@@ -111,6 +111,8 @@ class Softmax(Scored):
         dtype, value_dim, scale = q.dtype, v.shape[3], self._scale(q)
         if q.device.type == "cpu":
             q, k, v = widen(q), widen(k), widen(v)  # some CPUs fault in half-precision products
+        if scale <= 0:  # torch hides the future by -inf before it scales: -inf * -1 would show it, -inf * 0 is NaN
+            q, scale = (-q, -scale) if scale else (0 * q, 1.0)
         # one width for all: torch's fused kernels take nothing else, and zeros add nothing
         width = max(q.shape[3], value_dim)
         q, k, v = _pad(q, width), _pad(k, width), _pad(v, width)
