@@ -161,7 +161,7 @@ MUTANTS = (
     Mutant("attention/base.py", "return x.float() if widened(x.dtype) != x.dtype else x", "return x"),
     # positions
     Mutant("positions/rope.py", "left * cosine - right * sine", "left * cosine + right * sine"),
-    Mutant("positions/alibi.py", "range(1, 2 * lower + 1, 2)", "range(2, 2 * lower + 1, 2)"),
+    Mutant("positions/alibi.py", "_powers(-step / 2, step", "_powers(-step, step"),
     Mutant("positions/t5.py", "side = (offset > 0) * buckets", "side = (offset >= 0) * buckets"),
     Mutant("positions/shaw.py", "key_index - query_index[:, None]", "query_index[:, None] - key_index"),
     Mutant("positions/sinusoidal.py", "(turn.sin(), turn.cos())", "(turn.cos(), turn.sin())"),
