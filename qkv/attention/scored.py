@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ class Pairs:
 class Scored(Attention):
     """weights = softmax(scores(q, k) + bias) over the visible keys; a query that sees none gets zeros."""
 
+    accepts: ClassVar[frozenset[str]] = frozenset({"pairs", "bias"})
     window: int | None = None
 
     @abstractmethod

@@ -103,6 +103,10 @@ class MultiHead(nn.Module):
         bias: bool = True,
     ):
         super().__init__()
+        if not isinstance(attention, Attention):
+            raise TypeError(
+                f"attention must be a mechanism, such as Softmax() or qkv.attention.build('softmax'), got {attention!r}"
+            )
         shape = heads if isinstance(heads, Heads) else Heads(heads)
         self.heads, self.key_heads, self.key_dim, self.value_dim = shape.resolve(dim)
         self.role = _role(positions, attention)
