@@ -25,6 +25,8 @@ class Additive(Scored):
     def __init__(self, key_dim: int, hidden_dim: int | None = None, *, backend: str = "auto"):
         super().__init__()
         hidden_dim = key_dim if hidden_dim is None else hidden_dim
+        if key_dim < 1 or hidden_dim < 1:
+            raise ValueError(f"key_dim and hidden_dim must be at least 1, got {key_dim} and {hidden_dim}")
         self.query = nn.Linear(key_dim, hidden_dim, bias=False)  # U
         self.key = nn.Linear(key_dim, hidden_dim, bias=False)  # V
         self.score = nn.Parameter(torch.empty(hidden_dim).uniform_(-1, 1) * hidden_dim**-0.5)  # w

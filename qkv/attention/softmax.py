@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from qkv.attention.base import check_backend, register, widen
+from qkv.attention.base import check_backend, check_whole, register, widen
 from qkv.attention.scored import Pairs, Scored
 from qkv.cost import Cost, Shape, causal_pairs
 from qkv.shapes import Keys, Outputs, Queries, Values, Weights
@@ -30,7 +30,7 @@ class Softmax(Scored):
         self, *, scale: float | None = None, window: int | None = None, dropout: float = 0.0, backend: str = "auto"
     ):
         super().__init__()
-        if window is not None and window < 1:
+        if window is not None and check_whole("window", window) < 1:
             raise ValueError(f"window must be at least 1 (the token itself), got {window}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
