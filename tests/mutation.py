@@ -73,6 +73,7 @@ MUTANTS = (
     # scale
     Mutant("attention/softmax.py", "q.shape[-1] ** -0.5 if self.scale", "q.shape[-1] ** -1.0 if self.scale"),
     Mutant("attention/softmax.py", "scale=scale,", "scale=None,"),
+    Mutant("attention/softmax.py", "if scale <= 0:", "if False:", ("tests/attention/test_softmax.py",)),
     Mutant("attention/taylor.py", "return key_dim**-0.5", "return key_dim**-0.25"),
     Mutant("attention/linear.py", "return key_dim**-0.5", "return 1.0"),
     Mutant("attention/elu.py", "return 1.0", "return key_dim**-0.5"),
@@ -123,6 +124,12 @@ MUTANTS = (
     Mutant("attention/masking.py", "v.masked_fill(hidden, 0)", "v"),
     Mutant("attention/masking.py", "pairs if seen is None else seen & pairs", "pairs"),
     Mutant("attention/scored.py", ".softmax(-1).masked_fill(hidden, 0)", ".softmax(-1)"),
+    Mutant(
+        "attention/scored.py",
+        "pairs.bias != -torch.inf",
+        "pairs.bias > -torch.inf",
+        ("tests/attention/test_inputs.py",),
+    ),
     Mutant("attention/softmax.py", "bias if seen is None else bias.masked_fill(~seen, -torch.inf)", "bias"),
     Mutant("attention/feature_map.py", "self.features(keys).masked_fill(hidden, 0)", "self.features(keys)"),
     Mutant("attention/feature_map.py", ".transpose(1, 2)[:, None], 0)", ".transpose(1, 2)[:, None], 1)"),
@@ -141,6 +148,10 @@ MUTANTS = (
     Mutant("attention/scan.py", "carry_gradient = tuple(found[1])", "carry_gradient = tuple(0 * x for x in found[1])"),
     Mutant("attention/scan.py", "total.add_(part)", "total.copy_(part)"),
     Mutant(
+        "attention/scan.py", " or torch._C._are_functorch_transforms_active()", "", ("tests/attention/test_scan.py",)
+    ),
+    Mutant("attention/once.py", "if torch.is_grad_enabled():", "if False:", ("tests/attention/test_scan.py",)),
+    Mutant(
         "attention/softmax.py", "first = max(start - self.window + 1, 0)", "first = max(start - self.window + 2, 0)"
     ),
     Mutant(
@@ -149,9 +160,11 @@ MUTANTS = (
     Mutant("attention/cache.py", "torch.cat((past, new), 1)", "torch.cat((new, past), 1)"),
     Mutant("attention/cache.py", "start = self._end - self.reach", "start = 0"),
     Mutant("attention/cache.py", "self._continued = True", "self._continued = False"),
+    Mutant("attention/cache.py", "if self.reach == 0:", "if False:", ("tests/attention/test_cache.py",)),
     Mutant("attention/cache.py", "KeyValues(self.keys[rows],", "KeyValues(self.keys[rows.sort().values],"),
     # decay
     Mutant("attention/feature_map.py", "(time - age)[:, None]", "(time - age + 1)[:, None]"),
+    Mutant("attention/inputs.py", "all(rate >= 0", "all(rate == rate", ("tests/attention/test_inputs.py",)),
     Mutant("attention/feature_map.py", "torch.exp(-rate * time)", "torch.exp(-rate * (time - 1))"),
     Mutant("attention/feature_map.py", "return torch.exp(-rate * distance)", "return torch.exp(-rate * 2 * distance)"),
     # heads and precision
@@ -159,9 +172,16 @@ MUTANTS = (
         "attention/base.py", "x.repeat_interleave(heads // x.shape[1], dim=1)", "x.repeat(1, heads // x.shape[1], 1, 1)"
     ),
     Mutant("attention/base.py", "return x.float() if widened(x.dtype) != x.dtype else x", "return x"),
+    Mutant(
+        "attention/base.py",
+        "torch.autocast(kind, enabled=False) if narrows",
+        "nullcontext() if narrows",
+        ("tests/attention/test_softmax.py", "tests/attention/test_scan.py"),
+    ),
     # positions
     Mutant("positions/rope.py", "left * cosine - right * sine", "left * cosine + right * sine"),
-    Mutant("positions/alibi.py", "range(1, 2 * lower + 1, 2)", "range(2, 2 * lower + 1, 2)"),
+    Mutant("positions/alibi.py", "_powers(-step / 2, step", "_powers(-step, step"),
+    Mutant("positions/base.py", "if index.shape != x.shape[-2:-1]:", "if False:", ("tests/positions/test_base.py",)),
     Mutant("positions/t5.py", "side = (offset > 0) * buckets", "side = (offset >= 0) * buckets"),
     Mutant("positions/shaw.py", "key_index - query_index[:, None]", "query_index[:, None] - key_index"),
     Mutant("positions/sinusoidal.py", "(turn.sin(), turn.cos())", "(turn.cos(), turn.sin())"),

@@ -7,7 +7,7 @@ built, not named. There is no scale: w learns it.
 """
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from qkv.attention.base import check_backend, register, widen
 from qkv.attention.scored import Pairs, Scored
@@ -25,6 +25,8 @@ class Additive(Scored):
     def __init__(self, key_dim: int, hidden_dim: int | None = None, *, backend: str = "auto"):
         super().__init__()
         hidden_dim = key_dim if hidden_dim is None else hidden_dim
+        if key_dim < 1 or hidden_dim < 1:
+            raise ValueError(f"key_dim and hidden_dim must be at least 1, got {key_dim} and {hidden_dim}")
         self.query = nn.Linear(key_dim, hidden_dim, bias=False)  # U
         self.key = nn.Linear(key_dim, hidden_dim, bias=False)  # V
         self.score = nn.Parameter(torch.empty(hidden_dim).uniform_(-1, 1) * hidden_dim**-0.5)  # w
@@ -32,7 +34,7 @@ class Additive(Scored):
 
     def scores(self, q: Queries, k: Keys) -> Weights:
         """w . tanh(U q + V k); `k` holds V k already."""
-        asked = q @ widen(self.query.weight).T
+        asked = _project(self.query, q)
         hidden = torch.tanh(asked[:, :, :, None] + k[:, :, None])  # batch heads queries keys hidden_dim
         return hidden @ widen(self.score)
 
@@ -40,7 +42,7 @@ class Additive(Scored):
         """V k: no query is needed for it, so it is done once and remembered, in at least float32."""
         if k.shape[3] != self.key.in_features:
             raise ValueError(f"k has key_dim {k.shape[3]}, but this Additive was built for {self.key.in_features}")
-        return widen(k) @ widen(self.key.weight).T
+        return _project(self.key, widen(k))
 
     def attend(self, q: Queries, k: Keys, v: Values, pairs: Pairs) -> Outputs:
         """The definition is the only form: nothing in it factors."""
@@ -69,3 +71,8 @@ class Additive(Scored):
     def example(cls, key_dim: int) -> "Additive":
         """As wide inside as the keys."""
         return cls(key_dim)
+
+
+def _project(layer: nn.Module, x: Tensor) -> Tensor:
+    """The layer's product in at least float32; one that was quantised or wrapped has its own way."""
+    return x @ widen(layer.weight).T if type(layer) is nn.Linear else layer(x)

@@ -4,6 +4,7 @@ Layout everywhere (batch, heads, time, dim), as in torch's `scaled_dot_product_a
 `weights` is the definition; everything else must equal it, and `qkv.attention.check` proves it.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
@@ -45,18 +46,21 @@ class Attention(nn.Module, ABC):
     unnormalised weight by exp(-decay * distance), one number a head.
     """
 
-    kind: ClassVar[str]
-    """The registry name."""
-    accepts: ClassVar[frozenset[str]]
+    accepts: ClassVar[frozenset[str]] = frozenset()
     """Of "pairs", "bias", "decay", "rotation": what can be combined with this kind."""
-    backends: ClassVar[tuple[str, ...]]
+    backends: ClassVar[tuple[str, ...]] = ("reference",)
     """Implementations of `forward` that are here; "auto" chooses among them."""
     typical_key_dim: ClassVar[int] = 64
     """The width of keys that it is used with, for benchmarks and pictures."""
 
-    backend: str
+    backend: str = "auto"
     precision: float = 1e-12
     """How far two forms may be apart in float64, relative to the largest output."""
+
+    @property
+    def kind(self) -> str:
+        """The registry name; of a kind that is in no registry, the name of its class."""
+        return type(self).__name__
 
     @abstractmethod
     def weights(
@@ -119,9 +123,15 @@ class Attention(nn.Module, ABC):
         """What `forward` costs at this shape, term by term, and what the state takes after it."""
 
     @classmethod
-    @abstractmethod
     def example(cls, key_dim: int) -> "Attention":
-        """A small one, to test with."""
+        """A small one, to test with; a kind that has to be told something writes its own."""
+        return cls()
+
+    def extra_repr(self) -> str:
+        """The options that are not the usual ones."""
+        options = [x for x in inspect.signature(type(self)).parameters.values() if x.default is not x.empty]
+        chosen = {x.name: getattr(self, x.name, x.default) for x in options}
+        return ", ".join(f"{x.name}={chosen[x.name]!r}" for x in options if chosen[x.name] != x.default)
 
 
 kinds: Registry[Attention] = Registry("attention kind", group="qkv.attention")
@@ -138,9 +148,18 @@ def check_backend(kind: str, backend: str, backends: tuple[str, ...]) -> str:
 
 def check_chunk(chunk: int | None) -> int | None:
     """How many tokens are taken at a time, at least one; None: as many as are fast."""
-    if chunk is not None and chunk < 1:
+    if chunk is None:
+        return None
+    if check_whole("chunk", chunk) < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
     return chunk
+
+
+def check_whole(name: str, number: int) -> int:
+    """A whole number as it came; 2.0 is none, and neither is True."""
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise TypeError(f"{name} must be a whole number, got {number!r}")
+    return number
 
 
 def widen(x: Tensor) -> Tensor:
@@ -158,7 +177,9 @@ def unnarrowed(x: Tensor) -> AbstractContextManager[object]:
 
     A backward runs outside of the region that its forward was in; in here, both compute the same.
     """
-    return torch.autocast(x.device.type, enabled=False) if x.device.type in NARROWS else nullcontext()
+    kind = x.device.type
+    narrows = kind in NARROWS and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if narrows else nullcontext()  # entering a region takes ten microseconds
 
 
 NARROWS = frozenset(kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(kind))

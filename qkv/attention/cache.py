@@ -35,6 +35,14 @@ class KeyValues(State):
         """Keys held."""
         return self.keys.shape[2]
 
+    def follow(self, k: Keys, v: Values) -> None:
+        """As long as nothing is held: the type and device of the first keys and values.
+
+        Whoever starts a state cannot always know them: autocast narrows, a quantised layer has no weights to ask.
+        """
+        if self.reach == 0:
+            self.keys, self.values = self.keys.to(k), self.values.to(v)
+
     def append(self, k: Keys, v: Values, mask: Mask | None) -> "KeyValues":
         """The state with these tokens after those that are held."""
         if self._continued:

@@ -48,8 +48,10 @@ class FeatureMap(Attention):
     normalises: ClassVar[bool] = True
     """Whether the weights of a query are divided by their sum."""
 
-    scale: float | None
-    chunk: int | None
+    scale: float | None = None
+    """What q is multiplied by; None: `default_scale`."""
+    chunk: int | None = None
+    """How many tokens are taken at a time; None: as many as are fast."""
 
     @abstractmethod
     def similarity(self, q: Asking, k: Answering) -> Similarities:

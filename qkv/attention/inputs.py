@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from qkv.attention.base import Attention
@@ -44,7 +44,7 @@ def check_inputs(mechanism: "Attention", q: Tensor, k: Tensor, v: Tensor | None,
     if extras.bias is not None:
         _check_bias(mechanism, extras.bias, q, past + keys)
     if extras.decay is not None:
-        _check_decay(mechanism, extras, q.shape[1])
+        _check_decay(mechanism, extras, q)
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor | None) -> None:
@@ -61,6 +61,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor | None) -> None:
             raise ValueError(f"{name} has batch {x.shape[0]}, but q has batch {q.shape[0]}")
     if q.shape[3] != k.shape[3]:
         raise ValueError(f"q has key_dim {q.shape[3]}, but k has key_dim {k.shape[3]}")
+    if q.shape[3] == 0:
+        raise ValueError("q and k have key_dim 0: there is nothing to compare")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(f"q has {q.shape[1]} heads and k has {k.shape[1]}: the heads of k must divide those of q")
     if v is not None and v.shape[1:3] != k.shape[1:3]:
@@ -71,8 +73,11 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor | None) -> None:
 
 def _check_mask(mechanism: "Attention", mask: Tensor, q: Tensor, keys: int) -> None:
     batch, heads, queries, _ = q.shape
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"mask must be a bool tensor, got {type(mask).__name__}")
     if mask.dtype != torch.bool:
         raise TypeError(f"mask must be bool (True = attend), got {mask.dtype}; a float added to the scores is bias=")
+    _check_device("mask", mask, q)
     if mask.shape == (batch, keys):
         return
     _refuse_unless(mechanism, "pairs", mask.dim() == 4, f"a mask of shape {tuple(mask.shape)}")
@@ -85,8 +90,10 @@ def _check_mask(mechanism: "Attention", mask: Tensor, q: Tensor, keys: int) -> N
 def _check_bias(mechanism: "Attention", bias: Tensor, q: Tensor, keys: int) -> None:
     batch, heads, queries, _ = q.shape
     _refuse_unless(mechanism, "bias", True, "a score bias")
-    if not bias.is_floating_point():
-        raise TypeError(f"bias must be a floating-point tensor, got {bias.dtype}; a bool tensor is mask=")
+    if not isinstance(bias, Tensor) or not bias.is_floating_point():
+        what = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
+        raise TypeError(f"bias must be a floating-point tensor, got {what}; a bool tensor is mask=")
+    _check_device("bias", bias, q)
     if bias.dim() != 4 or not _fits(bias, ((1, batch), (heads,), (queries,), (keys,))):
         raise ValueError(
             f"bias must have shape (batch or 1, heads, queries, keys) = "
@@ -94,14 +101,31 @@ def _check_bias(mechanism: "Attention", bias: Tensor, q: Tensor, keys: int) -> N
         )
 
 
-def _check_decay(mechanism: "Attention", extras: Extras, heads: int) -> None:
+def _check_decay(mechanism: "Attention", extras: Extras, q: Tensor) -> None:
     _refuse_unless(mechanism, "decay", True, "a decay")
-    decay = extras.decay
+    decay, heads = extras.decay, q.shape[1]
     if not isinstance(decay, Tensor) or not decay.is_floating_point() or decay.shape != (heads,):
         what = f"shape {tuple(decay.shape)} of {decay.dtype}" if isinstance(decay, Tensor) else type(decay).__name__
         raise ValueError(f"decay must be a floating-point tensor of shape (heads,) = ({heads},), got {what}")
+    _check_device("decay", decay, q)
+    _check_rates(decay)
     if not extras.causal:
         raise ValueError("decay needs causal=True: it fades the past, and without an order there is none")
+
+
+def _check_rates(decay: Tensor) -> None:
+    """Of numbers that can be looked at for nothing: not on a GPU, which would be waited for, nor while torch traces."""
+    plain = type(decay) in (Tensor, nn.Parameter) and decay.device.type == "cpu"
+    if not plain or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return
+    rates = decay.tolist()
+    if not all(rate >= 0 for rate in rates):  # NaN is not, either
+        raise ValueError(f"decay must be at least 0 for every head, got {rates}")
+
+
+def _check_device(name: str, x: Tensor, q: Tensor) -> None:
+    if x.device != q.device:
+        raise ValueError(f"{name} is on {x.device}, but q is on {q.device}; they must agree")
 
 
 def _refuse_unless(mechanism: "Attention", ability: str, given: bool, what: str) -> None:

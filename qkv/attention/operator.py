@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from qkv.attention.once import differentiable_once
 
 LIBRARY = torch.library.Library("qkv", "FRAGMENT")
 
@@ -40,7 +41,7 @@ def differentiate(operator: torch._ops.OpOverload, save: Save, backward: Differe
             return results
 
         @staticmethod
-        @once_differentiable
+        @differentiable_once
         def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
             return None, *backward(ctx, *gradients)
 

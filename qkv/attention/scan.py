@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.attention.base import unnarrowed
+from qkv.attention.once import differentiable_once
 
 Tensors = tuple[Tensor, ...]
 Body = Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensor | None]]
@@ -26,10 +27,12 @@ def scan(
     """The last carry and the outputs of all chunks, joined along the time axis (the last but one).
 
     `body` must be a pure function of its tensors; it runs outside of any autocast region. If it gives None
-    instead of an output, so does the scan. Second derivatives are refused.
+    instead of an output, so does the scan. Second derivatives are refused, except under the transforms of torch.func:
+    those differentiate the loop as it stands, and keep all that its chunks build.
     """
     inputs = (*constants, *carry, *sequences)
-    if not (torch.is_grad_enabled() and any(x.requires_grad for x in inputs)):
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    if not recorded or torch._C._are_functorch_transforms_active():
         return _run(body, constants, carry, sequences, chunk)
     results = _Scan.apply(body, chunk, len(constants), len(carry), *inputs)
     return results[: len(carry)], results[len(carry)] if len(results) > len(carry) else None
@@ -91,7 +94,7 @@ class _Scan(torch.autograd.Function):
         return last if outputs is None else (*last, outputs)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         saved = ctx.saved_tensors
         sequences_count = len(ctx.needs_input_grad) - 4 - ctx.constants - ctx.carries

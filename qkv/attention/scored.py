@@ -2,11 +2,12 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from qkv.attention.base import Attention, State, expand_heads, widen
+from qkv.attention.base import Attention, State, expand_heads, unnarrowed, widen
 from qkv.attention.cache import KeyValues
 from qkv.attention.inputs import Extras, check_inputs
 from qkv.attention.masking import blank, blank_both, visible
@@ -30,6 +31,7 @@ class Pairs:
 class Scored(Attention):
     """weights = softmax(scores(q, k) + bias) over the visible keys; a query that sees none gets zeros."""
 
+    accepts: ClassVar[frozenset[str]] = frozenset({"pairs", "bias"})
     window: int | None = None
 
     @abstractmethod
@@ -50,8 +52,8 @@ class Scored(Attention):
         scores = self.scores(q, k)
         seen = pairs.visible(q, k)
         if pairs.bias is not None:
-            scores = scores + pairs.bias
-            possible = pairs.bias > -torch.inf
+            scores = scores + pairs.bias.to(scores.dtype)
+            possible = pairs.bias != -torch.inf  # and a NaN is a NaN, here as in torch's kernels
             seen = possible if seen is None else seen & possible
         if seen is None:
             return scores.softmax(-1)
@@ -78,7 +80,8 @@ class Scored(Attention):
         check_inputs(self, q, k, None, Extras(causal, mask, bias, decay))
         self._check_window(causal)
         pairs = Pairs(causal, self.window, mask, bias)
-        return self.weigh(q, self.prepare(blank(k, mask)), pairs).to(q.dtype)
+        with unnarrowed(q):
+            return self.weigh(q, self.prepare(blank(k, mask)), pairs).to(q.dtype)
 
     def forward(
         self,
@@ -96,7 +99,8 @@ class Scored(Attention):
         self._check_window(causal)
         pairs = Pairs(causal, self.window, mask, bias)
         k, v = blank_both(k, v, mask)
-        return self.attend(q, self.prepare(k), v, pairs)
+        with unnarrowed(q):
+            return self.attend(q, self.prepare(k), v, pairs)
 
     def forward_seen(self, q: Queries, k: Keys, v: Values, mask: Mask, bias: Bias | None = None) -> Outputs:
         """`forward` under a mask of pairs by which each token sees itself, and none that comes after it.
@@ -106,7 +110,8 @@ class Scored(Attention):
         """
         windowed = self.window is not None
         check_inputs(self, q, k, v, Extras(windowed, mask, bias))
-        return self.attend(q, self.prepare(k), v, Pairs(windowed, self.window, mask, bias))
+        with unnarrowed(q):
+            return self.attend(q, self.prepare(k), v, Pairs(windowed, self.window, mask, bias))
 
     def start(
         self,
@@ -120,9 +125,14 @@ class Scored(Attention):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> KeyValues:
-        """An empty cache; `capacity` is how many tokens to make room for at once."""
+        """An empty cache; `capacity` is how many tokens to make room for at once.
+
+        `dtype` and `device` are a guess: the cache takes those of its first tokens.
+        """
         none = torch.empty(batch, key_heads or heads, 0, key_dim, dtype=dtype, device=device)
-        return KeyValues(self.prepare(none), none.new_empty(*none.shape[:3], value_dim), capacity=capacity or 0)
+        with unnarrowed(none):
+            prepared = self.prepare(none)
+        return KeyValues(prepared, none.new_empty(*none.shape[:3], value_dim), capacity=capacity or 0)
 
     def step(
         self,
@@ -142,16 +152,21 @@ class Scored(Attention):
         if mask is not None and mask.dim() != 2:
             raise ValueError(f"in step, mask must have shape (batch, new tokens), got {tuple(mask.shape)}")
         k, v = blank_both(k, v, mask)
-        k = self.prepare(k)
+        with unnarrowed(q):
+            k = self.prepare(k)
+        state.follow(k, v)
         for name, held, new in (("keys", state.keys, k), ("values", state.values, v)):
-            if held.shape[:2] != new.shape[:2] or held.shape[3] != new.shape[3] or held.dtype != new.dtype:
+            sizes = held.shape[:2] == new.shape[:2] and held.shape[3] == new.shape[3]
+            if not sizes or held.dtype != new.dtype or held.device != new.device:
                 raise ValueError(
-                    f"state holds {name} of shape {tuple(held.shape)} and {held.dtype}, which cannot be continued "
-                    f"by {tuple(new.shape)} and {new.dtype}"
+                    f"state holds {name} of shape {tuple(held.shape)} and {held.dtype} on {held.device}, "
+                    f"which cannot be continued by {tuple(new.shape)} and {new.dtype} on {new.device}"
                 )
         state = state.append(k, v, mask)
         pairs = Pairs(True, self.window, state.mask, bias)
-        return self.attend(q, state.keys, state.values, pairs), state.trim(self.window)
+        with unnarrowed(q):
+            out = self.attend(q, state.keys, state.values, pairs)
+        return out, state.trim(self.window)
 
     def _check_window(self, causal: bool) -> None:
         if self.window is not None and not causal:

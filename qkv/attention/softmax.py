@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from qkv.attention.base import check_backend, register, widen
+from qkv.attention.base import check_backend, check_whole, register, widen
 from qkv.attention.scored import Pairs, Scored
 from qkv.cost import Cost, Shape, causal_pairs
 from qkv.shapes import Keys, Outputs, Queries, Values, Weights
@@ -30,7 +30,7 @@ class Softmax(Scored):
         self, *, scale: float | None = None, window: int | None = None, dropout: float = 0.0, backend: str = "auto"
     ):
         super().__init__()
-        if window is not None and window < 1:
+        if window is not None and check_whole("window", window) < 1:
             raise ValueError(f"window must be at least 1 (the token itself), got {window}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
@@ -111,6 +111,8 @@ class Softmax(Scored):
         dtype, value_dim, scale = q.dtype, v.shape[3], self._scale(q)
         if q.device.type == "cpu":
             q, k, v = widen(q), widen(k), widen(v)  # some CPUs fault in half-precision products
+        if scale <= 0:  # torch hides the future by -inf before it scales: -inf * -1 would show it, -inf * 0 is NaN
+            q, scale = (-q, -scale) if scale else (0 * q, 1.0)
         # one width for all: torch's fused kernels take nothing else, and zeros add nothing
         width = max(q.shape[3], value_dim)
         q, k, v = _pad(q, width), _pad(k, width), _pad(v, width)

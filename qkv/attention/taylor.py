@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from qkv.attention.base import check_backend, check_chunk, register
+from qkv.attention.base import check_backend, check_chunk, check_whole, register
 from qkv.attention.feature_map import FeatureMap
 from qkv.shapes import Answering, Asking, Features, Similarities, Vectors
 
@@ -31,7 +31,7 @@ class Taylor(FeatureMap):
 
     def __init__(self, order: int = 2, *, scale: float | None = None, chunk: int | None = None, backend: str = "auto"):
         super().__init__()
-        if order < 2 or order % 2:
+        if check_whole("order", order) < 2 or order % 2:
             raise ValueError(f"order must be even and at least 2, or weights could be negative; got {order}")
         self.order = order
         # phi(q).phi(k) cancels more the higher the powers in it

@@ -103,6 +103,10 @@ class MultiHead(nn.Module):
         bias: bool = True,
     ):
         super().__init__()
+        if not isinstance(attention, Attention):
+            raise TypeError(
+                f"attention must be a mechanism, such as Softmax() or qkv.attention.build('softmax'), got {attention!r}"
+            )
         shape = heads if isinstance(heads, Heads) else Heads(heads)
         self.heads, self.key_heads, self.key_dim, self.value_dim = shape.resolve(dim)
         self.role = _role(positions, attention)
@@ -127,7 +131,7 @@ class MultiHead(nn.Module):
 
     def start(self, batch: int, capacity: int | None = None) -> HeadsState:
         """The state before the first token, where this layer's weights are."""
-        weight = self.query.weight
+        home = _home(self.query)
         state = self.attention.start(
             batch,
             self.heads,
@@ -136,8 +140,8 @@ class MultiHead(nn.Module):
             # every query head fades at its own rate, so each needs a memory of its own
             key_heads=self.heads if self.role == "decay" else self.key_heads,
             capacity=capacity,
-            dtype=weight.dtype,
-            device=weight.device,
+            dtype=home.dtype,
+            device=home.device,
         )
         convolution = None if self.convolution is None else self.convolution.start(batch)
         return HeadsState(state, convolution)
@@ -275,6 +279,11 @@ class MultiHead(nn.Module):
     @staticmethod
     def _split(x: Hidden, heads: int) -> Tensor:
         return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # batch heads time dim
+
+
+def _home(layer: nn.Module) -> Tensor:
+    """A tensor of the layer's type and device: a weight, of a wrapped layer one inside; a quantised layer has none."""
+    return next((x for x in layer.parameters() if x.is_floating_point()), torch.empty(0))
 
 
 def _cast_once(x: Hidden) -> Hidden:

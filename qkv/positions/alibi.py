@@ -7,8 +7,6 @@ of the next higher. A bias is a factor exp(-slope |i - j|) on the weight: so cau
 take the same slopes as a decay. Paper: https://arxiv.org/abs/2108.12409.
 """
 
-from math import log2
-
 import torch
 from torch import Tensor
 
@@ -22,16 +20,22 @@ class Alibi(Positions):
 
     gives = frozenset({"bias", "decay"})
     relative = True
-    slopes: Tensor
 
     def __init__(self, heads: int):
         super().__init__()
-        self.register_buffer("slopes", torch.tensor(_slopes(heads)), persistent=False)
+        if heads < 1:
+            raise ValueError(f"heads must be at least 1, got {heads}")
+        self.heads = heads
 
     @classmethod
     def fit(cls, sizes: Sizes) -> "Alibi":
         """A slope for each head."""
         return cls(sizes.heads)
+
+    @property
+    def slopes(self) -> Tensor:
+        """Of each head, in float64; they follow from `heads`: nothing is kept for a cast or a meta device to spoil."""
+        return _slopes(self.heads, torch.device("cpu"))
 
     def bias(self, q: Queries, query_index: QueryIndex, key_index: KeyIndex) -> Bias:
         """-slope * distance: (1, heads, queries, keys)."""
@@ -39,14 +43,25 @@ class Alibi(Positions):
         return -self.decay(q)[:, None, None] * distance[None, None]
 
     def decay(self, q: Queries) -> Decay:
-        """The slopes, in the type of the queries."""
-        if q.shape[1] != len(self.slopes):
-            raise ValueError(f"q has {q.shape[1]} heads, but alibi was built for {len(self.slopes)}")
-        return self.slopes.to(q.dtype)
+        """The slopes, in the type of the queries and where they are."""
+        if q.shape[1] != self.heads:
+            raise ValueError(f"q has {q.shape[1]} heads, but alibi was built for {self.heads}")
+        return _slopes(self.heads, q.device).to(q.dtype)
+
+    def extra_repr(self) -> str:
+        """For how many heads."""
+        return f"heads={self.heads}"
 
 
-def _slopes(heads: int) -> list[float]:
-    lower = 2 ** int(log2(heads))
-    slopes = [2 ** (-8 * h / lower) for h in range(1, lower + 1)]
-    between = [2 ** (-8 * h / (2 * lower)) for h in range(1, 2 * lower + 1, 2)]
-    return slopes + between[: heads - lower]
+def _slopes(heads: int, device: torch.device) -> Tensor:
+    """Made where they are wanted: a GPU would have to be waited for to be given them."""
+    lower = 2 ** (heads.bit_length() - 1)
+    step, more = 8 / lower, heads - lower
+    slopes = _powers(-step, step, lower, device)
+    return slopes if more == 0 else torch.cat((slopes, _powers(-step / 2, step, more, device)))
+
+
+def _powers(first: float, step: float, count: int, device: torch.device) -> Tensor:
+    """2^first, 2^(first - step), ..."""
+    power: Tensor = 2.0 ** (first - step * torch.arange(count, dtype=torch.float64, device=device))
+    return power

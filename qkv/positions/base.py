@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from qkv.cost import Cost, Shape, learned
 from qkv.registry import Registry
@@ -31,12 +31,15 @@ class Sizes:
 class Positions(nn.Module, ABC):
     """A position scheme. It is told the indices of tokens, so a sequence can be continued anywhere."""
 
-    kind: ClassVar[str]
-    """The registry name."""
     gives: ClassVar[frozenset[str]]
     """Of "input", "rotation", "bias", "decay": how it can tell a place."""
     relative: ClassVar[bool] = False
     """Whether scores stay the same if all places move on together."""
+
+    @property
+    def kind(self) -> str:
+        """The registry name; of a scheme that is in no registry, the name of its class."""
+        return type(self).__name__
 
     @classmethod
     @abstractmethod
@@ -69,6 +72,14 @@ class Positions(nn.Module, ABC):
     def cost(self, shape: Shape) -> Cost:
         """What it has learned; a scheme that multiplies matrices says so."""
         return learned(self)
+
+
+def check_index(x: Tensor, index: Tensor) -> None:
+    """One place for each token of `x` (..., time, dim), or an error: a single one would serve all tokens unasked."""
+    if index.shape != x.shape[-2:-1]:
+        raise ValueError(
+            f"index must hold the place of each token, shape (time,) = ({x.shape[-2]},), got {tuple(index.shape)}"
+        )
 
 
 schemes: Registry[Positions] = Registry("position scheme", group="qkv.positions")

@@ -6,7 +6,7 @@ There are none beyond `length`, and none of use beyond the longest sequence trai
 import torch
 from torch import nn
 
-from qkv.positions.base import Positions, Sizes, register
+from qkv.positions.base import Positions, Sizes, check_index, register
 from qkv.shapes import Hidden, Index
 
 
@@ -28,6 +28,7 @@ class Learned(Positions):
 
     def forward(self, x: Hidden, index: Index) -> Hidden:
         """x with the vectors of its places added."""
+        check_index(x, index)
         # a GPU would have to finish all it was given before it could be asked; models refuse long inputs themselves
         look = index.device.type == "cpu" and not torch.compiler.is_compiling() and index.numel() > 0
         if look and int(index.max()) >= self.table.num_embeddings:

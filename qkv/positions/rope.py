@@ -9,7 +9,7 @@ every mechanism that is a function of q.k. Paper: https://arxiv.org/abs/2104.098
 import torch
 from torch import Tensor
 
-from qkv.positions.base import Positions, Sizes, register
+from qkv.positions.base import Positions, Sizes, check_index, register
 from qkv.shapes import Index, Queries, QueryIndex
 
 
@@ -33,10 +33,15 @@ class Rope(Positions):
         """Queries or keys, each turned by the angles of its place."""
         if x.shape[-1] % 2:
             raise ValueError(f"rope turns pairs, so key_dim must be even, got {x.shape[-1]}")
+        check_index(x, index)
         turn = angles(index, x.shape[-1], self.base)
         cosine, sine = turn.cos().to(x.dtype), turn.sin().to(x.dtype)
         left, right = x.chunk(2, -1)
         return torch.cat((left * cosine - right * sine, right * cosine + left * sine), -1)
+
+    def extra_repr(self) -> str:
+        """The base, if it is not the usual one."""
+        return "" if self.base == 10000.0 else f"base={self.base}"
 
 
 def angles(index: Index, dim: int, base: float) -> Tensor:

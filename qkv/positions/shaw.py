@@ -23,6 +23,10 @@ class Shaw(Positions):
 
     def __init__(self, key_dim: int, distance: int = 16):
         super().__init__()
+        if key_dim < 1:
+            raise ValueError(f"key_dim must be at least 1, got {key_dim}")
+        if distance < 0:
+            raise ValueError(f"distance must be at least 0, got {distance}")
         self.distance = distance
         self.table = nn.Parameter(torch.randn(2 * distance + 1, key_dim) * key_dim**-0.5)
 

@@ -8,7 +8,7 @@ PE(p + k) is a fixed rotation of PE(p), whatever p. Paper: https://arxiv.org/abs
 import torch
 from torch import Tensor
 
-from qkv.positions.base import Positions, Sizes, register
+from qkv.positions.base import Positions, Sizes, check_index, register
 from qkv.positions.rope import angles
 from qkv.shapes import Hidden, Index
 
@@ -40,4 +40,5 @@ class Sinusoidal(Positions):
         """x with the waves of its places added."""
         if x.shape[-1] != self.dim:
             raise ValueError(f"x has dim {x.shape[-1]}, but these positions were built for {self.dim}")
+        check_index(x, index)
         return x + self.encode(index, x.dtype)

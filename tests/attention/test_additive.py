@@ -41,3 +41,15 @@ def test_keys_of_another_width_are_refused():
     q, k, v = random_qkv()
     with pytest.raises(ValueError, match="k has key_dim 11, but this Additive was built for 5"):
         Additive(key_dim=5).double()(q, k, v)
+
+
+def test_autocast_leaves_scores_as_wide_as_the_inputs():
+    """In float16 these projections leave its range."""
+    q, k, v = (3e4 * x for x in torch.randn(3, 1, 2, 7, 5))
+    mechanism = Additive(5)
+    expected, weights = mechanism(q, k, v), mechanism.weights(q, k)
+    with torch.autocast("cpu", torch.float16):
+        assert torch.equal(mechanism(q, k, v), expected)
+        assert torch.equal(mechanism.weights(q, k), weights)
+        assert mechanism.start(1, 2, 5, 5).keys.dtype == torch.float32
+    assert expected.isfinite().all()

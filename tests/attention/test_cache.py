@@ -61,3 +61,14 @@ def test_a_window_keeps_no_more_than_its_tokens():
     assert (state.reach, state.length) == (4, 50)
     assert state.bytes == 2 * 3 * 4 * (11 + 13) * 8
     assert state.keys.untyped_storage().nbytes() <= 4 * 2 * 3 * 11 * 8 * 4
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_an_empty_state_takes_the_type_of_its_first_tokens(inference):
+    qkv, mechanism = [x.half() for x in random_qkv(queries=5, keys=5)], Softmax()
+    with torch.inference_mode(inference):
+        state = start(mechanism, capacity=5)
+        for place in range(5):
+            out, state = step(mechanism, qkv, state, place)
+    assert {x.dtype for x in (out, state.keys, state.values)} == {torch.float16}
+    torch.testing.assert_close(out, mechanism(*qkv, causal=True)[:, :, -1:])

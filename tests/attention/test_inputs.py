@@ -81,8 +81,10 @@ def test_step_with_a_state_of_another_shape(kind):
         mechanism.step(Q, K, V, mechanism.start(2, 6, 5, 7, key_heads=3))
     with pytest.raises(ValueError, match="state holds"):
         mechanism.step(Q, K, V, mechanism.start(3, 6, 4, 7, key_heads=3))
-    with pytest.raises(ValueError, match="state holds"):
-        mechanism.step(Q, K, V, mechanism.start(2, 6, 4, 7, key_heads=3, dtype=torch.float64))
+    begun = mechanism.start(2, 6, 4, 7, key_heads=3, dtype=torch.float64)
+    _, begun = mechanism.step(Q.double(), K.double(), V.double(), begun)
+    with pytest.raises(ValueError, match="state holds .*float64"):
+        mechanism.step(Q, K, V, begun)
 
 
 def test_step_with_a_state_of_another_kind():
@@ -108,3 +110,72 @@ def test_decay_in_steps_needs_a_memory_per_query_head():
 def test_a_backend_that_is_not_there(kind):
     with pytest.raises(ValueError, match=f"backend 'warp' is not there for attention kind '{kind}' .there are: auto"):
         qkv.attend(Q, K, V, kind=kind, backend="warp")
+
+
+@pytest.mark.parametrize("kind", ["softmax", "linear", "elu", "taylor"])
+def test_keys_of_no_width(kind):
+    with pytest.raises(ValueError, match="q and k have key_dim 0"):
+        qkv.attend(Q[..., :0], K[..., :0], V, kind=kind)
+
+
+def test_what_is_no_tensor():
+    with pytest.raises(TypeError, match="mask must be a bool tensor, got list"):
+        Softmax()(Q, K, V, mask=[[True] * 5] * 2)
+    with pytest.raises(TypeError, match="bias must be a floating-point tensor, got list"):
+        Softmax()(Q, K, V, bias=[0.0])
+
+
+def test_everything_must_be_where_the_queries_are():
+    """A bias on the meta device was memory that nobody had written."""
+    away = {"device": "meta"}
+    with pytest.raises(ValueError, match="bias is on meta, but q is on cpu"):
+        Softmax()(Q, K, V, bias=torch.zeros(1, 6, 5, 5, **away))
+    with pytest.raises(ValueError, match="mask is on meta, but q is on cpu"):
+        Softmax()(Q, K, V, mask=torch.ones(2, 5, dtype=torch.bool, **away))
+    with pytest.raises(ValueError, match="decay is on meta, but q is on cpu"):
+        Taylor()(Q, K, V, causal=True, decay=torch.zeros(6, **away))
+
+
+@pytest.mark.parametrize("rate", [-0.1, float("nan")])
+def test_a_decay_never_grows(rate):
+    with pytest.raises(ValueError, match=f"decay must be at least 0 for every head, got .*{rate}"):
+        Taylor()(Q, K, V, causal=True, decay=torch.tensor([0.0, 1.0, 2.0, rate, 4.0, 5.0]))
+
+
+@pytest.mark.parametrize("mechanism", [Softmax(), Softmax(backend="reference"), Additive(4)])
+def test_a_bias_of_another_type_is_cast_and_a_nan_in_it_is_seen(mechanism):
+    bias = torch.randn(1, 6, 5, 5)
+    torch.testing.assert_close(mechanism(Q, K, V, bias=bias.double()), mechanism(Q, K, V, bias=bias))
+    bias[0, 0, 1, 2] = float("nan")
+    wrong = torch.zeros(2, 6, 5, dtype=torch.bool)
+    wrong[:, 0, 1] = True
+    assert torch.equal(mechanism(Q, K, V, bias=bias).isnan().any(-1), wrong)
+    assert torch.equal(mechanism.weights(Q, K, bias=bias).isnan().any(-1), wrong)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda x: Softmax(window=x), "window"),
+        (lambda x: Taylor(order=x), "order"),
+        (lambda x: Taylor(chunk=x), "chunk"),
+        (lambda x: Linear(chunk=x), "chunk"),
+    ],
+)
+@pytest.mark.parametrize("number", [2.5, 2.0, True, "2"])
+def test_whole_numbers(make, name, number):
+    with pytest.raises(TypeError, match=f"{name} must be a whole number, got {number!r}"):
+        make(number)
+
+
+def test_additive_needs_a_width():
+    with pytest.raises(ValueError, match="key_dim and hidden_dim must be at least 1, got 0 and 0"):
+        Additive(0)
+    with pytest.raises(ValueError, match="got 4 and 0"):
+        Additive(4, hidden_dim=0)
+
+
+def test_options_that_are_not_usual_are_seen():
+    assert repr(Taylor(order=4, backend="chunked")) == "Taylor(order=4, backend='chunked')"
+    assert repr(Softmax(window=3, dropout=0.1)) == "Softmax(window=3, dropout=0.1)"
+    assert [repr(x) for x in (Taylor(), Softmax(), Elu(), Linear())] == ["Taylor()", "Softmax()", "Elu()", "Linear()"]

@@ -47,6 +47,12 @@ def test_values_and_gradients_by_hand(inputs):
     assert [x.tolist() for x in found] == [[12 * 6.0, 27 * 71.0], [8.0, -270.0]]
 
 
+def test_a_gradient_of_a_gradient_is_refused_also_of_a_sum(inputs):
+    """torch's own `once_differentiable` lets this pass, since the gradient that comes in is a constant."""
+    with pytest.raises(RuntimeError, match="second derivatives"):
+        torch.autograd.grad(powers(*inputs, 3)[0].sum(), inputs, create_graph=True)
+
+
 def test_an_argument_that_needs_none_gets_none(inputs):
     weighed, _ = powers(inputs[0], WEIGHT, 2)
     weighed.sum().backward()

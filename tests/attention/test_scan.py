@@ -1,7 +1,10 @@
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from qkv.attention import parse
+from qkv.attention.feature_map import _shape_of
+from qkv.attention.inputs import Extras
 from qkv.attention.scan import scan
 
 
@@ -65,9 +68,43 @@ def test_second_derivatives_are_refused():
     x = torch.randn(1, 4, 5, requires_grad=True)
     keep = torch.ones(1, 4, 1, dtype=torch.bool)
     _, outputs = scan(body, (torch.ones(5),), (torch.zeros(1, 5),), (x, keep), 2)
-    (gradient,) = torch.autograd.grad((outputs**2).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
+    for loss in ((outputs**2).sum(), outputs.sum()):  # the gradient that comes in has a history, or is a constant
+        with pytest.raises(RuntimeError, match=r"second derivatives .*backend=\"reference\""):
+            torch.autograd.grad(loss, x, create_graph=True, retain_graph=True)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_may_stand_around_it(reentrant):
+    x = torch.randn(1, 4, 5, requires_grad=True)
+    keep = torch.ones(1, 4, 1, dtype=torch.bool)
+
+    def run(x):
+        return scan(body, (torch.ones(5),), (torch.zeros(1, 5),), (x, keep), 2)[1]
+
+    expected = torch.autograd.grad((run(x) ** 2).sum(), x)[0]
+    (checkpoint(run, x, use_reentrant=reentrant) ** 2).sum().backward()
+    assert torch.equal(x.grad, expected)
+
+
+@pytest.mark.parametrize("kind", ["linear", "elu", "taylor"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_transforms_of_functions_go_through(kind, causal):
+    """torch.func.grad, and of each example of a batch its own: at a length where chunks are chosen."""
+    q, k, v = (torch.randn(3, 2, 300, 3, dtype=torch.float64) for _ in range(3))
+    fast, law = parse(kind), parse(f"{kind}(backend='reference')")
+    shape = _shape_of(q, k, v, Extras(causal))
+    assert fast._choose(shape) == "chunked"
+
+    def loss(mechanism, q, k, v):
+        return (mechanism(q[None], k[None], v[None], causal=causal) ** 2).sum()
+
+    every = (1, 2, 3)
+    found = torch.func.vmap(torch.func.grad(loss, every), in_dims=(None, 0, 0, 0))(fast, q, k, v)
+    for row, example in enumerate(zip(q, k, v, strict=True)):
+        leaves = [x.clone().requires_grad_() for x in example]
+        expected = torch.autograd.grad(loss(law, *leaves), leaves)
+        torch.testing.assert_close(tuple(x[row] for x in found), expected, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(torch.func.grad(loss, every)(fast, *example), expected, rtol=1e-9, atol=1e-9)
 
 
 def multiply(constants, carry, pieces):

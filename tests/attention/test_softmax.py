@@ -137,3 +137,30 @@ def test_dropout_comes_by_name():
     softmax = parse("softmax(dropout=0.125)")
     assert isinstance(softmax, Softmax)
     assert softmax.dropout == 0.125
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "reference"])
+def test_autocast_leaves_scores_as_wide_as_the_inputs(backend):
+    """In float16 these scores leave its range: their weights would be NaN."""
+    q, k, v = (60 * x for x in torch.randn(3, 1, 2, 7, 5))
+    softmax = Softmax(backend=backend, scale=20.0)
+    expected, weights = softmax(q, k, v, causal=True), softmax.weights(q, k, causal=True)
+    with torch.autocast("cpu", torch.float16):
+        assert torch.equal(softmax(q, k, v, causal=True), expected)
+        assert torch.equal(softmax.weights(q, k, causal=True), weights)
+    assert expected.isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [-2.0, -0.0, 0.0])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_a_scale_below_zero_prefers_the_opposite(scale, window, dtype):
+    q, k, v = (x.to(dtype) for x in random_qkv(queries=7))
+    given = [[x.clone().requires_grad_() for x in (q, k, v)] for _ in range(2)]
+    fast, law = (Softmax(scale=scale, window=window, backend=backend) for backend in ("sdpa", "reference"))
+    for causal in (True,) if window else (True, False):
+        found, expected = (form(*inputs, causal=causal) for form, inputs in zip((fast, law), given, strict=True))
+        slopes = [torch.autograd.grad(out.sum(), x) for out, x in zip((found, expected), given, strict=True)]
+        close = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.float16 else {"rtol": 0, "atol": 1e-12}
+        torch.testing.assert_close((found, *slopes[0]), (expected, *slopes[1]), **close)
+        assert expected.isfinite().all()

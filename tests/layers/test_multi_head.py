@@ -1,3 +1,5 @@
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -135,3 +137,47 @@ def test_under_autocast_three_projections_share_one_cast():
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(InterruptedError):
         layer(x.double())
     assert seen == [torch.float32, torch.bfloat16, torch.float64]
+
+
+class Adapted(nn.Module):
+    """A projection with a low-rank one beside it, and no weight of its own."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+        self.down, self.up = nn.Linear(base.in_features, 2), nn.Linear(2, base.out_features)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+def adapted(heads):
+    for name in ("query", "key", "value", "output"):
+        setattr(heads, name, Adapted(getattr(heads, name)))
+    return heads
+
+
+def quantised(heads):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch means to move it to a package of its own
+        return torch.ao.quantization.quantize_dynamic(heads.eval(), {nn.Linear}, dtype=torch.qint8)
+
+
+@pytest.mark.parametrize("make", [Softmax, lambda: Softmax(window=2), lambda: Additive(4), Taylor])
+@pytest.mark.parametrize(
+    ("change", "half", "near"),
+    [
+        (adapted, False, 1e-6),
+        (adapted, True, 1e-2),
+        (lambda heads: heads, True, 1e-2),
+        (quantised, False, 0.1),  # to eight bits, by the range of what is given at once
+    ],
+)
+def test_step_by_step_with_projections_of_another_making(make, change, half, near):
+    heads, x = change(MultiHead(8, 2, make())), torch.randn(2, 5, 8)
+    with torch.inference_mode(), torch.autocast("cpu", torch.float16, enabled=half):
+        state, steps = heads.start(2), []
+        for place in range(5):
+            out, state = heads.step(x[:, place : place + 1], state)
+            steps.append(out)
+        torch.testing.assert_close(torch.cat(steps, 1), heads(x, causal=True), rtol=0, atol=near)

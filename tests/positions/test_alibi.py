@@ -36,3 +36,26 @@ def test_for_causal_softmax_the_decay_is_the_bias():
 def test_built_for_other_heads():
     with pytest.raises(ValueError, match="q has 3 heads, but alibi was built for 4"):
         Alibi(4).decay(torch.zeros(1, 3, 2, 5))
+
+
+def test_no_heads():
+    with pytest.raises(ValueError, match="heads must be at least 1, got 0"):
+        Alibi(0)
+
+
+def test_the_heads_of_no_power_of_two_in_float64():
+    expected = [2.0 ** (-8 * h / 8) for h in range(1, 9)] + [2.0 ** (-8 * h / 16) for h in (1, 3, 5)]
+    q = torch.zeros(1, 11, 1, 1, dtype=torch.float64)
+    assert Alibi(11).double().decay(q).tolist() == pytest.approx(expected, rel=1e-15)
+
+
+def test_neither_casts_nor_a_meta_device_touch_the_slopes():
+    q, expected = torch.zeros(1, 6, 1, 1), Alibi(6).decay(torch.zeros(1, 6, 1, 1))
+    assert torch.equal(Alibi(6).half().float().decay(q), expected)
+    with torch.device("meta"):
+        empty = Alibi(6)
+    empty.load_state_dict(Alibi(6).state_dict(), assign=True)
+    assert torch.equal(empty.decay(q), expected)
+    assert torch.equal(empty.to_empty(device="cpu").decay(q), expected)
+    assert not empty.state_dict()
+    assert repr(empty) == "Alibi(heads=6)"

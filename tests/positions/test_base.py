@@ -3,7 +3,7 @@ import torch
 
 from qkv.attention import Additive, Elu, Linear, Softmax, Taylor, kinds
 from qkv.layers import MultiHead
-from qkv.positions import T5, Alibi, Learned, Rope, Shaw, Sinusoidal, schemes
+from qkv.positions import T5, Alibi, Learned, Positions, Rope, Shaw, Sinusoidal, schemes
 
 # written down by hand: which scheme serves which kind
 SERVES = {
@@ -50,3 +50,28 @@ def test_what_a_scheme_does_not_give():
         Rope().bias(q, places, places)
     with pytest.raises(NotImplementedError, match="'rope' give no decay"):
         Rope().decay(q)
+
+
+@pytest.mark.parametrize("place", [Sinusoidal(8), Learned(8, 5), Rope().rotate])
+@pytest.mark.parametrize("index", [torch.arange(1), torch.arange(4), torch.zeros(2, 5, dtype=torch.long)])
+def test_every_token_has_a_place_of_its_own(place, index):
+    x = torch.zeros(2, 5, 8)  # rope turns any (..., time, dim)
+    with pytest.raises(ValueError, match=r"index must hold .* shape \(time,\) = \(5,\), got"):
+        place(x, index)
+
+
+def test_a_scheme_that_is_in_no_registry_is_called_by_its_class():
+    class Nowhere(Positions):
+        gives = frozenset({"bias"})
+
+        @classmethod
+        def fit(cls, sizes):
+            return cls()
+
+    with pytest.raises(ValueError, match="positions 'Nowhere' work by a bias"):
+        MultiHead(8, 2, Linear(), Nowhere())
+
+
+def test_what_is_unusual_is_seen():
+    assert repr(Rope()) == "Rope()"
+    assert repr(Rope(base=500.0)) == "Rope(base=500.0)"

@@ -20,3 +20,10 @@ def test_bias_equals_a_plain_loop():
 def test_built_for_another_width():
     with pytest.raises(ValueError, match="q has key_dim 4, but shaw was built for 5"):
         Shaw(key_dim=5).bias(torch.zeros(1, 1, 2, 4), torch.arange(2), torch.arange(2))
+
+
+def test_no_width_and_no_distance():
+    with pytest.raises(ValueError, match="key_dim must be at least 1, got 0"):
+        Shaw(0)
+    with pytest.raises(ValueError, match="distance must be at least 0, got -1"):
+        Shaw(4, distance=-1)
