@@ -41,6 +41,7 @@ def attend_for(text: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         causal = _is_causal(module, rest.get("is_causal"))
         _refuse_restarts(name, module, attention_mask, causal, rest.get("position_ids"))
         mechanism = _mechanism(text, query.shape[-1], scaling, module.training)
+        query, key, value = (_as_autocast_has_it(x) for x in (query, key, value))
         wanted = bool(rest.get("output_attentions"))
         if attention_mask is not None and attention_mask.dim() == 2:
             seen = attention_mask.shape[1]  # a cache may have room for more
@@ -55,6 +56,18 @@ def attend_for(text: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         return out.transpose(1, 2).contiguous(), weights
 
     return attend
+
+
+NARROWED = ("cuda",)
+"""Devices on which autocast narrows what attention is given; a CPU may fault in half-precision products."""
+
+
+def _as_autocast_has_it(x: Tensor) -> Tensor:
+    """What torch's own attention would make of it: a model's rotary tables are float32, and so is what they turn."""
+    kind = x.device.type
+    if kind not in NARROWED or x.dtype != torch.float32 or not torch.is_autocast_enabled(kind):
+        return x
+    return x.to(torch.get_autocast_dtype(kind))
 
 
 def _refuse(name: str, dropout: float, rest: dict[str, Any]) -> None:

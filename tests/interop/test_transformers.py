@@ -9,6 +9,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, create_causal_mask
 
+from qkv.attention import Softmax
 from qkv.interop.transformers import kind_of, load, register, save
 from qkv.storage import QkvError
 from tests.interop.models import KINDS, answer, bert, llama, register_plain, tokens
@@ -203,6 +204,26 @@ def test_a_lost_mask_function_is_noticed(monkeypatch):
     monkeypatch.delitem(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, "qkv_elu")
     with pytest.raises(ValueError, match="'qkv_elu' has no mask function, so padding would be seen"):
         answer(bert("qkv_elu"), tokens(2, 5))
+
+
+@pytest.mark.parametrize("devices", [("cuda",), ("cpu",)])
+def test_what_autocast_narrows_stays_narrow(monkeypatch, devices):
+    """A Llama turns its queries by tables of float32; torch's own attention would narrow them again."""
+    monkeypatch.setattr("qkv.interop.attention_function.NARROWED", devices)
+    seen, whole = [], Softmax.forward
+
+    def note(self, q, k, v, **options):
+        seen.append((q.dtype, k.dtype, v.dtype))
+        return whole(self, q, k, v, **options)
+
+    monkeypatch.setattr(Softmax, "forward", note)
+    model = llama("qkv_softmax")
+    answer(model, tokens(2, 7))
+    assert set(seen) == {(torch.float32,) * 3}
+    seen.clear()
+    with torch.autocast("cpu", torch.float16):
+        answer(model, tokens(2, 7))
+    assert {q for q, _, _ in seen} == {torch.float16 if devices == ("cpu",) else torch.float32}
 
 
 def test_the_scale_of_the_model_is_kept():
