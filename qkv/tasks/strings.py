@@ -175,8 +175,8 @@ def _cut(order: list[int], batch_size: int, threads: int) -> list[list[int]]:
 
 
 def limits_of(model: Any) -> Limits:
-    """How long an answer may be: as long as the model can write, whatever else is in the batch."""
-    return Limits(max_length=model.config.max_length)
+    """How long an answer may be: as long as the model can write and, with START, read again, ended or not."""
+    return Limits(max_length=model.config.max_length - 1)
 
 
 @torch.inference_mode()

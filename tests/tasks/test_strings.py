@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qkv import tasks
-from qkv.data import Pair, Vocabulary, pad
+from qkv.data import Pair, Vocabulary
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
 from qkv.tasks.strings import (
     Search,
@@ -18,7 +18,6 @@ from qkv.tasks.strings import (
     encode,
     evaluate,
     hold_out,
-    limits_of,
     loss,
     make_task,
 )
@@ -147,17 +146,6 @@ def test_sources_are_judged_in_the_case_that_is_known(strings, model, monkeypatc
     monkeypatch.setattr("qkv.tasks.strings.answer", answer)
     evaluate(model, replace(strings, parts={"test": [Pair(tuple("CaB"), (("B",),))]}), "test", Search())
     assert asked == [list("cab")]
-
-
-def test_an_answer_may_be_as_long_as_a_target(strings, model):
-    """max_length - 1 tokens and END are what fits into training; as many steps are what a model takes."""
-    longest = model.config.max_length
-    with torch.inference_mode():
-        state = model.start(*pad([[4, 5]]))
-        for _ in range(limits_of(model).max_length):
-            _, state = model.step(torch.tensor([5]), state)
-        with pytest.raises(ValueError, match=f"max_length={longest}"):
-            model.step(torch.tensor([5]), state)
 
 
 def test_evaluate_by_hand(strings, model, monkeypatch):
