@@ -54,7 +54,7 @@ def test_what_a_scheme_does_not_give():
 
 @pytest.mark.parametrize("place", [Sinusoidal(8), Learned(8, 5), Rope().rotate])
 @pytest.mark.parametrize("index", [torch.arange(1), torch.arange(4), torch.zeros(2, 5, dtype=torch.long)])
-def test_every_token_has_a_place_of_its_own(place, index):
+def test_bad_input_as_places_of_tokens(place, index):
     x = torch.zeros(2, 5, 8)  # rope turns any (..., time, dim)
     with pytest.raises(ValueError, match=r"index must hold .* shape \(time,\) = \(5,\), got"):
         place(x, index)
