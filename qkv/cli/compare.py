@@ -12,7 +12,7 @@ from qkv.cli.comparison_table import make_rates_table, make_tables
 from qkv.cli.device import choose_device
 from qkv.cli.output import Json, console, print_json
 from qkv.cli.plugin import Plugin, load
-from qkv.cli.settings import from_anywhere, merge, parse_changes
+from qkv.cli.settings import from_anywhere, how_long, merge, parse_changes
 
 if TYPE_CHECKING:
     from qkv.tasks.compare import Comparison, Report, Standing
@@ -61,10 +61,8 @@ def compare(
     from qkv.tasks.contestants import Field, enter
 
     load(plugin)
-    if steps is not None and minutes is not None:
-        raise ValueError(f"--steps {steps} and --minutes {minutes:g}: give one of them")
     changes = parse_changes(set_)
-    merge(changes, "train", steps=steps, minutes=minutes)
+    merge(changes, "train", **how_long(steps, minutes))
     merge(changes, "data", train_file=from_anywhere(train_file), test_file=from_anywhere(test_file))
     contestants = enter(task, preset, changes, Field(attention, positions, models))
     rules = Rules(seeds, _rates(rates), choose_device(device))

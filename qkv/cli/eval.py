@@ -83,12 +83,11 @@ def evaluate(
 
 def _with_data(runs: list[Path], job: "Job", test_file: str | None) -> "Job":
     """A restored job has no data: those of its options, if they are still what was learnt from, or of a file."""
-    from qkv.tasks.learnt_from import require_unchanged
+    from qkv.tasks.learnt_from import require_judgeable
 
     if test_file is not None:
         return _with_file(job, test_file)
-    for run in runs:
-        require_unchanged(run, "give what to judge on with --test-file")
+    require_judgeable(runs)
     return job.with_data() if hasattr(job, "with_data") else job
 
 

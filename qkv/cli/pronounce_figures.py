@@ -58,14 +58,17 @@ def print_measured(
     from qkv import tasks
     from qkv.pronunciation import measure
     from qkv.pronunciation.bundled import run_folder
+    from qkv.tasks.learnt_from import require_judgeable
     from qkv.train import Run
 
     folders = [run_folder(run) for run in runs]
     config, network = tasks.read_config(Run(folders[0])), asked.open(folders)
     network.model.to(device)
-    pairs = (
-        read_good_pairs(test_file) if test_file is not None else _part(tasks.jobs[config.task].load(config.data), split)
-    )
+    if test_file is None:
+        require_judgeable(folders)
+        pairs = _part(tasks.jobs[config.task].load(config.data), split)
+    else:
+        pairs = read_good_pairs(test_file)
     _warn_of_stress(network, pairs, asked.stress)
     options: dict[str, Any] = {
         "beams": asked.width(network), "length_power": asked.length_power, "stress": asked.stress, "best": asked.best

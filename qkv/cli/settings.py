@@ -27,6 +27,13 @@ def merge(changes: dict[str, dict[str, Any]], group: str, **values: Any) -> None
         changes.setdefault(group, {}).update(given)
 
 
+def how_long(steps: int | None, minutes: float | None) -> dict[str, Any]:
+    """Both as settings; only one of them may be given."""
+    if steps is not None and minutes is not None:
+        raise ValueError(f"--steps {steps} and --minutes {minutes:g}: give one of them")
+    return {"steps": steps, "minutes": minutes}
+
+
 def from_anywhere(path: str | None) -> str | None:
     """The whole path of a file, since a run outlives the folder it was started in; what is no file stays as typed."""
     return str(Path(path).absolute()) if path and Path(path).exists() else path

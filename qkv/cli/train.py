@@ -12,7 +12,7 @@ from qkv.cli.device import choose_device
 from qkv.cli.figures import print_figures
 from qkv.cli.output import Json, console, print_json
 from qkv.cli.plugin import Plugin, load
-from qkv.cli.settings import from_anywhere, merge, parse_changes
+from qkv.cli.settings import from_anywhere, how_long, merge, parse_changes
 from qkv.cli.train_resume import require_same_run
 
 if TYPE_CHECKING:
@@ -55,10 +55,8 @@ def train(
 ) -> None:
     """Train a model; Ctrl-C saves, --resume goes on as if never stopped: on a CPU to the last bit."""
     load(plugin)
-    if steps is not None and minutes is not None:
-        raise ValueError(f"--steps {steps} and --minutes {minutes:g}: give one of them")
     changes = parse_changes(set_)
-    merge(changes, "train", steps=steps, minutes=minutes, seed=seed)
+    merge(changes, "train", **how_long(steps, minutes), seed=seed)
     merge(
         changes, "data", train_file=from_anywhere(train_file), test_file=from_anywhere(test_file), strict=strict or None
     )

@@ -4,6 +4,7 @@ Which lines are held out is a function of the file. One that has changed may hav
 that a run is judged on, and nobody would notice.
 """
 
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,18 @@ def require_unchanged(folder: Path, remedy: str) -> None:
     """Refuse files that have changed since; one that is gone is found out by whoever reads it."""
     if not (folder / NAME).exists():
         return
-    for name, digest in read_json(folder / NAME)["sha256"].items():
+    for name, digest in read_json(folder / NAME).get("sha256", {}).items():
         path = Path(name)
         if path.exists() and _digest(path) != digest:
             raise QkvError(
                 f"{path} has changed since the run was started, so what was held out is not known; {remedy}", folder
             )
+
+
+def require_judgeable(folders: Iterable[Path]) -> None:
+    """Refuse to judge runs on what is held out of files that have changed."""
+    for folder in folders:
+        require_unchanged(folder, "give what to judge on with --test-file")
 
 
 def _files(options: dict[str, Any]) -> list[Path]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from qkv.storage import QkvError
 from qkv.tasks.base import Job
+from qkv.tasks.learnt_from import require_unchanged
 from qkv.tasks.resolve import Config, read_config, write
 from qkv.train import Run, create
 
@@ -59,6 +60,7 @@ def open_run(folder: Path, config: Config, job: Job) -> tuple[Run, Config]:
         return run, config
     run = Run(folder)
     found = read_config(run)
+    require_unchanged(folder, "choose another --out")
     if config.train.steps is None:  # measured by then, if it came so far
         config = replace(config, train=replace(config.train, steps=found.train.steps))
     before, now = (_flat(one.to_record()) for one in (found, config))
