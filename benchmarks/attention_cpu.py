@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.machine import about
 from qkv.attention import check, kinds
-from qkv.cli.bench import Row, run
+from qkv.cli.inspection.bench import Row, run
 
 RESULTS = Path(__file__).parent / "results" / "attention_cpu.json"
 LENGTHS = [4096, 8192, 16384, 32768]

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.comparison import write_result
+from qkv.compare.candidates import Contestant, Field, enter
+from qkv.compare.comparison import Comparison, Rules
+from qkv.compare.trial import choose, folder_name
 from qkv.tasks import jobs
-from qkv.tasks.compare import Comparison, Rules
-from qkv.tasks.contestants import Contestant, Field, enter
-from qkv.tasks.training import choose, folder_name
 from qkv.train import Interrupted
 
 RESULTS = Path(__file__).parent / "results"

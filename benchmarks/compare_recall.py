@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.comparison import write_result
+from qkv.compare.candidates import Field, enter
+from qkv.compare.comparison import Comparison, Rules, Standing
 from qkv.tasks import jobs
-from qkv.tasks.compare import Comparison, Rules, Standing
-from qkv.tasks.contestants import Field, enter
 
 RESULTS = Path(__file__).parent / "results" / "recall_cpu.json"
 ATTENTION = "softmax:key_dim=16,taylor:key_dim=16,linear,taylor:key_dim=8"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import about
-from qkv.tasks.compare import Comparison
+from qkv.compare.comparison import Comparison
 
 LEFT_OUT = ("run", "failed", "decode_tokens_per_second", "tokens_per_second")
 

@@ -4,7 +4,7 @@
 
 Rounds of calibrating anew and then forecasting and timing every module, so that what disturbs the machine for a while
 disturbs no single figure; of every row the median of its rounds counts, and their spread is reported. With one thread,
-processor time is measured, as `qkv.cost.quiet` says; with more, run it on a machine where nothing else runs.
+processor time is measured, as `qkv.profile.timing.quiet_timer` says; with more, run it on a machine where nothing else runs.
 """
 
 import inspect
@@ -27,10 +27,10 @@ from benchmarks.cost_time_modules import (
     validation_races,
 )
 from benchmarks.machine import about
-from qkv.cost.calibrate import calibrate
-from qkv.cost.forecast import Forecast, forecast
-from qkv.cost.overtake import LENGTHS, Overtaking, along, overtaking
-from qkv.cost.rates import Rates
+from qkv.profile.timing.calibrate import calibrate
+from qkv.profile.timing.forecast import Forecast, forecast
+from qkv.profile.timing.overtake import LENGTHS, Overtaking, along, overtaking
+from qkv.profile.timing.rates import Rates
 
 RESULTS = Path(__file__).parent / "results" / "cost_time.json"
 ROUNDS = 3

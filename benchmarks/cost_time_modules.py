@@ -16,7 +16,7 @@ from torch.nn import functional
 from benchmarks.cost_cases import SelfAttention, convolutional, gpt2, llama
 from qkv.attention import Elu, Linear, Softmax, Taylor
 from qkv.cost import Input
-from qkv.cost.rehearse import Play
+from qkv.cost.meta_run import Play
 from qkv.layers import FeedForward, MultiHead
 
 

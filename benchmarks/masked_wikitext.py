@@ -17,12 +17,13 @@ from typing import Any
 from torch import nn
 
 from benchmarks.machine import about
+from qkv.compare.trial import learnt, open_run
 from qkv.data import Documents, Tokeniser, read_text
+from qkv.runs import Config, build, configure, preset
 from qkv.storage import write_atomic
-from qkv.tasks import Config, MaskedJob, build, configure, preset
+from qkv.tasks import MaskedJob
 from qkv.tasks.masked import MaskedOptions, judge
 from qkv.tasks.options import read_options
-from qkv.tasks.training import learnt, open_run
 from qkv.train import Interrupted, Loop, Machine, Run, Task
 
 RESULTS = Path(__file__).parent / "results" / "masked_wikitext.json"

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from benchmarks.machine import about
 from qkv.data import Tokeniser, pad, read_text
-from qkv.data.text import sentences
+from qkv.data.corpora.text import sentences
 from qkv.interop import load_bert, minilm
 from qkv.models import Encoder, mean_of_tokens
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from qkv.data import read_text
-from qkv.data.archive import Archive, member_of
+from qkv.data.corpora.archive import Archive, member_of
 
 CENSUS = Archive(
     "names", "0.3.0", "names-0.3.0.tar.gz", "726e46254f2ed03f1ffb5d941dae3bc67c35123941c29becd02d48d0caa2a671"

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.machine import about
 from qkv.decode import Limits, drawing, stream
-from qkv.decode.follow import Choose
+from qkv.decode.single_path import Choose
 from qkv.models import Decoder, DecoderConfig
 
 RESULTS = Path(__file__).parent / "results" / "text_generation_cpu.json"

@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from benchmarks.machine import about
 from qkv import tasks
 from qkv.data import Tokeniser, read_text
-from qkv.derive import derive
 from qkv.layers import Packing
-from qkv.tasks import Config, TextJob
+from qkv.random import derive
+from qkv.runs import Config
+from qkv.tasks import TextJob
 from qkv.train import Interrupted, Loop, Machine, Run, create
 
 RESULTS = Path(__file__).parent / "results" / "text_wikitext_gpu.json"

@@ -20,8 +20,8 @@ from benchmarks.machine import about
 from qkv.data import Buckets, Vocabulary, cmudict
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
 from qkv.positions import Sinusoidal
-from qkv.tasks.strings import Strings, collate, encode
-from qkv.train.task import Tensors
+from qkv.tasks.seq2seq import Strings, collate, encode
+from qkv.train.objective import Tensors
 
 RESULTS = Path(__file__).parent / "results" / "training_cpu.json"
 SIZES = {"dim": 128, "heads": 4, "hidden_dim": 256, "encoder_layers": 2, "decoder_layers": 1, "dropout": 0.1}

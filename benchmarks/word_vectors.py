@@ -26,7 +26,7 @@ import torch
 from benchmarks.machine import about
 from qkv import tasks
 from qkv.data import Vectors, paragraphs_of, read_text, read_vectors, ws353
-from qkv.tasks import agreement
+from qkv.inference import agreement
 from qkv.train import Loop, create
 
 RESULTS = Path(__file__).parent / "results" / "word_vectors_cpu.json"

@@ -18,8 +18,8 @@ import torch
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.machine import about
+from qkv.web.external import TensorBench
 from qkv.web.server import Server
-from qkv.web.tensors import TensorBench
 
 RESULTS = Path(__file__).parent / "results" / "workbench_cpu.json"
 SIZES = [(12, 12, 200), (12, 12, 512), (1, 1, 2048)]

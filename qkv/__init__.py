@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qkv.attention import attend as attend
     from qkv.attention import weights as weights
+    from qkv.inference import embed as embed
     from qkv.pronunciation import pronounce as pronounce
-    from qkv.tasks import embed as embed
     from qkv.web import look as look
 
 __version__ = "0.1.0"

@@ -17,16 +17,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 # the kernels are interpreted, number by number: only their own mutants pay for that
-KERNELS = "tests/attention/test_triton.py"
+KERNELS = "tests/attention/triton/test_triton.py"
 ATTENTION = (
     *sorted(
         str(path.relative_to(ROOT)) for path in (ROOT / "tests/attention").glob("test_*.py") if path != ROOT / KERNELS
     ),
-    *("tests/positions", "tests/layers", "tests/cost/test_record.py", "tests/cost/test_count.py"),
+    *("tests/positions", "tests/layers", "tests/cost/test_record.py", "tests/cost/test_counter.py"),
     "tests/contract",
 )
 FORWARD = (KERNELS + "::test_outputs_and_gradients",)
-TRANSFORMERS = "tests/interop/test_transformers.py"
+TRANSFORMERS = "tests/interop/huggingface/test_register.py"
 WIDTHS = (KERNELS + "::test_widths_and_groups",)
 ONE_TOKEN = (KERNELS + "::test_one_token_at_a_time_in_place",)
 FADED = (KERNELS + "::test_what_has_faded_to_nothing_leaves_finite_numbers",)
@@ -47,16 +47,16 @@ class Mutant:
 MUTANTS = (
     # joint n-grams
     Mutant(
-        "pronunciation/joint.py",
+        "pronunciation/joint_ngram.py",
         "steps += self.back_off[node]",
         "steps += 0 * self.back_off[node]",
-        ("tests/pronunciation/test_joint.py",),
+        ("tests/pronunciation/test_joint_ngram.py",),
     ),
     Mutant(
         "pronunciation/joint_fit.py",
         "torch.where(one.opens, count, torch.bincount",
         "torch.where(one.opens & False, count, torch.bincount",
-        ("tests/pronunciation/test_joint.py",),
+        ("tests/pronunciation/test_joint_ngram.py",),
     ),
     Mutant(
         "pronunciation/alignment.py",
@@ -68,7 +68,7 @@ MUTANTS = (
         "pronunciation/rescore.py",
         ".log_softmax(0) + mass)",
         ".log_softmax(0))",
-        ("tests/pronunciation/test_joint.py",),
+        ("tests/pronunciation/test_joint_ngram.py",),
     ),
     # scale
     Mutant("attention/softmax.py", "q.shape[-1] ** -0.5 if self.scale", "q.shape[-1] ** -1.0 if self.scale"),
@@ -86,25 +86,25 @@ MUTANTS = (
     Mutant("attention/additive.py", "torch.tanh(", "torch.sigmoid("),
     # somebody else's models
     Mutant(
-        "interop/mask_function.py",
+        "interop/huggingface/mask.py",
         "[:, -keys:][:, :seen]",
         "[:, -keys:]",
         (TRANSFORMERS + "::test_a_cache_with_room_for_more",),
     ),
     Mutant(
-        "interop/attention_function.py",
+        "interop/huggingface/attention.py",
         "own * scaling / usual",
         "own * scaling",
         (TRANSFORMERS + "::test_the_scale_of_the_model_is_kept",),
     ),
     Mutant(
-        "interop/attention_function.py",
+        "interop/huggingface/attention.py",
         "again & mask[:, 1:] & mask[:, :-1]",
         "again",
         (TRANSFORMERS + "::test_padding_changes_nothing",),
     ),
     Mutant(
-        "interop/transformers.py",
+        "interop/huggingface/register.py",
         "<= 0.02 * size",
         "<= 20 * size",
         (TRANSFORMERS + "::test_another_kind_than_the_one_that_was_saved",),
@@ -117,25 +117,25 @@ MUTANTS = (
         ("tests/interop/test_bert.py",),
     ),
     # masks
-    Mutant("attention/masking.py", "seen = key <= position", "seen = key <= position + 1"),
-    Mutant("attention/masking.py", "seen &= key > position - window", "seen &= key >= position - window"),
-    Mutant("attention/masking.py", "x if mask is None else x.masked_fill(_hidden(mask), 0)", "x"),
-    Mutant("attention/masking.py", "k.masked_fill(hidden, 0), v", "k, v"),
-    Mutant("attention/masking.py", "v.masked_fill(hidden, 0)", "v"),
-    Mutant("attention/masking.py", "pairs if seen is None else seen & pairs", "pairs"),
+    Mutant("attention/internal/masking.py", "seen = key <= position", "seen = key <= position + 1"),
+    Mutant("attention/internal/masking.py", "seen &= key > position - window", "seen &= key >= position - window"),
+    Mutant("attention/internal/masking.py", "x if mask is None else x.masked_fill(_hidden(mask), 0)", "x"),
+    Mutant("attention/internal/masking.py", "k.masked_fill(hidden, 0), v", "k, v"),
+    Mutant("attention/internal/masking.py", "v.masked_fill(hidden, 0)", "v"),
+    Mutant("attention/internal/masking.py", "pairs if seen is None else seen & pairs", "pairs"),
     Mutant("attention/scored.py", ".softmax(-1).masked_fill(hidden, 0)", ".softmax(-1)"),
     Mutant(
         "attention/scored.py",
         "pairs.bias != -torch.inf",
         "pairs.bias > -torch.inf",
-        ("tests/attention/test_inputs.py",),
+        ("tests/attention/internal/test_validation.py",),
     ),
     Mutant("attention/softmax.py", "bias if seen is None else bias.masked_fill(~seen, -torch.inf)", "bias"),
     Mutant("attention/feature_map.py", "self.features(keys).masked_fill(hidden, 0)", "self.features(keys)"),
     Mutant("attention/feature_map.py", ".transpose(1, 2)[:, None], 0)", ".transpose(1, 2)[:, None], 1)"),
     Mutant("attention/feature_map.py", "group, time, time).tril()", "group, time, time).tril(-1)"),
     # normaliser
-    Mutant("attention/masking.py", "denominator.masked_fill(denominator.abs() < NOTHING, torch.inf)", "denominator"),
+    Mutant("attention/internal/masking.py", "denominator.masked_fill(denominator.abs() < NOTHING, torch.inf)", "denominator"),
     Mutant("attention/feature_map.py", "sums[1] + features.sum(1)", "features.sum(1)"),
     Mutant("attention/feature_map.py", "weights.sum(-1, keepdim=True) + _row_product", "_row_product"),
     # chunk offsets and the state between them
@@ -144,27 +144,29 @@ MUTANTS = (
         "torch.baddbmm(sums[0].flatten(0, 1), read,",
         "torch.baddbmm(0 * sums[0].flatten(0, 1), read,",
     ),
-    Mutant("attention/scan.py", "outputs[..., start:end, :] = output", "outputs[..., : end - start, :] = output"),
-    Mutant("attention/scan.py", "carry_gradient = tuple(found[1])", "carry_gradient = tuple(0 * x for x in found[1])"),
-    Mutant("attention/scan.py", "total.add_(part)", "total.copy_(part)"),
+    Mutant("attention/chunked.py", "outputs[..., start:end, :] = output", "outputs[..., : end - start, :] = output"),
+    Mutant("attention/chunked.py", "carry_gradient = tuple(found[1])", "carry_gradient = tuple(0 * x for x in found[1])"),
+    Mutant("attention/chunked.py", "total.add_(part)", "total.copy_(part)"),
     Mutant(
-        "attention/scan.py", " or torch._C._are_functorch_transforms_active()", "", ("tests/attention/test_scan.py",)
+        "attention/chunked.py", " or torch._C._are_functorch_transforms_active()", "", ("tests/attention/test_chunked.py",)
     ),
-    Mutant("attention/once.py", "if torch.is_grad_enabled():", "if False:", ("tests/attention/test_scan.py",)),
+    Mutant("attention/internal/double_backward.py", "if torch.is_grad_enabled():", "if False:", ("tests/attention/test_chunked.py",)),
     Mutant(
         "attention/softmax.py", "first = max(start - self.window + 1, 0)", "first = max(start - self.window + 2, 0)"
     ),
     Mutant(
-        "attention/memory.py", "tuple(x[rows] for x in self.sums)", "tuple(x[rows.sort().values] for x in self.sums)"
+        "attention/recurrent_state.py", "tuple(x[rows] for x in self.sums)", "tuple(x[rows.sort().values] for x in self.sums)"
     ),
-    Mutant("attention/cache.py", "torch.cat((past, new), 1)", "torch.cat((new, past), 1)"),
-    Mutant("attention/cache.py", "start = self._end - self.reach", "start = 0"),
-    Mutant("attention/cache.py", "self._continued = True", "self._continued = False"),
-    Mutant("attention/cache.py", "if self.reach == 0:", "if False:", ("tests/attention/test_cache.py",)),
-    Mutant("attention/cache.py", "KeyValues(self.keys[rows],", "KeyValues(self.keys[rows.sort().values],"),
+    Mutant("attention/kv_cache.py", "torch.cat((past, new), 1)", "torch.cat((new, past), 1)"),
+    Mutant("attention/kv_cache.py", "start = self._end - self.reach", "start = 0"),
+    Mutant("attention/kv_cache.py", "self._continued = True", "self._continued = False"),
+    Mutant("attention/kv_cache.py", "if self.reach == 0:", "if False:", ("tests/attention/test_kv_cache.py",)),
+    Mutant("attention/kv_cache.py", "KeyValues(self.keys[rows],", "KeyValues(self.keys[rows.sort().values],"),
     # decay
     Mutant("attention/feature_map.py", "(time - age)[:, None]", "(time - age + 1)[:, None]"),
-    Mutant("attention/inputs.py", "all(rate >= 0", "all(rate == rate", ("tests/attention/test_inputs.py",)),
+    Mutant(
+        "attention/internal/validation.py", "all(rate >= 0", "all(rate == rate", ("tests/attention/internal/test_validation.py",)
+    ),
     Mutant("attention/feature_map.py", "torch.exp(-rate * time)", "torch.exp(-rate * (time - 1))"),
     Mutant("attention/feature_map.py", "return torch.exp(-rate * distance)", "return torch.exp(-rate * 2 * distance)"),
     # heads and precision
@@ -176,7 +178,7 @@ MUTANTS = (
         "attention/base.py",
         "torch.autocast(kind, enabled=False) if narrows",
         "nullcontext() if narrows",
-        ("tests/attention/test_softmax.py", "tests/attention/test_scan.py"),
+        ("tests/attention/test_softmax.py", "tests/attention/test_chunked.py"),
     ),
     # positions
     Mutant("positions/rope.py", "left * cosine - right * sine", "left * cosine + right * sine"),
@@ -203,22 +205,24 @@ MUTANTS = (
     Mutant("layers/residual.py", "x + self.share * layer(x)", "x + layer(x)", ("tests/layers/test_dense.py",)),
     # costs
     Mutant("cost/record.py", "ramp * (ramp + 1) // 2", "ramp * ramp // 2"),
-    Mutant("cost/rates.py", "2 * operation.elements * 4", "operation.bytes", ("tests/cost/test_rates.py",)),
-    Mutant("cost/predict.py", "+ called * known.binding", "", ("tests/cost/test_rates.py",)),
-    Mutant("cost/fit.py", "bool((found >= 0).all()) and ", "", ("tests/cost/test_fit.py",)),
-    Mutant("cost/overtake.py", "low = behind[-1]", "low = behind[0]", ("tests/cost/test_overtake.py",)),
+    Mutant("profile/timing/rates.py", "2 * operation.elements * 4", "operation.bytes", ("tests/profile/timing/test_rates.py",)),
+    Mutant("profile/timing/predict.py", "+ called * known.binding", "", ("tests/profile/timing/test_rates.py",)),
+    Mutant("profile/timing/fit.py", "bool((found >= 0).all()) and ", "", ("tests/profile/timing/test_fit.py",)),
+    Mutant("profile/timing/overtake.py", "low = behind[-1]", "low = behind[0]", ("tests/profile/timing/test_overtake.py",)),
     Mutant(
         "attention/feature_map.py",
         "whole * chunk**2 + rest**2",
         "whole * chunk**2",
     ),
     # data and randomness
-    Mutant("derive.py", "(numbers + 1)", "numbers", ("tests/test_derive.py",)),
-    Mutant("data/recall.py", "** (self.power - 1)", "** self.power", ("tests/data/test_recall.py",)),
+    Mutant("random.py", "(numbers + 1)", "numbers", ("tests/test_random.py",)),
+    Mutant("data/corpora/recall.py", "** (self.power - 1)", "** self.power", ("tests/data/corpora/test_recall.py",)),
     Mutant("data/buckets.py", "POOL * self.batch_size", "POOL", ("tests/data/test_buckets.py",)),
-    Mutant("data/word_counts.py", "(ratio.sqrt() + ratio)", "ratio.sqrt()", ("tests/data/test_word_counts.py",)),
-    Mutant("data/word_windows.py", "(distance > 0) &", "(distance >= 0) &", ("tests/data/test_word_windows.py",)),
-    Mutant("data/vectors.py", "normalize(b - a + c", "normalize(b + c", ("tests/data/test_vectors.py",)),
+    Mutant(
+        "data/sampling/word_counts.py", "(ratio.sqrt() + ratio)", "ratio.sqrt()", ("tests/data/sampling/test_word_counts.py",)
+    ),
+    Mutant("data/sampling/skipgram.py", "(distance > 0) &", "(distance >= 0) &", ("tests/data/sampling/test_skipgram.py",)),
+    Mutant("data/sampling/vectors.py", "normalize(b - a + c", "normalize(b + c", ("tests/data/sampling/test_vectors.py",)),
     Mutant("storage.py", "if size != self.bytes:", "if False:", ("tests/test_storage.py",)),
     Mutant("storage.py", "hexdigest() != self.sha256:", "hexdigest() == None:", ("tests/test_storage.py",)),
     Mutant("storage.py", "if digest != sha256:", "if False:", ("tests/test_storage.py",)),
@@ -235,19 +239,19 @@ MUTANTS = (
         ("tests/layers/test_packing.py",),
     ),
     Mutant(
-        "data/token_rows.py",
+        "data/files/token_rows.py",
         "clamp(max=block.end - length - 1)",
         "clamp(max=block.end - length)",
-        ("tests/data/test_token_file.py",),
+        ("tests/data/files/test_token_file.py",),
     ),
     Mutant(
-        "data/tokeniser.py",
+        "data/tokenizer.py",
         "self._tokenizer.encode_special_tokens = True",
         "self._tokenizer.encode_special_tokens = False",
-        ("tests/data/test_tokeniser.py",),
+        ("tests/data/test_tokenizer.py",),
     ),
     Mutant(
-        "tasks/windows.py",
+        "inference/sliding_window.py",
         "[IGNORED] * (done - begin) + ids[done + 1 : end + 1]",
         "ids[begin + 1 : end + 1]",
         ("tests/tasks/test_text.py",),
@@ -263,8 +267,8 @@ MUTANTS = (
         ("tests/decode/test_stepper.py", "tests/decode/test_greedy.py"),
     ),
     Mutant("decode/sample.py", "right=True", "right=False", ("tests/decode/test_sample.py",)),
-    Mutant("tasks/side_by_side.py", "]][::-1]", "]]", ("tests/tasks/test_side_by_side.py",)),
-    Mutant("tasks/side_by_side.py", "cancel_futures=True", "", ("tests/tasks/test_side_by_side.py",)),
+    Mutant("inference/thread_pool.py", "]][::-1]", "]]", ("tests/inference/test_thread_pool.py",)),
+    Mutant("inference/thread_pool.py", "cancel_futures=True", "", ("tests/inference/test_thread_pool.py",)),
     # models
     Mutant(
         "models/word_vectors.py",
@@ -293,52 +297,52 @@ MUTANTS = (
     ),
     Mutant("train/settings.py", "rate * (1 - _fallen(", "rate * (0 + _fallen(", ("tests/train/test_settings.py",)),
     Mutant("train/clip.py", "if longest < length <", "if 1e9 < length <", ("tests/train/test_clip.py",)),
-    Mutant("train/optimiser.py", "if p.dim() > 1]", "if p.dim() > 2]", ("tests/train/test_loop.py",)),
-    Mutant("tasks/training.py", "score == min(scores)]", "score == max(scores)]", ("tests/tasks/test_training.py",)),
+    Mutant("train/optimizer.py", "if p.dim() > 1]", "if p.dim() > 2]", ("tests/train/test_loop.py",)),
+    Mutant("compare/trial.py", "score == min(scores)]", "score == max(scores)]", ("tests/compare/test_trial.py",)),
     # kernels
-    Mutant("attention/tiles_triton.py", "w = tl.where(distance >= 0", "w = tl.where(distance > 0", FORWARD),
+    Mutant("attention/triton/kernels/common.py", "w = tl.where(distance >= 0", "w = tl.where(distance > 0", FORWARD),
     Mutant(
-        "attention/tiles_triton.py",
+        "attention/triton/kernels/common.py",
         "age = tokens - segment * SEGMENT + 1",
         "age = tokens - segment * SEGMENT",
         FORWARD,
     ),
-    Mutant("attention/pull_triton.py", "wanted * SLOPE(product, score_scale)", "wanted", FORWARD),
-    Mutant("attention/feature_map_triton.py", "lost += tokens * total", "lost += total", FORWARD),
+    Mutant("attention/triton/kernels/grad_qk.py", "wanted * SLOPE(product, score_scale)", "wanted", FORWARD),
+    Mutant("attention/triton/kernels/chunk_state.py", "lost += tokens * total", "lost += total", FORWARD),
     Mutant(
-        "attention/feature_map_triton.py",
+        "attention/triton/kernels/chunk_state.py",
         "| (block == blocks - 1)",
         "",
         (KERNELS + "::test_stretches_of_several_segments",),
     ),
-    Mutant("attention/taylor_triton.py", "0.5**0.5 if one == two < key_dim", "1.0 if one == two < key_dim", FORWARD),
-    Mutant("attention/linear_triton.py", "return gradient * inner * scale", "return gradient * inner", WIDTHS),
-    Mutant("attention/pull_triton.py", "extra = -share * _met(", "extra = share * _met(", FORWARD),
-    Mutant("attention/pull_triton.py", "before, features + TILE,", "before, features,", WIDTHS),
-    Mutant("attention/relaunch.py", "x.data_ptr() & 15", "0", ("tests/attention/test_relaunch.py",)),
+    Mutant("attention/triton/kernels/taylor.py", "0.5**0.5 if one == two < key_dim", "1.0 if one == two < key_dim", FORWARD),
+    Mutant("attention/triton/kernels/linear.py", "return gradient * inner * scale", "return gradient * inner", WIDTHS),
+    Mutant("attention/triton/kernels/grad_qk.py", "extra = -share * _met(", "extra = share * _met(", FORWARD),
+    Mutant("attention/triton/kernels/grad_qk.py", "before, features + TILE,", "before, features,", WIDTHS),
+    Mutant("attention/triton/launch_cache.py", "x.data_ptr() & 15", "0", ("tests/attention/triton/test_launch_cache.py",)),
     Mutant(
-        "attention/decode_triton.py",
+        "attention/triton/kernels/decode_step.py",
         "other=0.0) * fade + written[",
         "other=0.0) + written[",
         ONE_TOKEN,
     ),
-    Mutant("attention/decode_triton.py", "for part in range(PARTS):", "for part in range(1):", ONE_TOKEN),
-    Mutant("attention/tiles_triton.py", "~(norm < NOTHING)", "(norm != 0.0)", FADED),
-    Mutant("attention/masking.py", "denominator.abs() < NOTHING", "denominator == 0", FADED),
+    Mutant("attention/triton/kernels/decode_step.py", "for part in range(PARTS):", "for part in range(1):", ONE_TOKEN),
+    Mutant("attention/triton/kernels/common.py", "~(norm < NOTHING)", "(norm != 0.0)", FADED),
+    Mutant("attention/internal/masking.py", "denominator.abs() < NOTHING", "denominator == 0", FADED),
     Mutant(
-        "attention/feature_map_operator.py",
+        "attention/triton/op.py",
         "room_for(q), room_for(k), room_for(v)",
         "torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)",
         (KERNELS + "::test_numbers_that_overlap_or_lie_across",),
     ),
     Mutant(
-        "attention/feature_map_plan.py",
+        "attention/triton/plan.py",
         "length - start if reverse else",
         "",
         (KERNELS + "::test_every_product_is_counted",),
     ),
     Mutant(
-        "attention/identities.py",
+        "attention/contract/identities.py",
         "torch.stack([x.abs().max() for x in tensors]).max()",
         "max(x.abs().max() for x in tensors)",
         (CONTRACT + "::test_a_nan_is_infinitely_far_wherever_it_is",),
@@ -347,10 +351,16 @@ MUTANTS = (
     # text
     Mutant("models/encoder.py", "torch.tanh(self.pool(first))", "self.pool(first)", ("tests/models/test_encoder.py",)),
     Mutant(
-        "data/hiding.py", "MASKED, REPLACED = 0.8, 0.1", "MASKED, REPLACED = 0.9, 0.05", ("tests/data/test_hiding.py",)
+        "data/sampling/mlm.py",
+        "MASKED, REPLACED = 0.8, 0.1",
+        "MASKED, REPLACED = 0.9, 0.05",
+        ("tests/data/sampling/test_mlm.py",),
     ),
     Mutant(
-        "data/sentence_pairs.py", "where(found < start", "where(found <= start", ("tests/data/test_sentence_pairs.py",)
+        "data/sampling/sentence_pairs.py",
+        "where(found < start",
+        "where(found <= start",
+        ("tests/data/sampling/test_sentence_pairs.py",),
     ),
     Mutant("tasks/masked.py", "* asked.sum(1)).sum()", "* asked.sum()).sum()", ("tests/tasks/test_masked.py",)),
 )

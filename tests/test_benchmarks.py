@@ -11,10 +11,10 @@ import torch
 from benchmarks import compare_pronounce, compare_recall, more_words, pronounce_recipe, text_wikitext, word_vectors
 from benchmarks.comparison import write_result
 from qkv import tasks
+from qkv.compare.candidates import Field, enter
+from qkv.compare.comparison import Comparison, Rules
 from qkv.layers import pack_documents
 from qkv.models import family
-from qkv.tasks.compare import Comparison, Rules
-from qkv.tasks.contestants import Field, enter
 from tests.tasks.tiny import CHANGES, TINY, write_pairs
 
 OTHERS = {"device": "cpu", "steps": None, "processes": 7, "graphs": False}

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from qkv.cli.bench import run
+from qkv.cli.inspection.bench import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 NOISE = 0.8

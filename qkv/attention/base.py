@@ -1,7 +1,7 @@
 """The contract of an attention mechanism, and the table of those there are.
 
 Layout everywhere (batch, heads, time, dim), as in torch's `scaled_dot_product_attention`.
-`weights` is the definition; everything else must equal it, and `qkv.attention.check` proves it.
+`weights` is the definition; everything else must equal it, and `qkv.attention.contract.check` proves it.
 """
 
 import inspect

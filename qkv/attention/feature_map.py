@@ -15,12 +15,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qkv.attention import kernels
 from qkv.attention.base import Attention, State, expand_heads, unnarrowed, widen, widened
-from qkv.attention.inputs import Extras, check_inputs
-from qkv.attention.masking import blank, safe_divide, visible
-from qkv.attention.memory import Memory
-from qkv.attention.scan import Tensors, scan
+from qkv.attention.chunked import Tensors, scan
+from qkv.attention.internal.masking import blank, safe_divide, visible
+from qkv.attention.internal.validation import Extras, check_inputs
+from qkv.attention.recurrent_state import Memory
+from qkv.attention.triton import dispatch as kernels
 from qkv.cost import Cost, Shape
 from qkv.shapes import (
     Answering,

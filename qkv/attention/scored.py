@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from qkv.attention.base import Attention, State, expand_heads, unnarrowed, widen
-from qkv.attention.cache import KeyValues
-from qkv.attention.inputs import Extras, check_inputs
-from qkv.attention.masking import blank, blank_both, visible
+from qkv.attention.internal.masking import blank, blank_both, visible
+from qkv.attention.internal.validation import Extras, check_inputs
+from qkv.attention.kv_cache import KeyValues
 from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, StepBias, Values, Weights
 
 

@@ -9,21 +9,21 @@ from typing import Annotated
 
 import typer
 
-from qkv.cli.bench import bench
-from qkv.cli.check import check
-from qkv.cli.compare import compare
-from qkv.cli.cost import cost
-from qkv.cli.decode import decode
-from qkv.cli.embed import embed
-from qkv.cli.eval import evaluate
-from qkv.cli.joint import joint
-from qkv.cli.list import list_registered
-from qkv.cli.look import look
-from qkv.cli.problems import problems
-from qkv.cli.serve import serve
-from qkv.cli.tokenise import tokenise
-from qkv.cli.train import train
-from qkv.cli.words import words
+from qkv.cli.inspection.bench import bench
+from qkv.cli.inspection.check import check
+from qkv.cli.inspection.cost import cost
+from qkv.cli.inspection.list import list_registered
+from qkv.cli.inspection.look import look
+from qkv.cli.inspection.problems import problems
+from qkv.cli.inspection.serve import serve
+from qkv.cli.modeling.compare import compare
+from qkv.cli.modeling.embed import embed
+from qkv.cli.modeling.eval import evaluate
+from qkv.cli.modeling.joint import joint
+from qkv.cli.modeling.predict import decode
+from qkv.cli.modeling.tokenize import tokenise
+from qkv.cli.modeling.train import train
+from qkv.cli.modeling.words import words
 from qkv.storage import QkvError
 
 app = typer.Typer(

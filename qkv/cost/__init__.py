@@ -6,38 +6,38 @@ What needs formulas is loaded when it is first used: attention itself does not w
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .count import Operation as Operation
-from .count import UncountedError as UncountedError
-from .count import count_multiplications as count_multiplications
-from .inputs import Input as Input
+from .counter import Operation as Operation
+from .counter import UncountedError as UncountedError
+from .counter import count_multiplications as count_multiplications
+from .input_spec import Input as Input
+from .layers import convolution as convolution
+from .layers import learned as learned
+from .layers import linear as linear
+from .layers import recurrent as recurrent
 from .measure import Measurement as Measurement
 from .measure import measure as measure
-from .parts import convolution as convolution
-from .parts import learned as learned
-from .parts import linear as linear
-from .parts import recurrent as recurrent
 from .record import Cost as Cost
 from .record import Shape as Shape
 from .record import Span as Span
 from .record import causal_pairs as causal_pairs
 
 if TYPE_CHECKING:
-    from .formula import crossing as crossing
-    from .formula import evaluate as evaluate
-    from .formula import interpolate as interpolate
-    from .formula import write as write
-    from .formula import write_latex as write_latex
+    from .polynomial import crossing as crossing
+    from .polynomial import evaluate as evaluate
+    from .polynomial import interpolate as interpolate
+    from .polynomial import write as write
+    from .polynomial import write_latex as write_latex
     from .report import CONVENTION as CONVENTION
     from .report import Quantity as Quantity
     from .report import Report as Report
     from .report import of as of
-    from .ticks import Tick as Tick
-    from .ticks import verify as verify
+    from .verify import Tick as Tick
+    from .verify import verify as verify
 
 _LATER = {
-    "formula": ("crossing", "evaluate", "interpolate", "write", "write_latex"),
+    "polynomial": ("crossing", "evaluate", "interpolate", "write", "write_latex"),
     "report": ("CONVENTION", "Quantity", "Report", "of"),
-    "ticks": ("Tick", "verify"),
+    "verify": ("Tick", "verify"),
 }
 
 

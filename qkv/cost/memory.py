@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from qkv.cost.kernels import rehearsing
-from qkv.cost.rehearse import Play, mode, tensors_in
+from qkv.cost.meta_kernels import rehearsing
+from qkv.cost.meta_run import Play, mode, tensors_in
 
 OPTIMISERS = {"sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2}
 """How many numbers, as wide as the weight, an optimiser keeps for each weight."""

@@ -14,11 +14,11 @@ from typing import Any
 import sympy
 from torch import Tensor, nn
 
-from qkv.cost.formula import Expression, Sizes, evaluate, interpolate, interpolate_near
-from qkv.cost.inputs import Input, names_of
+from qkv.cost.input_spec import Input, names_of
 from qkv.cost.memory import Weights, inference_bytes, saved_bytes, weigh
+from qkv.cost.meta_run import ForwardError, NotOnMeta, Play, count, count_backward, mode
+from qkv.cost.polynomial import Expression, Sizes, evaluate, interpolate, interpolate_near
 from qkv.cost.record import Cost, Span
-from qkv.cost.rehearse import ForwardError, NotOnMeta, Play, count, count_backward, mode
 from qkv.cost.symbolic import Derived, derive
 
 CONVENTION = (

@@ -20,10 +20,10 @@ from sympy.core.relational import Relational
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from qkv.cost.count import count_multiplications
-from qkv.cost.formula import Expression, symbol
-from qkv.cost.inputs import names_of
-from qkv.cost.rehearse import Play
+from qkv.cost.counter import count_multiplications
+from qkv.cost.input_spec import names_of
+from qkv.cost.meta_run import Play
+from qkv.cost.polynomial import Expression, symbol
 
 _HINTS = (101, 37, 23, 13, 7)
 """What stands for the letters: odd, prime, and the width of nothing, so that none is taken for another size."""

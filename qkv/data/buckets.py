@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from qkv.derive import derive, uniforms
+from qkv.random import derive, uniforms
 
 POOL = 100
 """Batches that are sorted together: more wastes less padding, fewer mixes better."""

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from qkv.derive import derive, uniforms
+from qkv.random import derive, uniforms
 
 Ids = Int64[Tensor, " chosen"]
 

@@ -5,10 +5,10 @@ It never looks back: a good first token can lead where every ending is poor, whi
 
 from torch import Tensor
 
-from qkv.decode.follow import follow
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.limits import Limits
 from qkv.decode.protocol import Decodable, Inputs, S
+from qkv.decode.single_path import follow
 from qkv.shapes import Mask
 
 

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from qkv.decode.follow import Choose, follow
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.limits import Limits
 from qkv.decode.protocol import Decodable, Inputs, Logits, S
+from qkv.decode.single_path import Choose, follow
 from qkv.decode.stepper import best_tokens
-from qkv.derive import derive, uniforms
+from qkv.random import derive, uniforms
 from qkv.shapes import Mask
 
 

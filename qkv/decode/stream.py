@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from qkv.decode.follow import Choose
 from qkv.decode.limits import Limits
 from qkv.decode.protocol import Decodable, Inputs, S
+from qkv.decode.single_path import Choose
 from qkv.decode.stepper import Stepper
 
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from qkv.attention import Attention
 from qkv.data import Vocabulary
-from qkv.explain.watch import watch
+from qkv.explain.record_calls import watch
 from qkv.layers import DecoderBlock
 from qkv.models import EncoderDecoder, Recurrent
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from qkv.interop.files import (
+from qkv.interop.huggingface.files import (
     kind_in,
     read_config,
     read_weights,
@@ -82,7 +82,7 @@ def load_bert(folder: str | Path, attention: str | None = None) -> Encoder:
 def save_bert(model: Encoder, folder: str | Path) -> None:
     """Write a folder that `transformers` reads as BertModel, with both heads as BertForPreTraining.
 
-    A model of another kind than softmax needs `qkv.interop.transformers.register(model.config.attention)` before
+    A model of another kind than softmax needs `qkv.interop.huggingface.register.register(model.config.attention)` before
     `from_pretrained`; `register()` alone knows the kinds without options.
     """
     config = model.config

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.interop.files import (
+from qkv.interop.huggingface.files import (
     kind_in,
     read_config,
     read_weights,
@@ -67,7 +67,7 @@ def load_gpt2(folder: str | Path, attention: str | None = None) -> Decoder:
 def save_gpt2(model: Decoder, folder: str | Path) -> None:
     """Write a folder that `transformers` reads as GPT2LMHeadModel; what its layout has no place for is refused.
 
-    A model of another kind than softmax needs `qkv.interop.transformers.register(model.config.attention)` before
+    A model of another kind than softmax needs `qkv.interop.huggingface.register.register(model.config.attention)` before
     `from_pretrained`; `register()` alone knows the kinds without options.
     """
     tokens = model.embed.num_embeddings

@@ -5,7 +5,7 @@ model = load_bert(minilm())        6 layers, 384 wide, 22.7 million parameters; 
 
 from pathlib import Path
 
-from qkv.data.archive import Archive, cache_folder, member_of
+from qkv.data.corpora.archive import Archive, cache_folder, member_of
 from qkv.storage import QkvError, save_folder, verify_folder
 
 ARCHIVE = Archive(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.data.noisy_sine import Draw as Draw
+from qkv.data.corpora.noisy_sine import Draw as Draw
 
 Predictor = Callable[[Tensor], Tensor]
 Fit = Callable[[Tensor, Tensor], Predictor]

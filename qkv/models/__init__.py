@@ -14,10 +14,10 @@ from .encoder_decoder import EncoderDecoderState as EncoderDecoderState
 from .ensemble import Ensemble as Ensemble
 from .ensemble import EnsembleConfig as EnsembleConfig
 from .ensemble import EnsembleState as EnsembleState
-from .network import Network as Network
-from .network import NetworkConfig as NetworkConfig
-from .network import logistic_regression as logistic_regression
-from .network import softmax_regression as softmax_regression
+from .mlp import Network as Network
+from .mlp import NetworkConfig as NetworkConfig
+from .mlp import logistic_regression as logistic_regression
+from .mlp import softmax_regression as softmax_regression
 from .perceptron import Perceptron as Perceptron
 from .perceptron import PerceptronConfig as PerceptronConfig
 from .polynomial import Polynomial as Polynomial

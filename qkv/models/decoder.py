@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from qkv.cost import Cost, Span, learned, linear
 from qkv.layers import HeadsState, Packing
 from qkv.layers.activation import make_activation
+from qkv.models.builders import Places, as_decoder_block, cost_of_blocks, decoder_block
 from qkv.models.masks import may_look, require_mask
 from qkv.models.registry import register
-from qkv.models.sizes import require_at_least, require_length
-from qkv.models.transformer import Places, as_decoder_block, cost_of_blocks, decoder_block
+from qkv.models.validation import require_at_least, require_length
 from qkv.shapes import Mask, Rows
 
 

@@ -30,10 +30,10 @@ from torch.nn import functional
 
 from qkv.cost import Cost, Span, learned, linear
 from qkv.layers import NormAfter, NormBefore
+from qkv.models.builders import Places, cost_of_blocks, encoder_block
 from qkv.models.masks import may_look, require_mask
 from qkv.models.registry import register
-from qkv.models.sizes import require_at_least, require_length
-from qkv.models.transformer import Places, cost_of_blocks, encoder_block
+from qkv.models.validation import require_at_least, require_length
 from qkv.registry import unknown
 from qkv.shapes import Hidden, Mask
 

@@ -17,7 +17,7 @@ from qkv.attention import Additive, Attention, Softmax
 from qkv.cost import Cost, Shape, Span, learned, linear, recurrent
 from qkv.models.masks import require_mask
 from qkv.models.registry import register
-from qkv.models.sizes import require_at_least, require_length
+from qkv.models.validation import require_at_least, require_length
 from qkv.registry import unknown
 from qkv.shapes import Mask, Rows
 

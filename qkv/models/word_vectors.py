@@ -19,7 +19,7 @@ from torch.nn import functional
 from qkv.cost import Cost, Span, learned
 from qkv.data import Windows
 from qkv.models.registry import register
-from qkv.models.sizes import require_at_least
+from qkv.models.validation import require_at_least
 from qkv.registry import unknown
 
 OBJECTIVES = ("skip_gram", "cbow")

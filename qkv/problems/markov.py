@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qkv.derive import generator
+from qkv.random import generator
 from qkv.train import Settings, Task
 
 

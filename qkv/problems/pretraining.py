@@ -27,9 +27,10 @@ def filling_in_and_writing_on() -> Answer:
     import torch
 
     from qkv.decode import Limits, greedy
+    from qkv.inference import Reader
     from qkv.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
     from qkv.problems import NextToken, fit
-    from qkv.tasks import MaskedJob, Reader
+    from qkv.tasks import MaskedJob
     from qkv.train import Settings
 
     job = MaskedJob.load({"source": "python", "size": 600, "length": 32, "examples": 256})

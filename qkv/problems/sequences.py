@@ -130,7 +130,8 @@ def attention_helps_translation() -> Answer:
     The same words of CMUdict and the same 200 updates for all; 400 unseen words.
     """
     from qkv.problems import fit
-    from qkv.tasks import Preset, Pronounce, build, configure
+    from qkv.runs import build, configure
+    from qkv.tasks import Preset, Pronounce
 
     words = Pronounce.load({})
     words.strings.parts["valid"] = words.strings.parts["valid"][:100]
@@ -201,8 +202,10 @@ def four_representations_of_words() -> Answer:
     Centre, context, their mean or their concatenation, learnt from WikiText-2 and judged on WS-353.
     """
     from qkv.data import ws353
+    from qkv.inference import agreement
     from qkv.problems import fit
-    from qkv.tasks import Words, agreement, build, configure, preset
+    from qkv.runs import build, configure, preset
+    from qkv.tasks import Words
 
     config = configure("words", preset("words", "wikitext"), {})
     job = Words.load(config.data)
@@ -243,7 +246,8 @@ def learning_rates_of_two_nets() -> Answer:
     import torch
 
     from qkv.problems import fit
-    from qkv.tasks import Digits, Preset, build, configure
+    from qkv.runs import build, configure
+    from qkv.tasks import Digits, Preset
 
     digits = Digits.load({})
     few = digits.parts["train"].select(torch.arange(0, 4000, 4))

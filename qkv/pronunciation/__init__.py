@@ -14,6 +14,6 @@ from .ipa import to_ipa as to_ipa
 from .lexicon import write_lexicon as write_lexicon
 from .measure import Figures as Figures
 from .measure import measure as measure
-from .network import Network as Network
+from .neural import Network as Network
 from .pronouncer import Pronouncer as Pronouncer
 from .pronouncer import pronounce as pronounce

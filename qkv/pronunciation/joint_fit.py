@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.pronunciation.alignment import Pair, Unit, align
-from qkv.pronunciation.joint import END, START, STEPS, Joint, build
+from qkv.pronunciation.joint_ngram import END, START, STEPS, Joint, build
 
 ORDER = 6
 """Units in the longest n-gram: more take more room and do no better."""

@@ -11,7 +11,7 @@ from qkv.pronunciation.arpabet import Phones, strip_stress
 
 if TYPE_CHECKING:
     from qkv.data import Pair
-    from qkv.pronunciation.network import Network
+    from qkv.pronunciation.neural import Network
 
 NINETY_FIVE = 1.959964
 """Standard deviations on either side that hold 95 % of a normal distribution."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from qkv.pronunciation.answer import Answer, Pronunciation, Source, rank
 from qkv.pronunciation.bundled import MISSING, model_folder
 from qkv.pronunciation.dictionary import Dictionary, cmu_dictionary, read_dictionary
-from qkv.pronunciation.network import Network
-from qkv.pronunciation.words import Token, fold, parts, simplify, tokens
+from qkv.pronunciation.neural import Network
+from qkv.pronunciation.text import Token, fold, parts, simplify, tokens
 from qkv.storage import QkvError
 
 WINDOW = 4096

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from qkv.pronunciation.joint import Joint
+from qkv.pronunciation.joint_ngram import Joint
 
 if TYPE_CHECKING:
     from qkv.data import Pair
     from qkv.decode import Hypothesis
-    from qkv.pronunciation.network import Network
+    from qkv.pronunciation.neural import Network
 
 HEAVIEST = 10.0
 """The largest weight: few held-out words can make it anything."""

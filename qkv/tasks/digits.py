@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from qkv.data import Labelled, mnist, read_npz, read_pictures
-from qkv.data.mnist import CLASSES, SHAPE
+from qkv.data.corpora.mnist import CLASSES, SHAPE
 from qkv.storage import QkvError
 from qkv.tasks.base import Outline, Preset, register
-from qkv.tasks.classes import ClassJob, Scale
+from qkv.tasks.classification import ClassJob, Scale
 from qkv.tasks.options import read_options
 
 HELD_OUT = 0.1

@@ -9,18 +9,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.data import Documents, Tokeniser, read_text, sentences
-from qkv.data.hiding import Hiding
-from qkv.data.sentence_pairs import Frame, SentencePairs
-from qkv.data.text import read_documents
-from qkv.derive import derive
+from qkv.data.corpora.text import read_documents
+from qkv.data.sampling.mlm import Hiding
+from qkv.data.sampling.sentence_pairs import Frame, SentencePairs
 from qkv.models import Encoder
+from qkv.random import derive
 from qkv.registry import unknown
 from qkv.storage import QkvError
 from qkv.tasks.base import Job, Outline, Preset, register
 from qkv.tasks.options import read_options, read_text_options
 from qkv.tasks.text import sizes_asked_for
 from qkv.train import Settings, Task
-from qkv.train.task import Tensors
+from qkv.train.objective import Tensors
 
 TOGETHER = 64
 """Examples that are judged at once."""

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 from torch import nn
 
 from qkv.data import Pair, Vocabulary, in_standard_test, part_of, read_pairs
-from qkv.data.standard_test import headword
+from qkv.data.corpora.standard_test import headword
 from qkv.draw.text import shorten
 from qkv.models import Recurrent
 from qkv.registry import unknown
+from qkv.runs.load import read_config
 from qkv.storage import QkvError, open_file
 from qkv.tasks.base import Job, Preset, register
-from qkv.tasks.distil import label, taught, teachers_of
+from qkv.tasks.distillation import label, taught, teachers_of
 from qkv.tasks.options import read_options
-from qkv.tasks.resolve import read_config
-from qkv.tasks.strings import Search, Strings, evaluate, hold_out, make_task
+from qkv.tasks.seq2seq import Search, Strings, evaluate, hold_out, make_task
 from qkv.train import Run, Settings, Task
 
 LEGIBLE = 32

@@ -6,7 +6,7 @@ from qkv.data import cmudict
 from qkv.tasks.base import register
 from qkv.tasks.options import read_options
 from qkv.tasks.pairs import StringJob, StringOptions, leave_out, read_parts
-from qkv.tasks.strings import Strings
+from qkv.tasks.seq2seq import Strings
 
 
 @register("pronounce")

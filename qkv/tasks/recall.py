@@ -12,7 +12,7 @@ from qkv.data import Recall
 from qkv.tasks.base import Job, Preset, register
 from qkv.tasks.options import read_options
 from qkv.train import Settings, Task
-from qkv.train.task import Tensors
+from qkv.train.objective import Tensors
 
 IGNORED = -100
 

@@ -8,12 +8,12 @@ from typing import Any
 from torch import nn
 
 from qkv.data import Pair
-from qkv.derive import derive
 from qkv.draw import Answer, Example, Picture, Report, alignment_panels
 from qkv.explain import Alignment, alignment
+from qkv.random import derive
+from qkv.runs.load import Config
 from qkv.tasks.pairs import StringJob
-from qkv.tasks.resolve import Config
-from qkv.tasks.strings import Search, answer
+from qkv.tasks.seq2seq import Search, answer
 from qkv.train import Run
 
 SHOWN = 10

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.data import Documents, TokenFile, Tokeniser, TokenRows, read_text
-from qkv.data.archive import cache_folder
-from qkv.data.text import identify, read_documents
+from qkv.data.corpora.archive import cache_folder
+from qkv.data.corpora.text import identify, read_documents
+from qkv.inference.sliding_window import IGNORED, measure
 from qkv.layers import Packing, pack_documents
 from qkv.metrics import Perplexity
 from qkv.models import Decoder
@@ -20,9 +21,8 @@ from qkv.registry import unknown
 from qkv.storage import QkvError
 from qkv.tasks.base import Job, Outline, Preset, register
 from qkv.tasks.options import read_options, read_text_options
-from qkv.tasks.windows import IGNORED, measure
 from qkv.train import Settings, Task
-from qkv.train.task import Tensors
+from qkv.train.objective import Tensors
 
 FIRST = 0.02
 """Standard deviation of the first vectors of tokens, as GPT-2's."""

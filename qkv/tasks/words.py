@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from qkv.data import Documents, Shuffled, Vectors, Windows, WordCounts, WordWindows, paragraphs_of, read_text
-from qkv.data.text import read_documents
+from qkv.data.corpora.text import read_documents
 from qkv.models import WordVectors
 from qkv.storage import QkvError
 from qkv.tasks.base import Job, Outline, Preset, register

@@ -8,7 +8,7 @@ from qkv.data import Labelled, read_points
 from qkv.data import xor as xor_points
 from qkv.storage import QkvError
 from qkv.tasks.base import Preset, register
-from qkv.tasks.classes import ClassJob, Scale
+from qkv.tasks.classification import ClassJob, Scale
 from qkv.tasks.options import read_options
 
 LEAST_TESTED = 5

@@ -18,20 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.derive import derive
+from qkv.random import derive
 from qkv.storage import QkvError
+from qkv.train.backward import Gradients, Launched, Recorded, require_one_card
+from qkv.train.batches import Update, Updates
 from qkv.train.clip import clip_gradient
-from qkv.train.gradients import Gradients, Launched, Recorded, require_one_card
-from qkv.train.group import Group, world
-from qkv.train.identity import changed_conditions, identify, require_same
-from qkv.train.interrupt import Interrupt, Interrupted
-from qkv.train.optimiser import make_optimiser, memory_of, remind
+from qkv.train.distributed import Group, world
+from qkv.train.ema import Weights, average_in, copy_of, moved, require_whole_batches, statistics_of
+from qkv.train.objective import Task
+from qkv.train.optimizer import make_optimiser, memory_of, remind
+from qkv.train.resume_check import changed_conditions, identify, require_same
 from qkv.train.run import Checkpoint, Run
 from qkv.train.settings import MEASURED, Settings, require_own_update
-from qkv.train.task import Task
+from qkv.train.signals import Interrupt, Interrupted
 from qkv.train.tensorboard import Board, open_board
-from qkv.train.updates import Update, Updates
-from qkv.train.weights import Weights, average_in, copy_of, moved, require_whole_batches, statistics_of
 
 PATIENCE = 20
 """Updates in a row that may be not finite before training gives up."""

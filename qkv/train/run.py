@@ -32,8 +32,8 @@ from qkv.storage import (
     write_atomic,
     write_json,
 )
-from qkv.train.group import rank
-from qkv.train.weights import Weights, plain
+from qkv.train.distributed import rank
+from qkv.train.ema import Weights, plain
 
 try:
     import fcntl

@@ -8,9 +8,9 @@ from torch import nn
 
 from qkv.data import Recall, Vocabulary, pad
 from qkv.decode import greedy
+from qkv.inference.source_text import in_known_case, longest_source, split_source
 from qkv.tasks import Job, MaskedJob, RecallJob, StringJob, TextJob
-from qkv.tasks.sources import in_known_case, longest_source, split_source
-from qkv.tasks.strings import limits_of
+from qkv.tasks.seq2seq import limits_of
 
 READABLE = (RecallJob, StringJob, TextJob, MaskedJob)
 """Tasks whose inputs are tokens."""

@@ -15,10 +15,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from qkv.storage import QkvError
-from qkv.web.bench import Bench
-from qkv.web.guard import Guard
-from qkv.web.packing import pack
+from qkv.web.backend import Bench
+from qkv.web.security import Guard
 from qkv.web.static_files import TYPES, static_files
+from qkv.web.wire import pack
 
 LARGEST_BODY = 64 * 1024
 BODY_SECONDS = 10.0

@@ -5,10 +5,10 @@ from html import escape
 from pathlib import Path
 
 from qkv.storage import write_atomic
-from qkv.web.bench import Bench, RunBench
-from qkv.web.packing import pack
-from qkv.web.page import key, self_contained
-from qkv.web.tensors import Layers, TensorBench, read_layers, read_tokens
+from qkv.web.backend import Bench, RunBench
+from qkv.web.external import Layers, TensorBench, read_layers, read_tokens
+from qkv.web.saved_page import key, self_contained
+from qkv.web.wire import pack
 
 LARGEST = 64 * 2**20
 """Bytes of numbers in one page: what a browser opens without complaint."""

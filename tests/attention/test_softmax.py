@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from qkv.attention import Case, Softmax, identities, parse
+from qkv.attention import Case, Softmax, parse
+from qkv.attention.contract import identities
 from tests.attention.loops import attention, dot, random_qkv
 
 

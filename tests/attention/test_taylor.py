@@ -4,7 +4,8 @@ from itertools import product
 import pytest
 import torch
 
-from qkv.attention import Case, Taylor, identities, taylor_features
+from qkv.attention import Case, Taylor, taylor_features
+from qkv.attention.contract import identities
 from tests.attention.loops import attention, dot, random_qkv
 
 

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.attention import Case, check, identities
+from qkv.attention import Case, check
+from qkv.attention.contract import identities
 from tests.contract.mechanisms import MECHANISMS, make
 
 EXAMPLES = 40

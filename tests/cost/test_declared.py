@@ -8,7 +8,7 @@ import torch
 
 from qkv.attention import kinds
 from qkv.cost import Input, Shape, Span, count_multiplications, evaluate
-from qkv.cost.rehearse import Play
+from qkv.cost.meta_run import Play
 from qkv.cost.symbolic import derive
 from qkv.layers import (
     DecoderBlock,

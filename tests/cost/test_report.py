@@ -10,8 +10,8 @@ from torch import nn
 from benchmarks.cost_cases import CASES, SelfAttention
 from qkv.attention import Elu, Linear, Softmax, Taylor
 from qkv.cost import UncountedError, count_multiplications, evaluate, measure, of, verify, write
-from qkv.cost.operations import FORMULAS, FREE, POINTWISE, REDUCING
-from qkv.cost.plain import to_record
+from qkv.cost.aten import FORMULAS, FREE, POINTWISE, REDUCING
+from qkv.cost.to_json import to_record
 from qkv.layers import Heads, MultiHead
 from qkv.models import Decoder, DecoderConfig, Recurrent, RecurrentConfig
 

@@ -7,9 +7,9 @@ from torch import nn
 from benchmarks.cost_cases import CASES, convolutional
 from qkv.attention import Elu, Softmax, Taylor
 from qkv.cost import Shape, Span, crossing, of, write
-from qkv.cost.formula import symbol
+from qkv.cost.polynomial import symbol
 from qkv.layers import FeedForward, MultiHead
-from qkv.tasks.blocks import Block, SelfAttention
+from qkv.profile.blocks import Block, SelfAttention
 
 N = symbol("n")
 

@@ -6,7 +6,7 @@ import torch
 from qkv import tasks
 from qkv.data import pad
 from qkv.decode import beam, greedy
-from qkv.tasks.strings import limits_of
+from qkv.tasks.seq2seq import limits_of
 from qkv.train import Loop, create
 
 SIZES = {"dim": 64, "hidden_dim": 128, "encoder_layers": 1}

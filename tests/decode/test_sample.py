@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qkv.decode import Limits, drawing, greedy, sample
-from qkv.decode.follow import follow
+from qkv.decode.single_path import follow
 from tests.decode.models import END, Net, Table, words
 
 SHARES = {3: 0.4, 4: 0.3, 5: 0.15, 6: 0.1, 7: 0.05}

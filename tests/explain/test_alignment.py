@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from qkv.data import Vocabulary
-from qkv.explain import alignment, watch
+from qkv.explain import alignment
+from qkv.explain import record_calls as watch
 from qkv.models import Decoder, DecoderConfig, EncoderDecoder, EncoderDecoderConfig, Recurrent, RecurrentConfig
 
 SOURCE = [4, 9, 6, 5, 8]

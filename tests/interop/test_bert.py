@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from benchmarks.minilm import batches, equality, real_sentences, their_model
 from qkv.interop import load_bert, minilm, save_bert
-from qkv.interop.transformers import register
+from qkv.interop.huggingface.register import register
 from qkv.models import Encoder, EncoderConfig
 from qkv.storage import QkvError
 

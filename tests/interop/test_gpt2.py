@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from qkv.decode import Limits, greedy
 from qkv.interop import load_gpt2, save_gpt2
-from qkv.interop.transformers import register
+from qkv.interop.huggingface.register import register
 from qkv.models import Decoder, DecoderConfig
 from qkv.storage import QkvError
 

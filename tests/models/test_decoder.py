@@ -9,7 +9,7 @@ from qkv.layers import Packing, pack_documents
 from qkv.layers import packing as packing_module
 from qkv.models import Decoder, DecoderConfig
 from qkv.positions import schemes
-from qkv.train.weights import plain
+from qkv.train.ema import plain
 from tests.models.sequences import padded, walk
 
 TOKENS = 19

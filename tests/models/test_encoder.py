@@ -4,7 +4,7 @@ from safetensors.torch import load, save
 from transformers import BertConfig, BertForPreTraining
 
 from qkv.models import Encoder, EncoderConfig, encoder, mean_of_tokens
-from qkv.train.weights import plain
+from qkv.train.ema import plain
 from tests.models.sequences import padded
 
 TOKENS = 19

@@ -4,7 +4,7 @@ from torch import nn
 
 from qkv.decode import Limits, beam, greedy
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
-from qkv.models.transformer import HeadNorm
+from qkv.models.builders import HeadNorm
 from tests.models.sequences import padded, walk
 
 SOURCES, TARGETS = 19, 23

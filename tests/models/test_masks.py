@@ -15,7 +15,7 @@ from qkv.models import (
     RecurrentConfig,
     mean_of_tokens,
 )
-from qkv.models.folded import Folded
+from qkv.models.fast.fused import Folded
 from qkv.models.masks import may_look
 
 SIZES = {"dim": 16, "heads": 2, "hidden_dim": 20, "positions": "rope"}

@@ -19,7 +19,7 @@ BREAKS = (
     Mutant("layers/dense.py", "return self.linear(x)", "return self.linear(x.abs())"),
     Mutant("layers/recurrent.py", "self.input(x) + self.state(h)", "self.input(x) + self.state(h).abs()"),
     Mutant("models/convolutional.py", '"stride": 2}', '"stride": 1}'),
-    Mutant("cost/operations.py", "(q.shape[-1] + v.shape[-1])", "q.shape[-1]"),
+    Mutant("cost/aten.py", "(q.shape[-1] + v.shape[-1])", "q.shape[-1]"),
     Mutant("decode/beam.py", ".log_probability + own, place", ".log_probability, place"),
     Mutant("metrics/similarity.py", "min(row[j], table[k - 1][m - 1]", "min(row[j], 1 + table[k - 1][m - 1]"),
     Mutant("metrics/ranking.py", "right / rank for", "right / (rank + 1) for"),

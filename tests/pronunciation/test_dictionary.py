@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from qkv import cmudict_file
-from qkv.data import cmudict
+from qkv.data.corpora import cmudict
 from qkv.pronunciation import cmu_dictionary, read_dictionary
 from qkv.storage import QkvError
 

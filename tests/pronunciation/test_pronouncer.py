@@ -5,7 +5,7 @@ import torch
 
 import qkv
 from qkv.pronunciation import Dictionary, Network, Pronouncer, Source, bundled, read_dictionary
-from qkv.pronunciation.words import Token
+from qkv.pronunciation.text import Token
 from qkv.storage import QkvError
 from tests.pronunciation.conftest import made_up, spoken
 

@@ -2,11 +2,11 @@ import numpy
 import pytest
 
 from qkv import tasks
+from qkv.compare.candidates import Field, enter
 from qkv.storage import QkvError
-from qkv.tasks.contestants import Field, enter
 from qkv.train import Loop, Run
 from tests.data.archives import need
-from tests.data.test_pictures import idx
+from tests.data.files.test_pictures import idx
 
 
 def bars(count, classes=3):

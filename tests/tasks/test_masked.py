@@ -6,10 +6,10 @@ import torch
 from torch.nn import functional
 
 from qkv import tasks
+from qkv.compare.resources import example, expense
 from qkv.data import sentences
 from qkv.models import Encoder, EncoderConfig
 from qkv.storage import QkvError
-from qkv.tasks.expense import example, expense
 from qkv.train import Settings
 
 SIZES = {"dim": 16, "heads": 2, "hidden_dim": 16, "layers": 1, "dropout": 0.0, "max_length": 32}

@@ -6,11 +6,11 @@ import torch
 
 from qkv import tasks
 from qkv.data import Tokeniser
+from qkv.inference.generate import Written, chooser, read_prompt, search_texts, write
+from qkv.inference.sliding_window import IGNORED, measure, windows
 from qkv.layers import Packing
 from qkv.storage import QkvError
 from qkv.tasks.text import collate
-from qkv.tasks.windows import IGNORED, measure, windows
-from qkv.tasks.writing import Written, chooser, read_prompt, search_texts, write
 from qkv.train import Loop, Settings, create
 
 SIZES = {"dim": 16, "heads": 2, "hidden_dim": 16, "layers": 1, "max_length": 64}

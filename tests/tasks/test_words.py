@@ -7,9 +7,9 @@ import torch
 
 from qkv import tasks
 from qkv.data import Analogy, Vectors, WordPair, paragraphs_of, read_text
+from qkv.inference import agreement, completed
 from qkv.models import Network
 from qkv.storage import QkvError
-from qkv.tasks import agreement, completed
 from qkv.train import Loop, Run, create
 from tests.train.job import events, outcome
 from tests.train.loops import stop_at

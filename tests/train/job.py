@@ -17,7 +17,7 @@ from torch.nn import functional
 from qkv import storage
 from qkv.data import Pair, Vocabulary
 from qkv.models import family
-from qkv.tasks.strings import Strings, make_task
+from qkv.tasks.seq2seq import Strings, make_task
 from qkv.train import Interrupted, Loop, Machine, Run, Settings
 
 SIZES = {"dim": 16, "heads": 2, "hidden_dim": 32, "encoder_layers": 1, "decoder_layers": 1, "max_length": 16}

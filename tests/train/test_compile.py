@@ -7,8 +7,8 @@ import torch
 
 from qkv.data import Pair
 from qkv.models import EncoderDecoder, EncoderDecoderConfig, Ensemble
-from qkv.tasks.distil import taught
-from qkv.tasks.strings import Strings, make_task
+from qkv.tasks.distillation import taught
+from qkv.tasks.seq2seq import Strings, make_task
 from qkv.train import Loop, Machine, Settings, create
 
 WORDS = [Pair(tuple("abcdefg"[:length]) * 2, (tuple("XYZXYZ"[: length - 1]),)) for length in range(2, 8)]

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from qkv.data import Buckets
-from qkv.derive import derive
 from qkv.models import Network
+from qkv.random import derive
 from qkv.storage import QkvError
 from qkv.train import Loop, Machine, Run, Settings, Task, learning_rate
 from tests.train.job import Trouble, events, losses, settings_of, task_of

@@ -4,7 +4,7 @@ import shutil
 import pytest
 from playwright.sync_api import sync_playwright
 
-from qkv.web.bench import RunBench
+from qkv.web.backend import RunBench
 from tests.web.runs import serving, train_pairs, train_recall
 
 CHROMIUM = shutil.which("chromium")

@@ -4,7 +4,7 @@ import pytest
 
 from qkv import tasks
 from qkv.explain import observe
-from qkv.web.bench import RunBench
+from qkv.web.backend import RunBench
 from tests.web.pages import go, number, opened
 from tests.web.runs import serving, train
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.web.bench import RunBench
+from qkv.web.backend import RunBench
 from tests.web.pages import go, opened
 from tests.web.runs import serving
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qkv.storage import QkvError
-from qkv.web.bench import Bench, RunBench, newest_run
+from qkv.web.backend import Bench, RunBench, newest_run
 from qkv.web.server import listen
 from tests.web.client import ask, refused, request
 from tests.web.hostile import hostile, raw

@@ -55,7 +55,7 @@ async function fetchAnswer(name, question) {
   throw new Error(said || `The server answered ${response.status}.`);
 }
 
-/** Four bytes of length, a JSON record, then the tensors: see qkv/web/packing.py. */
+/** Four bytes of length, a JSON record, then the tensors: see qkv/web/wire.py. */
 function unpack(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const record = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));

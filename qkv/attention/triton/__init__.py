@@ -1,0 +1,1 @@
+"""GPU kernels of the feature-map kinds: dispatch, launch plans and custom operators."""

@@ -1,0 +1,1 @@
+"""Commands that inspect: cost, check, bench, problems, look, serve, list."""

@@ -1,0 +1,89 @@
+"""`qkv check`: the identities of every attention kind, proven on this machine now."""
+
+import time
+from ast import literal_eval
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.cli.shared.console import Json, console, print_json
+from qkv.cli.shared.plugin import Plugin, load
+
+if TYPE_CHECKING:
+    from qkv.attention import Attention, Result
+
+
+def check(
+    kind: Annotated[list[str] | None, typer.Option(help="Only this kind. Repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of the kind, such as order=4.", metavar="NAME=VALUE")
+    ] = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Prove that the fast forms equal the definition: every identity, every kind, with the error measured."""
+    load(plugin)
+    started = time.perf_counter()
+    results = _run(_mechanisms(kind, set_))
+    failed = [result for result in results if not result.ok]
+    if json:
+        keys = ("kind", "identity", "error", "bound", "ok")
+        print_json([{key: getattr(result, key) for key in keys} for result in results])
+    else:
+        _print_table(results)
+        seconds = time.perf_counter() - started
+        summary = f"{len(results) - len(failed)} of {len(results)} hold, in {seconds:.0f} s"
+        console().print(f"[green]{summary}[/]" if not failed else f"[red]{summary}[/]")
+        for result in failed:
+            console().print(f"[red]{result.kind}: {result.identity}: {result.error:.1e} exceeds {result.bound:.1e}[/]")
+    if failed:
+        raise typer.Exit(3)
+
+
+def _mechanisms(names: list[str] | None, settings: list[str] | None) -> list["Attention"]:
+    from qkv.attention import build, kinds
+
+    chosen = names or list(kinds)
+    if settings and not names:
+        raise ValueError("--set needs --kind: options belong to one kind")
+    options = dict(_option(setting) for setting in settings or [])
+    return [build(name, **options) if options else kinds[name].example(key_dim=5) for name in chosen]
+
+
+def _option(setting: str) -> tuple[str, Any]:
+    name, equals, value = setting.partition("=")
+    try:
+        return name.strip(), literal_eval(value)
+    except (ValueError, SyntaxError):
+        if equals:
+            return name.strip(), value
+        raise ValueError(f"--set {setting!r}: expected NAME=VALUE, such as order=4") from None
+
+
+def _run(mechanisms: list["Attention"]) -> list["Result"]:
+    from rich.progress import track
+
+    from qkv.attention import check as prove
+
+    progress = track(mechanisms, "checking", console=console(stderr=True), transient=True)
+    return [result for mechanism in progress for result in prove(mechanism)]
+
+
+def _print_table(results: list["Result"]) -> None:
+    """Identities down, kinds across."""
+    from rich.table import Table
+
+    kinds = list(dict.fromkeys(result.kind for result in results))
+    table = Table("identity", "may be", *kinds, title="largest error of each identity", title_justify="left")
+    for identity in dict.fromkeys(result.identity for result in results):
+        found = {result.kind: result for result in results if result.identity == identity}
+        bound = " / ".join(dict.fromkeys(f"{result.bound:.3g}" for result in found.values()))
+        table.add_row(identity, bound, *(_cell(found.get(kind)) for kind in kinds))
+    console().print(table)
+
+
+def _cell(result: "Result | None") -> str:
+    if result is None:
+        return "-"
+    error = "0" if result.error == 0 else f"{result.error:.1e}" if result.error < 0.01 else f"{result.error:.2f}"
+    return f"[green]{error}[/]" if result.ok else f"[red bold]{error} ✗[/]"

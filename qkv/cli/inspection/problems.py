@@ -1,0 +1,161 @@
+"""`qkv problems`: the worked problems, answered by running code beside what was written by hand."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qkv.cli.shared.console import Json, console, print_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from qkv.problems import Solution
+
+WORKERS = 2
+"""Problems that are worked at once, each on one thread."""
+SHOWN = 12
+"""Items of a list that are printed."""
+
+
+def problems(
+    ids: Annotated[list[str] | None, typer.Argument(help="Such as A3 B5; all without.", metavar="ID")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Folder for pictures of those that have one.", metavar="DIR")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Answer the worked problems: question, call, computed and hand-written answer, and a tick or the named slip."""
+    from qkv.problems import problem
+    from qkv.problems import problems as catalogue
+
+    chosen = list(dict.fromkeys(problem(name).id for name in ids)) if ids else list(catalogue)
+    if plot is not None:
+        _make_folder(plot)
+    solutions = list(_solve(chosen))
+    pictures = [path for solution in solutions for path in _draw(solution, plot)]
+    if json:
+        print_json([solution.to_record() for solution in solutions])
+    else:
+        _print(solutions, pictures)
+    if any(solution.ok is False for solution in solutions):
+        raise typer.Exit(3)
+
+
+def solve(name: str) -> "Solution":
+    """One problem, in a process of its own or not."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler prints otherwise
+    from qkv.problems import problem
+
+    return problem(name).solve()
+
+
+def end_with_parent() -> None:
+    """Leave when the parent is gone: a worker whose parent was killed would wait for work for ever."""
+    from multiprocessing import parent_process
+    from threading import Thread
+
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
+
+
+def _solve(chosen: list[str]) -> Iterator["Solution"]:
+    """The solutions in order; several are worked on at once, the long ones first, or one would be waited for."""
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    from rich.progress import Progress
+
+    from qkv.problems import problem
+
+    if len(chosen) == 1:
+        yield solve(chosen[0])
+        return
+    order = sorted(chosen, key=lambda name: not problem(name).slow)
+    with (
+        Progress(console=console(stderr=True), transient=True) as bar,
+        ProcessPoolExecutor(min(WORKERS, len(chosen)), get_context("spawn"), end_with_parent) as pool,
+    ):
+        task = bar.add_task("working", total=len(chosen))
+        futures = {pool.submit(solve, name): name for name in order}
+        try:
+            for future in as_completed(futures):
+                future.result()
+                bar.update(task, advance=1, description=f"worked {futures[future]}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    found = {name: future.result() for future, name in futures.items()}
+    yield from (found[name] for name in chosen)
+
+
+def _make_folder(folder: Path) -> None:
+    from qkv.storage import QkvError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise QkvError(f"the folder for pictures cannot be made ({error.strerror})", folder) from error
+
+
+def _draw(solution: "Solution", folder: Path | None) -> list[Path]:
+    from qkv.problems import draw
+    from qkv.storage import write_atomic
+
+    if folder is None or solution.answer is None:
+        return []
+    drawn = draw(solution.id, solution.answer)
+    for name, svg in drawn.items():
+        write_atomic(folder / name, svg.encode())
+    return [folder / name for name in drawn]
+
+
+def _print(solutions: list["Solution"], pictures: list[Path]) -> None:
+    from rich.panel import Panel
+
+    screen = console()
+    for solution in solutions:
+        screen.print(Panel(_describe(solution), title=f"[bold]{solution.id}[/]", title_align="left"))
+    for path in pictures:
+        screen.print(f"picture: {path}", soft_wrap=True)
+    answered = [solution for solution in solutions if solution.ok is not None]
+    right = sum(solution.ok is True for solution in answered)
+    slips = sum(solution.slip is not None for solution in answered)
+    still = [solution.id for solution in solutions if solution.ok is None]
+    text = f"{right} of {len(answered)} computed answers meet their literals; {slips} hand-written ones slip"
+    screen.print(f"[green]{text}[/]" if right == len(answered) else f"[red]{text}[/]")
+    if still:
+        screen.print(f"open: {', '.join(still)}")
+
+
+def _describe(solution: "Solution") -> "RenderableType":
+    from rich.console import Group
+    from rich.markup import escape
+    from rich.syntax import Syntax
+    from rich.table import Table
+
+    from qkv.problems.value_text import write_value
+
+    verdict = {
+        True: "[green]✓ the computed answer meets its literals[/]",
+        False: "[bold red]✗ the computed answer does not meet its literals[/]",
+        None: "[yellow]open: not answered by this version[/]",
+    }[solution.ok]
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    for name, value in (solution.answer or {}).items():
+        table.add_row(escape(name), escape(write_value(value, SHOWN, lines=True)))
+    slip = "" if solution.slip is None else f"\n[yellow]slip:[/] {escape(solution.slip)}"
+    ending = f"[dim]by hand:[/] {escape(solution.hand_written)}{slip}\n{verdict}"
+    call: list[RenderableType] = []
+    if solution.call is not None:
+        call = [Syntax(solution.call, "python", background_color="default"), ""]
+    return Group(f"[bold]{escape(solution.question)}[/]\n", *call, table, ending)

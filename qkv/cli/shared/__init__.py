@@ -1,0 +1,1 @@
+"""What commands share: console output, progress, stdin, options."""

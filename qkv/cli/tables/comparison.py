@@ -1,0 +1,128 @@
+"""The table of a comparison: contestants down, figures and costs across, the best of each in bold."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Record = dict[str, Any]
+Better = Callable[[list[float]], float]
+
+_TITLES = {
+    "sequence_error_rate": "sequence\nerrors",
+    "token_error_rate": "token\nerrors",
+    "damerau_levenshtein": "Damerau-\nLevenshtein",
+    "own_loss": "loss of\nits own",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a number is read from a record, how it is written, and which of several is best."""
+
+    title: str
+    read: Callable[[Record], float | None]
+    write: Callable[[Record], str]
+    better: Better | None = None
+
+    def best(self, records: list[Record]) -> float | None:
+        """The best number, if there is a choice."""
+        values = [value for record in records if (value := self.read(record)) is not None]
+        return self.better(values) if self.better and len(values) > 1 else None
+
+    def cell(self, record: Record, best: float | None) -> str:
+        """What stands in the row of this record."""
+        value = self.read(record)
+        if value is None:
+            return "-"
+        return f"[bold]{self.write(record)}[/]" if value == best else self.write(record)
+
+
+def make_tables(records: list[Record], width: int) -> list["Table"]:
+    """One table, or figures and costs in two where one would be too wide."""
+    from rich.console import Console
+
+    figures, costs = _figures(records), _costs()
+    title = f"{records[0]['split']} figures, mean over seeds (worst to best)"
+    whole = _make_table(records, [*figures, *costs], title)
+    if Console(width=1000).measure(whole).maximum <= width:
+        return [whole]
+    return [_make_table(records, figures, title), _make_table(records, costs, "costs")]
+
+
+def make_rates_table(records: list[Record]) -> "Table | None":
+    """How bad each was on held-out data with every learning rate tried; None if there was nothing to choose."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    rates = sorted({one["rate"] for record in records for one in record["rates"]})
+    if len(rates) < 2:
+        return None
+    table = Table("contestant", title="held-out score (lower is better) by learning rate", title_justify="left")
+    for rate in rates:
+        table.add_column(f"{rate:g}", justify="right", no_wrap=True)
+    for record in records:
+        found = {one["rate"]: one["held_out"] for one in record["rates"]}
+        cells = ["-" if found.get(rate) is None else f"{found[rate]:.4f}" for rate in rates]
+        cells = [
+            f"[bold]{cell}[/]" if rate == record["rate"] else cell for rate, cell in zip(rates, cells, strict=True)
+        ]
+        table.add_row(escape(record["contestant"]), *cells)
+    return table
+
+
+def _make_table(records: list[Record], columns: list[Column], title: str) -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    shown = [column for column in columns if any(column.read(record) is not None for record in records)]
+    table = Table("contestant", title=title, title_justify="left")
+    for column in shown:
+        table.add_column(column.title, justify="right", no_wrap=True)
+    best = [column.best(records) for column in shown]
+    for record in records:
+        cells = [column.cell(record, top) for column, top in zip(shown, best, strict=True)]
+        table.add_row(escape(record["contestant"]) + _outcome(record), *cells)
+    return table
+
+
+def _figures(records: list[Record]) -> list[Column]:
+    from qkv.compare.comparison import lower_is_better
+
+    metrics = dict.fromkeys(metric for record in records for metric in record["figures"])
+    chance = Column("chance", lambda record: record["chance"], lambda record: f"{record['chance']:.3f}")
+    return [*(_figure(metric, min if lower_is_better(metric) else max) for metric in metrics), chance]
+
+
+def _figure(metric: str, better: Better) -> Column:
+    worst, top = ("high", "low") if better is min else ("low", "high")
+
+    def write(record: Record) -> str:
+        spread = record["figures"][metric]
+        seeds = f"\n{spread[worst]:.3f} to {spread[top]:.3f}" if len(record["seeds"]) > 1 else ""
+        return f"{spread['mean']:.3f}{seeds}"
+
+    return Column(_TITLES.get(metric, metric), lambda r: r["figures"].get(metric, {}).get("mean"), write, better)
+
+
+def _costs() -> list[Column]:
+    return [
+        Column("learning\nrate", lambda record: record["rate"], lambda record: f"{record['rate']:g}"),
+        _number("parameters", "parameters", min),
+        _number("bytes\nof state", "state_bytes", min),
+        _number("multipli-\ncations", "multiplications", min),
+        _number("trained\ntokens/s", "train_tokens_per_second", max),
+        _number("decoded\ntokens/s", "decode_tokens_per_second", max),
+        _number("peak\nmemory", "peak_bytes", min, lambda count: f"{count / 2**20:,.1f} MiB"),
+    ]
+
+
+def _number(title: str, key: str, better: Better, write: Callable[[float], str] = "{:,.0f}".format) -> Column:
+    return Column(title, lambda record: record[key], lambda record: write(record[key]), better)
+
+
+def _outcome(record: Record) -> str:
+    """What is said below the name of one without figures."""
+    return "" if record["figures"] else "\n[red]refused[/]" if record["refused"] else "\n[red]failed[/]"

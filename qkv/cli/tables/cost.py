@@ -1,0 +1,176 @@
+"""The tables of `qkv cost`."""
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from qkv.cli.shared.console import console, write_count
+
+if TYPE_CHECKING:
+    from qkv.cost import Quantity, Report, Tick
+
+
+def print_report(report: "Report", label: str, note: str | None, depth: int) -> None:
+    """What it is of, with a note on its sizes if there is one; figures, terms, tree, memory, ledgers, conventions."""
+    from rich.markup import escape
+
+    from qkv.cost import CONVENTION
+
+    screen = console()
+    sizes = ", ".join(f"{name} = {size:,}" for name, size in report.sizes.items())
+    inputs = ", ".join(map(str, report.play.inputs))
+    screen.print(f"[bold]{escape(label)}[/] ({escape(inputs)}) at {sizes or 'these sizes'}")
+    if note is not None:
+        screen.print(note, soft_wrap=True, markup=False)
+    _print_figures(report)
+    _print_terms(report)
+    _print_tree(report, depth)
+    _print_memory(report)
+    _print_ledgers(report)
+    for line in CONVENTION:
+        screen.print(f"- {line}", style="dim", soft_wrap=True, markup=False)
+
+
+def print_arithmetic(report: "Report", lines: dict[str, dict[str, Any]]) -> None:
+    """Each term as a formula, with the numbers put in, and the result."""
+    from qkv.cost import evaluate, write
+
+    screen = console()
+    for what, terms in lines.items():
+        screen.print(f"\n[bold]{what}[/]")
+        total = 0
+        for name, formula in terms.items():
+            if formula is None:
+                screen.print(f"  {name}: no polynomial of the sizes", markup=False)
+                continue
+            value = evaluate(formula, report.sizes)
+            total += int(value)
+            screen.print(
+                f"  {name} = {write(formula)} = {_put_in(write(formula), report.sizes)} = {value:,}", markup=False
+            )
+        screen.print(f"  together {total:,}", markup=False)
+
+
+def _put_in(text: str, sizes: dict[str, int]) -> str:
+    return re.sub(r"[a-z_]\w*", lambda match: str(sizes.get(match[0], match[0])), text)
+
+
+def print_ticks(ticks: "list[Tick]") -> None:
+    """Parts down, roads across."""
+    if not ticks:
+        return
+    from rich.table import Table
+
+    table = Table(
+        "part", "declared", "derived", "counted", "torch's counter", "", title="verified", title_justify="left"
+    )
+    for tick in ticks:
+        cells = [write_count(value) for value in (tick.declared, tick.derived, tick.counted, tick.torch)]
+        cells[3] += f" (+{tick.unseen:,} it does not see)" if tick.unseen and tick.torch is not None else ""
+        table.add_row(tick.part, *cells, "[green]✓[/]" if tick.ok else "[red]✗[/]")
+    console().print(table)
+
+
+def print_timing(timing: Any) -> None:
+    """Predicted and measured, side by side, and what the prediction is made of."""
+    measured = "not measured: too large to be run here, or in half precision"
+    if timing.measured is not None:
+        measured = f"measured {timing.measured * 1e3:.3g} ms, ratio {timing.ratio:.2f}"
+    console().print(
+        f"time of a forward pass on this CPU: predicted {timing.predicted * 1e3:.3g} ms, {measured}", soft_wrap=True
+    )
+    parts = (f"{sort} {seconds * 1e3:.3g}" for sort, seconds in timing.parts.items())
+    console().print(f"predicted, in ms: {' + '.join(parts)}", soft_wrap=True)
+
+
+def _print_figures(report: "Report") -> None:
+    from rich.table import Table
+
+    table = Table("", "formula", "value")
+    rows = {
+        "parameters": report.parameters,
+        "multiplications needed": report.needed,
+        "multiplications executed": report.executed,
+    }
+    for name, quantity in rows.items():
+        table.add_row(name, _formula(quantity), write_count(quantity.value))
+    table.add_row("FLOPs executed", "", write_count(2 * (report.executed.value or 0)))
+    for name, value in report.backward.items():
+        table.add_row(f"backward, {name}", "", write_count(value))
+    for name, road in report.roads.items():
+        table.add_row(f"executed, {name}", _formula(road), write_count(road.value))
+    console().print(table)
+    console().print("all roads agree" if report.agree else "[red]the roads disagree[/]")
+
+
+def _print_terms(report: "Report") -> None:
+    if report.roads["declared"].value is None:
+        return
+    from rich.table import Table
+
+    table = Table("term", "needed", "", "executed", title="multiplications, as declared", title_justify="left")
+    executed = report.executed.terms
+    for name, term in report.needed.terms.items():
+        table.add_row(
+            name, _formula(term), write_count(term.value), write_count(executed[name].value if name in executed else 0)
+        )
+    for name in executed:
+        if name not in report.needed.terms:
+            table.add_row(name, "", "0", write_count(executed[name].value))
+    console().print(table)
+
+
+def _print_tree(report: "Report", depth: int) -> None:
+    """Modules with what they and their parts have and run."""
+    from rich.table import Table
+
+    module, total = report.play.module, report.roads["counted"].value or 0
+    names = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
+    tied = {weight for weight, times in names.items() if times > 1}
+    table = Table("module", "kind", "parameters", "multiplications", "share", title="modules", title_justify="left")
+    for path, part in module.named_modules():
+        level = path.count(".") + 1 if path else 0
+        if level > depth:
+            continue
+        within = sum(n for p, n in report.modules.items() if not path or p == path or p.startswith(f"{path}."))
+        count = sum(p.numel() for p in part.parameters())
+        share = f"{within / total:.1%}" if total else "-"
+        name = "  " * level + (path.rpartition(".")[2] or "(all)")
+        owned = f"{count:,}" + (" tied" if any(id(p) in tied for p in part.parameters(recurse=False)) else "")
+        table.add_row(name, type(part).__name__, owned, f"{within:,}", share)
+    console().print(table)
+
+
+def _print_memory(report: "Report") -> None:
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    table = Table("memory", "formula", "bytes", title_justify="left")
+    for name, value in asdict(report.weights).items():
+        table.add_row(name, "", f"{value:,}")
+    words = {"saved": "saved for backward", "peak": "inference peak", "cache": "cache while decoding"}
+    for name, quantity in report.memory.items():
+        table.add_row(words[name], _formula(quantity), write_count(quantity.value))
+    for name, quantity in report.cache_by_type.items():
+        table.add_row(f"cache in {name}", _formula(quantity), write_count(quantity.value))
+    console().print(table)
+
+
+def _print_ledgers(report: "Report") -> None:
+    from rich.table import Table
+
+    from qkv.cost.aten import LEDGERS
+
+    table = Table("ledger", "counted", "what", title="elementwise, added to nothing", title_justify="left")
+    for name, value in report.ledgers.items():
+        table.add_row(name, f"{value:,}", LEDGERS[name])
+    console().print(table)
+
+
+def _formula(quantity: "Quantity") -> str:
+    from qkv.cost import write
+
+    text = "" if quantity.formula is None else write(quantity.formula)
+    note = f"({quantity.holds})" if quantity.holds else ""
+    return " ".join(part for part in (text, note) if part).replace("[", r"\[")

@@ -1,0 +1,60 @@
+"""`qkv cost` as Markdown or LaTeX, to be put into a document."""
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from qkv.cli.shared.console import write_count
+
+if TYPE_CHECKING:
+    from qkv.cost import Quantity, Report, Tick
+
+
+def print_document(report: "Report", label: str, note: str | None, *, latex: bool) -> None:
+    """The figures as a table, and a note on the sizes if there is one."""
+    rows = {
+        "parameters": report.parameters,
+        "multiplications needed": report.needed,
+        "multiplications executed": report.executed,
+        **{f"needed: {name}": term for name, term in report.needed.terms.items()},
+        **{f"bytes: {name}": quantity for name, quantity in report.memory.items()},
+    }
+    sizes = ", ".join(f"{name} = {size}" for name, size in report.sizes.items())
+    lines = _latex(rows, f"{label}, {sizes}") if latex else _markdown(rows, f"{label}, {sizes}")
+    if note is not None:
+        lines.append(_escape(note) if latex else f"- {note}")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def plain_extras(ticks: "list[Tick]", timing: Any) -> dict[str, Any]:
+    """What was verified and timed, for JSON."""
+    extras: dict[str, Any] = {}
+    if ticks:
+        extras["verified"] = [{**asdict(tick), "ok": tick.ok} for tick in ticks]
+    if timing is not None:
+        extras["time"] = {"predicted": timing.predicted, **asdict(timing), "ratio": timing.ratio}
+    return extras
+
+
+def _markdown(rows: "dict[str, Quantity]", title: str) -> list[str]:
+    from qkv.cost import CONVENTION, write
+
+    lines = [f"**{title}**", "", "| | formula | value |", "|---|---|---|"]
+    for name, quantity in rows.items():
+        formula = f"`{write(quantity.formula)}`" if quantity.formula is not None else ""
+        lines.append(f"| {name} | {formula} | {write_count(quantity.value)} |")
+    return [*lines, "", *(f"- {line}" for line in CONVENTION)]
+
+
+def _latex(rows: "dict[str, Quantity]", title: str) -> list[str]:
+    from qkv.cost import write_latex
+
+    lines = [r"\begin{tabular}{lrr}", rf" & {_escape(title)} & value \\", r"\hline"]
+    for name, quantity in rows.items():
+        formula = f"${write_latex(quantity.formula)}$" if quantity.formula is not None else ""
+        lines.append(rf"{_escape(name)} & {formula} & {write_count(quantity.value)} \\")
+    return [*lines, r"\end{tabular}"]
+
+
+def _escape(text: str) -> str:
+    return "".join(f"\\{letter}" if letter in "_&%#$" else letter for letter in text)

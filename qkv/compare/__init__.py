@@ -1,0 +1,1 @@
+"""Compare several models on one task: quality, cost, speed, memory."""

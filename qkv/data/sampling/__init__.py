@@ -1,0 +1,1 @@
+"""How training examples are drawn from a text."""

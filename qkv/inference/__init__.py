@@ -1,0 +1,1 @@
+"""Use a trained model: answer, generate, fill masks, embed."""

@@ -1,0 +1,1 @@
+"""Register the attention kinds with Hugging Face transformers; read and write its files."""

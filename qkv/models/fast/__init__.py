@@ -1,0 +1,1 @@
+"""Fused forms of models, for inference only."""

@@ -1,0 +1,1 @@
+"""What `qkv cost` profiles: presets, run folders, modules, blocks, attention kinds."""

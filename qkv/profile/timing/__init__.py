@@ -1,0 +1,1 @@
+"""Predict how long a forward pass takes on this CPU."""

@@ -1,0 +1,62 @@
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+from tests.cli.run import ROOT, qkv
+
+KEYS = {"id", "question", "call", "answer", "hand_written", "slip", "ok"}
+
+
+def test_json_has_stable_keys():
+    records = json.loads(qkv("problems", "c6", "C3", "F2", "--json"))
+    assert [record["id"] for record in records] == ["C6", "C3", "F2"]
+    assert all(set(record) == KEYS for record in records)
+    assert records[0]["answer"]["4 classes, pool"] == [168572, 354944]
+    assert [record["ok"] for record in records] == [True, True, None]
+    assert records[0]["slip"] is None
+    assert "150 is the number of statistics" in records[1]["slip"]
+
+
+def test_a_call_from_the_json_runs_by_itself():
+    (record,) = json.loads(qkv("problems", "B1", "--json"))
+    code = record["call"] + "print(answer['sum'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert abs(float(done.stdout) - 11.1073) < 5e-5
+
+
+def test_a_panel_has_all_parts():
+    text = qkv("problems", "C3")
+    for part in ("learned parameters", "by hand: 150 parameters", "slip:", "✓", "NormBefore(100)"):
+        assert part in text
+    assert "1 of 1 computed answers meet their literals; 1 hand-written ones slip" in text
+
+
+def test_open_problems_are_listed():
+    assert "open: F2" in qkv("problems", "C3", "F2")
+
+
+def test_pictures(tmp_path):
+    text = qkv("problems", "B5", "A9", "--plot", str(tmp_path / "new"))
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["B5.svg"]
+    assert "B5.svg" in text
+    ET.parse(tmp_path / "new" / "B5.svg")
+
+
+def test_an_answer_that_is_not_right_exits_with_3(tmp_path, monkeypatch):
+    """A library that counts a cost wrongly, as a user would run it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import qkv.cost.counter as count\n"
+        "right = count.count_multiplications.total.fget\n"
+        "count.count_multiplications.total = property(lambda counted: right(counted) + 1)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    text = qkv("problems", "C2", code=3)
+    assert "✗ the computed answer does not meet its literals" in text
+    assert "0 of 1" in text
+
+
+def test_wrong_use(tmp_path):
+    assert "unknown problem 'B55'; did you mean 'B5'?" in qkv("problems", "B55", code=2)
+    (tmp_path / "file").write_text("")
+    assert "cannot be made" in qkv("problems", "A9", "--plot", str(tmp_path / "file"), code=2)

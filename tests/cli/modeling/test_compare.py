@@ -1,0 +1,84 @@
+import json
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from qkv.cli.modeling.compare import _compete, _Lines
+from qkv.compare.comparison import Standing
+from qkv.train import Interrupted
+from tests.cli.run import qkv
+
+TINY = ["--set", "data.vocabulary=16", "--set", "data.length=8", "--set", "data.pairs=2", "--set", "data.examples=32"]
+QUICK = [*TINY, "--set", "model.dim=8", "--steps", "3", "--set", "train.batch_size=4", "--rates", "0.01"]
+
+
+@pytest.mark.parametrize(
+    ("stop", "code"),
+    [(KeyboardInterrupt(), 130), (Interrupted(signal.SIGINT), 130), (Interrupted(signal.SIGTERM), 143)],
+)
+def test_a_signal_ends_it_with_a_word_about_how_to_go_on(stop, code, capsys):
+    def compete():
+        raise stop
+
+    with pytest.raises(SystemExit) as left:
+        _compete(SimpleNamespace(compete=compete, folder=Path("here")))
+    assert left.value.code == code
+    assert "what was finished is in here/compare.json" in capsys.readouterr().err
+
+
+def test_a_line_for_each_training_when_nobody_watches():
+    printed = []
+    lines = _Lines(printed.append)
+    for done, about in ((0, "a"), (0.5, "a"), (1, "a"), (1, "b"), (2, "b")):
+        lines(Standing(done, 2, about))
+    assert printed == ["1 of 2: a", "2 of 2: b"]
+
+
+def test_table_and_folder(tmp_path):
+    out = tmp_path / "out"
+    text = qkv("compare", "recall", "--attention", "softmax,taylor", "--positions", "t5", *QUICK, "--out", str(out))
+    assert "softmax + t5" in text
+    assert "taylor + t5: refused: positions 't5' work by a bias" in text
+    assert str(out / "compare.svg") in text
+    kept = json.loads((out / "compare.json").read_text())
+    assert [training["run"] for training in kept["trainings"]] == ["softmax_t5/rate-0.01-seed-0"]
+
+
+def test_json_is_what_the_folder_has(tmp_path):
+    text = qkv("compare", "recall", "--attention", "softmax,linear", *QUICK, "--out", str(tmp_path), "--json")
+    records = json.loads(text)
+    assert [record["contestant"] for record in records] == ["softmax", "linear"]
+    assert records == json.loads((tmp_path / "compare.json").read_text())["records"]
+
+
+def test_strings_say_what_they_are_no_evidence_of(tmp_path):
+    (tmp_path / "a.tsv").write_text("".join(f"{'ab' * n}\t{'X Y ' * n}\n" for n in range(1, 13)))
+    files = ["--train-file", str(tmp_path / "a.tsv"), "--test-file", str(tmp_path / "a.tsv")]
+    text = qkv(
+        *("compare", "pairs", "--models", "recurrent:attention=none;dim=6", "--steps", "2", "--rates", "0.01", *files),
+        *("--out", str(tmp_path / "out"), "--plugin", "examples.relu_kind"),
+    )
+    assert "strings of at most 24 tokens: short strings are no evidence about long range" in text
+    assert "Levenshtein" in text
+
+
+def test_nobody_left_is_wrong_use(tmp_path):
+    arguments = ("compare", "recall", "--attention", "taylor", "--positions", "t5", *QUICK, "--out", str(tmp_path))
+    assert "counting its cost" in qkv(*arguments, code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("recal", "--attention", "softmax"), "unknown task 'recal'; did you mean 'recall'?"),
+        (("recall", "--attention", "tailor"), "unknown attention kind 'tailor'; did you mean 'taylor'?"),
+        (("recall", "--attention", "softmax", "--rates", "fast"), "--rates 'fast': expected numbers"),
+        (("recall", "--attention", "softmax", "--steps", "2", "--minutes", "1"), "give one of them"),
+    ],
+)
+def test_wrong_use_is_one_sentence(arguments, message):
+    text = qkv("compare", *arguments, code=2)
+    assert message in text
+    assert len(text.strip().splitlines()) == 1

@@ -1,0 +1,60 @@
+"""Answers of a recurrent run to sources of any length and number, as a user asks for them."""
+
+import json
+import sys
+
+import pytest
+
+from qkv import tasks
+from tests.cli.run import inside
+from tests.web.runs import train
+
+WORDS = [f"{number:012b}".replace("0", "a").replace("1", "b") for number in range(0, 4096, 45)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Words of 12 letters, whose model writes 8 tokens at most; it has learnt next to nothing."""
+    folder = tmp_path_factory.mktemp("decode")
+    (folder / "words.tsv").write_text("".join(f"{word}\t{word[0].upper()} {word[5].upper()}\n" for word in WORDS))
+    changes = {
+        "model": {"family": "recurrent", "dim": 8, "max_length": 8},
+        "train": {"steps": 2, "batch_size": 16, "every": 2},
+        "data": {"train_file": str(folder / "words.tsv")},
+    }
+    return train(folder / "run", "pairs", changes)
+
+
+def answers(run, *options):
+    records = json.loads(inside("decode", str(run), *options, "--json"))
+    assert all(record["error"] is None for record in records)
+    return [record["answers"][0]["text"] for record in records]
+
+
+def test_a_source_may_be_longer_than_any_answer(run):
+    assert len(answers(run, "ab" * 100, "--search", "greedy")) == 1
+    assert len(answers(run, "ab" * 100, "--with", str(run))) == 1
+
+
+def test_a_letter_of_the_other_case_is_taken_as_the_one_that_is_known(run):
+    assert answers(run, *(word.upper() for word in WORDS)) == answers(run, *WORDS)
+
+
+def test_every_line_has_draws_of_its_own(run, monkeypatch):
+    """However many are answered together; and one that has no answer changes no other."""
+    sampled = ("--search", "sample", "--temperature", "9")
+    together = answers(run, *[WORDS[0]] * 10, *sampled)
+    monkeypatch.setattr(sys.modules["qkv.cli.modeling.predict"], "TOGETHER", 4)
+    assert answers(run, *[WORDS[0]] * 10, *sampled) == together
+    assert len(set(together)) > 5
+    lines = inside("decode", str(run), WORDS[0], "\udc80", *[WORDS[0]] * 8, *sampled).splitlines()
+    assert [line.split("\t")[1] for line in lines] == [together[0], *together[2:]]
+
+
+def test_what_is_drawn_is_never_the_unknown_token(run):
+    _, job, _ = tasks.restore(run)
+    found = {
+        token for text in answers(run, *WORDS, "--search", "sample", "--temperature", "99") for token in text.split()
+    }
+    assert found <= set(job.strings.targets.tokens)
+    assert len(found) > 1

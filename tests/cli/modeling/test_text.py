@@ -1,0 +1,158 @@
+"""A language model from the command line: trained, judged, asked to write; and what is said of bad input."""
+
+import io
+import json
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+
+import pytest
+import torch
+
+from qkv.cli import main
+from qkv.data import Tokeniser
+from qkv.inference.sliding_window import measure
+from qkv.interop import save_gpt2
+from qkv.models import Decoder, DecoderConfig
+
+MODEL = ("--set", "model.dim=16", "--set", "model.hidden_dim=16", "--set", "model.layers=1", "--set", "model.heads=2")
+DATA = ("--set", "data.tokeniser=characters", "--set", "data.length=32", "--set", "model.max_length=100")
+TRAIN = ("--steps", "4", "--set", "train.every=2", "--set", "train.batch_size=4")
+
+
+def qkv(*arguments, code=0):
+    """What `qkv arguments` prints, in this process: on stdout or, if it fails, on stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["qkv", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+    assert left.value.code == code, err.getvalue()
+    return err.getvalue() if code else out.getvalue()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QKV_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "words.txt"
+    path.write_text("".join(f"Line {number} has a few words, and more é.\n\n" for number in range(250)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, corpus):
+    folder = tmp_path_factory.mktemp("runs") / "text"
+    told = json.loads(
+        qkv("train", "text", "--run", str(folder), "--train-file", str(corpus), *MODEL, *DATA, *TRAIN, "--json")
+    )
+    assert set(told["figures"]["test"]) == {
+        "tokens", "words", "loss", "perplexity", "word_perplexity", "bits_per_byte",
+    }  # fmt: skip
+    return folder
+
+
+def test_eval(run, corpus, tmp_path):
+    figures = json.loads(qkv("eval", str(run), "--json"))
+    other = tmp_path / "other.txt"
+    other.write_text("One two.\n")
+    found = json.loads(qkv("eval", str(run), "--test-file", str(other), "--json"))
+    assert (found["tokens"], found["words"]) == (10, 3)
+    assert figures["tokens"] > 100
+
+
+def test_eval_of_an_empty_text_is_refused(run, tmp_path):
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    said = qkv("eval", str(run), "--test-file", str(empty), code=2)
+    assert said == f"qkv: --test-file must have a text, but it is empty, in {empty}\n"
+
+
+@pytest.mark.parametrize(("positions", "length"), [(64, 64), (200, 128)])
+def test_eval_of_a_hugging_face_folder(corpus, tmp_path, positions, length):
+    """Its figures are those of rows of 128 tokens, or of as many as the model takes."""
+    tokeniser = Tokeniser.train([corpus.read_text()], "bytes", 270)
+    torch.manual_seed(0)
+    config = DecoderConfig(dim=24, heads=3, hidden_dim=29, layers=1, positions="learned", max_length=positions)
+    model = Decoder(config, len(tokeniser)).eval()
+    save_gpt2(model, tmp_path)
+    tokeniser.save(tmp_path / "tokenizer.json")
+    found = json.loads(qkv("eval", str(tmp_path), "--test-file", str(corpus), "--json"))
+    expected = measure(model, tokeniser, [corpus.read_text()], length, length // 2)
+    assert found["tokens"] == expected.tokens
+    assert found["perplexity"] == pytest.approx(expected.per_token, rel=1e-4)
+
+
+def test_writing(run):
+    whole = json.loads(qkv("decode", str(run), "Line 3", "--tokens", "7", "--search", "greedy", "--json"))
+    (answer,) = whole[0]["answers"]
+    assert answer["tokens"] + answer["finished"] <= 7
+    assert qkv("decode", str(run), "Line 3", "--tokens", "7", "--search", "greedy") == f"Line 3{answer['text']}\n"
+    beams = json.loads(
+        qkv("decode", str(run), "Line", "--tokens", "4", "--search", "beam", "--beams", "3", "--best", "2", "--json")
+    )
+    scores = [one["log_probability"] for one in beams[0]["answers"]]
+    assert len(scores) == 2
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_a_prompt_of_stdin_is_read_as_a_text_to_train_on(run, monkeypatch):
+    """Without the mark of byte order, and with the newlines that the training text had."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfLine 3\r\nLine\rLine 4\r\n")))
+    (record,) = json.loads(qkv("decode", str(run), "--tokens", "2", "--search", "greedy", "--json"))
+    assert record["input"] == "Line 3\nLine\nLine 4"
+
+
+def test_several_answers_need_a_beam(run):
+    said = qkv("decode", str(run), "Line 3", "--best", "2", code=2)
+    assert said == "qkv: --best 2 needs --search beam: sample gives one answer\n"
+
+
+def test_a_run_with_itself_is_judged_as_alone(run):
+    alone, twice = (json.loads(qkv("eval", str(run), *more, "--json")) for more in ((), ("--with", str(run))))
+    assert twice["tokens"] == alone["tokens"]
+    assert twice["perplexity"] == pytest.approx(alone["perplexity"], rel=1e-5)
+
+
+def test_bad_input(run, corpus, tmp_path):
+    said = qkv("decode", str(run), "x" * 99, "--tokens", "10", code=2)
+    assert said == (
+        "qkv: the prompt has 100 tokens (the start is one) and 10 more are wanted, but the model takes 100\n"
+    )
+    bad = tmp_path / "bad.txt"
+    text = corpus.read_bytes()
+    bad.write_bytes(text[:5000] + b"\xff\xfe" + text[5000:])
+    said = qkv("train", "text", "--train-file", str(bad), "--run", str(tmp_path / "a"), *MODEL, *DATA, *TRAIN, code=2)
+    assert said == f"qkv: the text is not UTF-8: byte 5,000 is 0xff, in {bad}\n"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    said = qkv("train", "text", "--train-file", str(empty), "--run", str(tmp_path / "b"), code=2)
+    assert said == f"qkv: there is no .txt file in the folder, in {empty}\n"
+    missing = f"data.tokeniser={tmp_path / 'none.json'}"
+    said = qkv("train", "text", "--set", missing, "--run", str(tmp_path / "c"), code=2)
+    assert said.startswith("qkv: there is no file none.json, in ")
+    other = tmp_path / "tokenizer.json"
+    qkv("tokenise", "train", str(corpus), "--kind", "characters", "--size", "20", "--out", str(other))
+    vocabulary = run / "vocabulary.json"
+    kept = vocabulary.read_text()
+    vocabulary.write_text(json.dumps({"format": 1, "tokenizer": json.loads(other.read_text())}))
+    said = qkv("decode", str(run), "x", code=2)
+    vocabulary.write_text(kept)
+    assert said == "qkv: the tokeniser in vocabulary.json is not the one that the model was trained with\n"
+
+
+def test_tokenise(tmp_path, corpus):
+    out = tmp_path / "tok.json"
+    made = json.loads(qkv("tokenise", "train", str(corpus), "--size", "270", "--out", str(out), "--json"))
+    assert made["size"] == 270
+    found = json.loads(qkv("tokenise", "encode", str(out), "a few [x]", "--json"))
+    assert found["decoded"] == "a few [x]"
+    assert qkv("tokenise", "encode", str(out), "a few [x]").splitlines()[1] == " ".join(map(str, found["ids"]))
+    assert qkv("tokenise", "decode", str(out), *map(str, found["ids"])) == "a few [x]\n"
+    assert "there is no folder" in qkv("tokenise", "train", "--out", str(tmp_path / "no" / "t.json"), code=2)
+    assert "did you mean 'bytes'" in qkv("tokenise", "train", str(corpus), "--kind", "byte", code=2)
+    assert "there is no file tik.json" in qkv("tokenise", "encode", str(tmp_path / "tik.json"), "x", code=2)

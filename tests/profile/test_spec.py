@@ -1,0 +1,86 @@
+"""What `qkv cost` is asked about: the sizes of presets, without their data."""
+
+import pytest
+
+from qkv.data import Tokeniser
+from qkv.data.corpora import archive
+from qkv.profile.spec import find
+from qkv.tasks import Digits, MaskedJob, Outline, TextJob, Words, jobs
+from tests.data.archives import need, need_word_tests
+
+SPECS = [f"{task}:{preset}" for task in jobs if task != "pairs" for preset in jobs[task].presets]
+
+
+@pytest.fixture
+def cut_off(monkeypatch, tmp_path):
+    """A machine that has fetched nothing and can fetch nothing."""
+
+    def fetch(wanted):
+        raise AssertionError(f"{wanted.file} was to be fetched")
+
+    monkeypatch.setenv("QKV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(archive, "_fetch", fetch)
+
+
+@pytest.mark.usefixtures("cut_off")
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_preset_is_counted_without_a_network(spec, tmp_path):
+    assert find(spec).label == spec
+    assert not (tmp_path / "cache").exists()
+
+
+def count(spec):
+    return sum(weight.numel() for weight in find(spec).module.parameters())
+
+
+@pytest.mark.usefixtures("cut_off")
+def test_the_vocabulary_is_of_the_size_asked_for(monkeypatch):
+    """Blocks have 12 matrices of d x d, in all, and 13 vectors of d: biases and two norms."""
+    monkeypatch.setattr(Tokeniser, "train", None)
+    d, blocks = 384, 6 * (12 * 384**2 + 13 * 384)
+    assert count("text:wikitext") == (16_000 + 1024) * d + blocks + 2 * d
+    heads = 2 * (d**2 + d) + 2 * d + 8192 + 2 * d + 2  # the pooler, what fills in with its norm and biases, the pairs
+    assert count("masked:wikitext") == (8192 + 128 + 2) * d + 2 * d + blocks + heads
+    told = "the vocabulary is of the size asked for, data.size = {}; no text was read"
+    assert [find(spec).note for spec in ("text:wikitext", "masked:wikitext", "masked:small")] == [
+        told.format(size) for size in ("16,000", "8,192", "2,000")
+    ]
+    assert [find(spec).note for spec in ("pronounce:quick", "recall:small")] == [None, None]
+
+
+def sizes(task, preset):
+    """Those without the data, and those of the data."""
+    options = jobs[task].presets[preset]().data
+    return jobs[task].outline(options).sizes, jobs[task].load(options).sizes()
+
+
+@pytest.mark.parametrize("task", ["text", "masked"])
+def test_a_trained_vocabulary_has_the_size_asked_for(task):
+    expected, found = sizes(task, "small")
+    assert expected == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["text", "masked", "words"])
+def test_so_has_that_of_wikitext(task):
+    need_word_tests()
+    expected, found = sizes(task, "wikitext")
+    assert expected == found
+
+
+@pytest.mark.parametrize("part", ["small", pytest.param("whole", marks=pytest.mark.slow)])
+def test_digits_are_as_they_are_said_to_be(part):
+    need(part)
+    job = Digits.load({"part": part})
+    assert Digits.outline({"part": part}) == Outline(job.sizes(), job.shape, Digits.outline({}).note)
+
+
+def test_data_of_ones_own_have_to_be_read():
+    assert TextJob.outline({"tokeniser": "characters"}) is None
+    assert TextJob.outline({"tokeniser": "mine.json"}) is None
+    assert TextJob.outline({"train_file": "mine.txt", "size": 701}).sizes == (701,)
+    assert MaskedJob.outline({"tokeniser": "mine.json"}) is None
+    assert Words.outline({"source": "wikitext", "least": 7}) is None
+    assert Words.outline({}) is None
+    assert Digits.outline({"train_file": "mine.npz"}) is None
+    assert Digits.outline({"test_file": "mine.npz"}) is None

@@ -1,0 +1,161 @@
+"""Screen 4 in a real browser, its numbers against the library's own calls."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import qkv
+from qkv import tasks
+from qkv.decode import beam, greedy
+from qkv.tasks.seq2seq import limits_of
+from qkv.web.backend import RunBench
+from tests.web.client import ask, refused
+from tests.web.pages import go, number, opened, reach, settle, walk
+from tests.web.runs import serving
+
+TEXT = "fabcde"
+
+
+@pytest.fixture(scope="module")
+def run(pairs_run):
+    _, job, model = tasks.restore(pairs_run)
+    return job, model, torch.tensor([job.strings.sources.encode(TEXT)])
+
+
+def test_both_answers_and_their_probabilities(browser, server, run):
+    job, model, source = run
+    ((best, *_),) = beam(model, source, None, limits_of(model), beams=4, best=4)
+    (walked,) = greedy(model, source, None, limits_of(model))
+    with opened(browser, server.address) as page:
+        go(page, screen="decoding", text=TEXT)
+        for name, found in (("winner", best), ("greedy", walked)):
+            words = [*job.strings.targets.decode(found.tokens), *(["END"] if found.finished else [])]
+            assert page.inner_text(f"#{name}") == " ".join(words)
+            assert number(page, f"#{name}-log") == pytest.approx(found.log_probability, abs=1e-4)
+        checks = page.locator("#strip .check").all_inner_texts()
+        assert checks[0].startswith("✓ winner scored again in one pass, without a cache: off by")
+        assert checks[1].startswith("✓ next tokens sum to 1 within")
+
+
+def test_what_stands_behind_a_node(browser, server, run):
+    job, model, source = run
+    with opened(browser, server.address) as page:
+        go(page, screen="decoding", text=TEXT, node=0, table=1)
+        assert page.locator("h2").nth(1).inner_text() == "At the start"
+        cells = page.locator("table").nth(1).locator("tbody tr").all_inner_texts()
+        shown = {line.split()[0]: float(line.split()[-1].replace("\u2212", "-")) for line in cells}
+        with torch.no_grad():
+            logits = model(source, torch.tensor([[1]]))[0, -1]
+        logits[[0, 1]] = -math.inf
+        top = logits.softmax(-1).topk(3)
+        for p, token in zip(top.values.tolist(), top.indices.tolist(), strict=True):
+            assert shown["END" if token == 2 else job.strings.targets.tokens[token - 4]] == pytest.approx(p, abs=2e-6)
+        assert sum(shown.values()) == pytest.approx(1, abs=2e-5)
+
+
+def test_the_legend_fits_however_short_the_word(browser, server):
+    with opened(browser, server.address, viewport={"width": 390, "height": 844}) as page:
+        go(page, screen="decoding", text="a")
+        assert "dashed: dropped" in page.inner_text("#legend")
+        assert page.locator("#legend").evaluate("e => e.getBoundingClientRect().right <= innerWidth")
+        go(page, text=TEXT, mode="arcs")
+        assert page.evaluate(
+            "(() => { const svg = document.querySelector('svg[data-focus=map]').getBoundingClientRect();"
+            "return [...document.querySelectorAll('svg[data-focus=map] .axis')]"
+            ".every((e) => e.getBoundingClientRect().right <= svg.right + 1) })()"
+        )
+
+
+def test_branching_forces_a_token(browser, server):
+    with opened(browser, server.address) as page:
+        go(page, screen="decoding", text=TEXT, node=0)
+        before = page.inner_text("#winner")
+        button = page.locator("[data-focus='force 2']")
+        token = button.inner_text()
+        assert not before.startswith(token)
+        button.click()
+        settle(page)
+        assert page.inner_text("#winner").split()[0] == token
+        assert page.inner_text("#greedy").split()[0] == token
+        page.get_by_role("button", name="let it begin freely").click()
+        settle(page)
+        assert page.inner_text("#winner") == before
+
+
+def test_by_keyboard_alone(browser, server):
+    with opened(browser, server.address) as page:
+        page.keyboard.press("4")
+        page.wait_for_selector("h2:text-is('Beam and greedy, in one tree')")
+        reached = walk(page)
+        for wanted in ("Search tree", "Beams:", "all that were dropped", "Save as SVG"):
+            assert any(wanted in name for name in reached), (wanted, reached)
+        reach(page, "[data-focus=tree]")
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
+        settle(page)
+        assert "node=" in page.url
+        assert page.evaluate("document.activeElement.dataset.focus") == "tree"
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("b")
+        settle(page)
+        assert "prefix=" in page.url
+        reach(page, "[data-focus='Beams:']")
+        page.keyboard.press("ArrowRight")
+        settle(page)
+        assert "beams=5" in page.url
+
+
+def test_the_way_right_leads_to_what_is_drawn(browser, server):
+    """A node whose likeliest child is hidden: the way leads to another, or nowhere."""
+    found = ask(server, "search", text=TEXT, beams=16)[0]["nodes"]
+    with opened(browser, server.address) as page:
+        go(page, screen="decoding", text=TEXT, beams=16)
+        drawn = set(map(int, page.eval_on_selector_all("[data-node]", "all => all.map((e) => e.dataset.node)")))
+        best = {}
+        for n, one in enumerate(found):
+            best[one["parent"]] = max(best.get(one["parent"], n), n, key=lambda child: found[child]["log"])
+        parent = next(n for n in sorted(drawn) if n in best and best[n] not in drawn)
+        go(page, screen="decoding", text=TEXT, beams=16, node=parent)
+        page.locator("[data-focus=tree]").press("ArrowRight")
+        settle(page)
+        assert int(page.get_attribute(".node.chosen", "data-node")) in drawn
+        children = {n for n in drawn if found[n]["parent"] == parent}
+        assert int(page.get_attribute(".node.chosen", "data-node")) in (children or {parent})
+
+
+@pytest.mark.parametrize("name", ["pairs", "pronounce"])
+def test_the_copied_python_runs(browser, pairs_run, capsys, name):
+    run = pairs_run if name == "pairs" else Path(name)
+    with serving(RunBench(run)) as other, opened(browser, other.address) as page:
+        go(page, screen="decoding", text=TEXT)
+        code, log = page.inner_text("pre"), number(page, "#winner-log")
+    exec(code, {})
+    assert float(capsys.readouterr().out.split()[0]) == pytest.approx(log, abs=1e-4)
+
+
+def test_a_saved_tree_is_the_same_tree(browser, server, pairs_run, tmp_path):
+    page_file = qkv.look(pairs_run, TEXT).save(tmp_path / "page.html")
+    seen = []
+    for address, options in ((server.address, {}), (page_file.as_uri(), {"offline": True})):
+        with opened(browser, address, **options) as page:
+            go(page, screen="decoding", node=1, table=1, **({} if options else {"text": TEXT}))
+            seen.append((page.locator("table").all_inner_texts(), page.inner_text("#winner")))
+    assert seen[0] == seen[1]
+
+
+def test_a_model_that_only_continues_has_no_such_screen(recall_run):
+    bench = RunBench(recall_run)
+    assert bench.answer("about", {}).record["screens"] == ["atlas", "stepwise", "beside"]
+    with pytest.raises(ValueError, match="unknown question 'search'"):
+        bench.answer("search", {})
+
+
+def test_bad_input(server):
+    assert refused(server, "search", text=TEXT, beams=17)[1] == "beams must be a whole number from 1 to 16, got 17"
+    for prefix in ("2", "1", "0", "99", "x", "-1", "4.2", "9" * 30):
+        assert "prefix must be token ids from 3 to" in refused(server, "search", text=TEXT, prefix=prefix)[1]
+    assert "prefix has 23 tokens" in refused(server, "search", text=TEXT, prefix=".".join(["4"] * 23))[1]
+    assert "prefix has 23 tokens" in refused(server, "node", text=TEXT, prefix=".".join(["4"] * 23))[1]
+    assert ask(server, "search", text=TEXT, prefix="..")[0]["nodes"][0]["token"] == "START"
