@@ -186,16 +186,16 @@ def _peers(folder: Path | None) -> list[Contestant]:
         return call
 
     def mapped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return normalised(elu(q) + 1, elu(k) + 1, v)
+        return normalized(elu(q) + 1, elu(k) + 1, v)
 
     plain = turned(linear.chunk_linear_attn, normalize=False)
-    normalised = turned(linear.chunk_linear_attn, normalize=True, scale=1.0)
+    normalized = turned(linear.chunk_linear_attn, normalize=True, scale=1.0)
     return [
         Contestant("fla fused_chunk_based", turned(based.fused_chunk_based), 16, Taylor, ("X", "Y", "Z"), ("X", "Y")),
         Contestant("fla parallel_based", turned(based.parallel_based), 16, Taylor, ("X",), ("X",)),
         Contestant("fla chunk_linear_attn", plain, 64, Linear, ("X", "Y", "Z"), ("X", "Y", "Z")),
-        Contestant("fla the same, normalised", normalised, 64, None, ("X", "Y"), ("X", "Y")),
-        Contestant("fla the same, normalised, with elu", mapped, 64, Elu, ("X",), ("X",)),
+        Contestant("fla the same, normalized", normalized, 64, None, ("X", "Y"), ("X", "Y")),
+        Contestant("fla the same, normalized, with elu", mapped, 64, Elu, ("X",), ("X",)),
     ]
 
 
@@ -217,7 +217,7 @@ def _inputs(of: Contestant, batch: int, heads: int, tokens: int, dtype: torch.dt
 def _errors(contestants: list[Contestant]) -> Iterator[dict[str, Any]]:
     """Relative RMS of the output and of each gradient, 1,000 tokens, against the definition in float64.
 
-    The peer's normalised form of plain q.k is not tried: its normaliser can be of any sign, or zero.
+    The peer's normalized form of plain q.k is not tried: its normalizer can be of any sign, or zero.
     """
     for contestant in contestants:
         if contestant.law is None:
@@ -356,7 +356,7 @@ def _step(contestant: Contestant, past: int) -> Callable[[], None]:
     return step
 
 
-UNDRAWN = ("SDPA flash", "fla chunk_linear_attn", "fla the same, normalised")
+UNDRAWN = ("SDPA flash", "fla chunk_linear_attn", "fla the same, normalized")
 """What the table has and the picture has no room for."""
 
 

@@ -23,7 +23,7 @@ from benchmarks.comparison import write_result
 from qkv.compare.candidates import Contestant, Field, enter
 from qkv.compare.comparison import Comparison, Rules
 from qkv.compare.trial import choose, folder_name
-from qkv.tasks import jobs
+from qkv.tasks import tasks
 from qkv.train import Interrupted
 
 RESULTS = Path(__file__).parent / "results"
@@ -52,7 +52,7 @@ CHOICES = {
     "ablation": Choice(
         Field(models=",".join((*LSTMS, *TRANSFORMERS))),
         {"dropout": 0.1},
-        {"steps": 4000, "batch_size": 512, "every": 1000},
+        {"steps": 4000, "batch_size": 512, "validate_every": 1000},
         "pronounce_lstm_transformer",
     ),
 }
@@ -142,13 +142,13 @@ def _comparison(given: argparse.Namespace) -> Comparison:
     choice = CHOICES[given.choice]
     train = {
         **choice.train,
-        **({} if given.steps is None else {"steps": given.steps, "every": max(given.steps // 4, 1)}),
+        **({} if given.steps is None else {"steps": given.steps, "validate_every": max(given.steps // 4, 1)}),
     }
     changes = {"model": choice.model, "train": train}
     data = {"train_file": given.train_file, "test_file": given.test_file}
     contestants = enter("pronounce", None, {**changes, "data": data}, choice.field)
     rules = Rules(SEEDS, RATES, given.device, given.graphs, (BEAM,))
-    return Comparison(jobs["pronounce"].load(data), contestants, given.out, rules, lambda _: None)
+    return Comparison(tasks["pronounce"].load(data), contestants, given.out, rules, lambda _: None)
 
 
 def _train_one(comparison: Comparison, work: Work, *, judge: bool) -> int:
@@ -207,7 +207,7 @@ def _said(given: argparse.Namespace) -> dict[str, Any]:
         **{f"train.{n}": v for n, v in choice.train.items()},
     }
     if given.steps is not None:
-        settings |= {"train.steps": given.steps, "train.every": max(given.steps // 4, 1)}
+        settings |= {"train.steps": given.steps, "train.validate_every": max(given.steps // 4, 1)}
     changes = " ".join(f"--set {name}={value}" for name, value in settings.items())
     rates, models = ",".join(map(str, RATES)), f'"{choice.field.models}"'
     graphs = " --graphs" if given.graphs else ""

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.comparison import write_result
 from qkv.compare.candidates import Field, enter
 from qkv.compare.comparison import Comparison, Rules, Standing
-from qkv.tasks import jobs
+from qkv.tasks import tasks
 
 RESULTS = Path(__file__).parent / "results" / "recall_cpu.json"
 ATTENTION = "softmax:key_dim=16,taylor:key_dim=16,linear,taylor:key_dim=8"
@@ -30,7 +30,7 @@ def main() -> None:
     given = parser.parse_args()
     changes = {} if given.steps is None else {"train": {"steps": given.steps}}
     contestants = enter("recall", None, changes, Field(ATTENTION))
-    comparison = Comparison(jobs["recall"].load({}), contestants, given.out, Rules(SEEDS), _say)
+    comparison = Comparison(tasks["recall"].load({}), contestants, given.out, Rules(SEEDS), _say)
     comparison.compete()
     command = f'qkv compare recall --attention "{ATTENTION}" --seeds {SEEDS}'
     said = {"speeds": "the machine had other work: speeds say nothing"} if given.shared else {}

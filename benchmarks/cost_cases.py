@@ -180,7 +180,7 @@ CASES = (
     Case("sdpa", _sdpa(), _heads, 0, 12 * 128**2 * 128),
     Case("sdpa_causal", _sdpa(is_causal=True), _heads, 0, 12 * 128**2 * 128, convention=_WHOLE_SQUARE),
     Case("sdpa_gqa", _sdpa(enable_gqa=True), lambda: _heads(4), 0, 12 * 128**2 * 128),
-    # write, read and normaliser
+    # write, read and normalizer
     Case("linatt", lambda: Call(_linear_attention), _heads, 0, 12 * 128 * (2 * 64**2 + 64)),
     Case(
         "selfatt", lambda: SelfAttention(100, 36, 25), lambda: (torch.randn(1, 75, 100),), 9_700, 61 * 75**2 + 727_500
@@ -243,7 +243,7 @@ CASES = (
         1152,
         13**2 * 1152,
     ),
-    # F = 1 + 16 + 256 features: write, read, normaliser, two outer products
+    # F = 1 + 16 + 256 features: write, read, normalizer, two outer products
     Case(
         "taylor16",
         lambda: Call(_taylor_attention),

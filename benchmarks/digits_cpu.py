@@ -52,15 +52,15 @@ def plain(
 ) -> Callable[[], None]:
     """One update of a plain loop; fused None is what torch chooses by itself, which is not to."""
     model = Peer()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.01, fused=fused)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.01, fused=fused)
 
     def update() -> None:
         pictures, labels = next(batches)
         functional.cross_entropy(model(pictures), labels).backward()
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     return update
 
@@ -76,9 +76,9 @@ def since(before: tuple[float, float]) -> tuple[float, float]:
     return wall - before[0], processor - before[1]
 
 
-def in_turns(job: tasks.ClassJob, peers: dict[str, Callable[[], None]]) -> dict[str, list[tuple[float, float]]]:
+def in_turns(job: tasks.ClassificationTask, peers: dict[str, Callable[[], None]]) -> dict[str, list[tuple[float, float]]]:
     """Seconds of each turn: our loop trains, and after the last update of its turn the peers take theirs."""
-    changes = {"train": {"steps": TURN * (1 + ROUNDS), "batch_size": BATCH, "every": 10**6}}
+    changes = {"train": {"steps": TURN * (1 + ROUNDS), "batch_size": BATCH, "validate_every": 10**6}}
     config = tasks.configure("digits", tasks.preset("digits", "quick"), changes)
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ("qkv", *peers)}
     clock = now()
@@ -97,7 +97,7 @@ def in_turns(job: tasks.ClassJob, peers: dict[str, Callable[[], None]]) -> dict[
         clock = now()
 
     with tempfile.TemporaryDirectory() as folder:
-        task = job.task(tasks.build(config, job), config.train)
+        task = job.objective(tasks.build(config, job), config.train)
         Loop(task, config.train, Run(Path(folder)), report=report).train()
     return {name: values[1:] for name, values in seconds.items()}
 
@@ -122,7 +122,7 @@ def figures(seconds: dict[str, list[tuple[float, float]]]) -> dict[str, dict[str
 def main() -> None:
     """Measure and write."""
     load = os.getloadavg()[0]
-    job = tasks.Digits.load({"part": "small"})
+    job = tasks.DigitsTask.load({"part": "small"})
     train = job.parts["train"]
     pictures, labels = job.scale.apply(train.inputs), train.labels
 

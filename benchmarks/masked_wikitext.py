@@ -17,14 +17,14 @@ from typing import Any
 from torch import nn
 
 from benchmarks.machine import about
-from qkv.compare.trial import learnt, open_run
-from qkv.data import Documents, Tokeniser, read_text
+from qkv.compare.trial import learned, open_run
+from qkv.data import Documents, Tokenizer, read_text
 from qkv.runs import Config, build, configure, preset
 from qkv.storage import write_atomic
-from qkv.tasks import MaskedJob
+from qkv.tasks import MaskedTask
 from qkv.tasks.masked import MaskedOptions, judge
 from qkv.tasks.options import read_options
-from qkv.train import Interrupted, Loop, Machine, Run, Task
+from qkv.train import Interrupted, Loop, Machine, Run, Objective
 
 RESULTS = Path(__file__).parent / "results" / "masked_wikitext.json"
 PARTS = ("train", "valid", "test")
@@ -42,7 +42,7 @@ def main() -> None:
     run, config = open_run(given.run, replace(config, data=job.options), job)
     model = build(config, job)
     loop = Loop(
-        _watched(job.task(model, config.train), job, run),
+        _watched(job.objective(model, config.train), job, run),
         config.train,
         run,
         Machine(given.device, given.workers),
@@ -61,7 +61,7 @@ def main() -> None:
         "model": config.model,
         "train": asdict(loop.settings),
         "data": job.options,
-        **learnt(run),
+        **learned(run),
         "figures": {part: job.evaluate(model, part) for part in ("valid", "test")},
         "held_out_while_training": [json.loads(line) for line in (run.folder / CURVE).read_text().splitlines()],
         "loss_while_training": _thinned(run),
@@ -101,7 +101,7 @@ def _changes(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
         "steps": given.steps,
         "minutes": given.minutes if given.steps is None else None,
         "batch_size": given.batch_size,
-        "every": given.every,
+        "validate_every": given.every,
     }
     groups = {"model": model, "train": train}
     return {name: {k: v for k, v in values.items() if v is not None} for name, values in groups.items()}
@@ -112,12 +112,12 @@ def _command(given: argparse.Namespace) -> str:
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in shown.items() if value is not None)
 
 
-def _load(config: Config, folder: Path | None) -> MaskedJob:
+def _load(config: Config, folder: Path | None) -> MaskedTask:
     if folder is None:
-        return MaskedJob.load(config.data)
+        return MaskedTask.load(config.data)
     options = read_options(MaskedOptions, config.data)
     texts = {part: Documents(_reader(folder / f"{part}.jsonl")) for part in PARTS}
-    return MaskedJob(Tokeniser.train(texts["train"], "wordpiece", options.size), options, texts)
+    return MaskedTask(Tokenizer.train(texts["train"], "wordpiece", options.size), options, texts)
 
 
 def _reader(path: Path) -> Callable[[], Iterator[str]]:
@@ -128,7 +128,7 @@ def _reader(path: Path) -> Callable[[], Iterator[str]]:
     return read
 
 
-def _watched(task: Task, job: MaskedJob, run: Run) -> Task:
+def _watched(task: Objective, job: MaskedTask, run: Run) -> Objective:
     """The same task, which also notes at every validation how many tokens were named and pairs told."""
     examples = list(job.examples("valid"))
     path = run.folder / CURVE

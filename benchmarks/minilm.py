@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.machine import about
-from qkv.data import Tokeniser, pad, read_text
+from qkv.data import Tokenizer, pad, read_text
 from qkv.data.corpora.text import sentences
 from qkv.interop import load_bert, minilm
 from qkv.models import Encoder, mean_of_tokens
@@ -43,11 +43,11 @@ Batch = tuple[Tensor, Tensor]
 
 def real_sentences() -> list[list[int]]:
     """Sentences of Python's own documentation as ids between [CLS] and [SEP], of lengths spread from 3 to 200."""
-    tokeniser = Tokeniser.load(minilm() / "tokenizer.json")
-    assert tokeniser.classify is not None
-    assert tokeniser.separator is not None
+    tokenizer = Tokenizer.load(minilm() / "tokenizer.json")
+    assert tokenizer.classify is not None
+    assert tokenizer.separator is not None
     found = dict.fromkeys(s for document in read_text("python")["train"] for s in sentences(document))
-    rows = [[tokeniser.classify, *tokeniser.encode(text), tokeniser.separator] for text in found]
+    rows = [[tokenizer.classify, *tokenizer.encode(text), tokenizer.separator] for text in found]
     fitting = sorted((row for row in rows if SHORTEST <= len(row) <= LONGEST), key=len)
     chosen = []
     for number in range(SENTENCES):

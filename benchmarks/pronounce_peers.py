@@ -267,7 +267,7 @@ def main() -> None:
         **about(),
         "command": _command(arguments),
         "test": {"file": arguments.test_file.name, "sha256": sha256(arguments.test_file.read_bytes()).hexdigest()},
-        "every": arguments.every,
+        "validate_every": arguments.every,
         "load_average": os.getloadavg()[0],
         "note": NOTE,
         "systems": rows,

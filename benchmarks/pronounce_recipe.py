@@ -59,7 +59,7 @@ def trainings(given: argparse.Namespace) -> list[Work]:
     if not given.pupil_steps:
         return found
     folders = ",".join(str(given.out / name) for name in names)
-    more = () if given.unlabelled is None else ("--set", f"data.unlabelled={given.unlabelled}")
+    more = () if given.unlabeled is None else ("--set", f"data.unlabeled={given.unlabeled}")
     taught = ("--set", f"data.teachers={folders}") if names else ()
     lesson = ("--preset", "pupil", "--steps", str(given.pupil_steps), *data, *taught, *more)
     return [*found, _training(given, "pupil", lesson, given.pupil_more, tuple(one.result for one in found))]
@@ -202,7 +202,7 @@ def _printed(one: Work) -> Path:
 
 def _command(given: argparse.Namespace) -> str:
     """As anybody can run it: what is not usual, and file names without their folders."""
-    files = {"train_file", "test_file", "unlabelled", "out", "result"}
+    files = {"train_file", "test_file", "unlabeled", "out", "result"}
     unusual = {name: value for name, value in vars(given).items() if value != _parser().get_default(name)}
     told = [
         (name, Path(one).name if name in files else one)
@@ -220,7 +220,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("which", choices=("standard", "bundled"))
     parser.add_argument("--train-file", help="pairs to learn, for `standard`")
     parser.add_argument("--test-file", required=True)
-    parser.add_argument("--unlabelled", help="words without pronunciations, one a line, that the teachers say")
+    parser.add_argument("--unlabeled", help="words without pronunciations, one a line, that the teachers say")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--teachers", type=int, default=4, help="0: the pupil learns from the words alone")

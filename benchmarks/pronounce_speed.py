@@ -193,7 +193,7 @@ def main() -> None:
     record |= {
         "command": f"python -m benchmarks.pronounce_speed --test-file {given.test_file.name} --threads {given.threads}",
         "test": {"file": given.test_file.name, "sha256": sha256(given.test_file.read_bytes()).hexdigest()},
-        "every": given.every,
+        "validate_every": given.every,
         "load_average_before": os.getloadavg()[0],
         "model": {
             "weights": _fingerprint(model_folder(given.model)),

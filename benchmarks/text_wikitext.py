@@ -24,11 +24,11 @@ from torch import Tensor, nn
 
 from benchmarks.machine import about
 from qkv import tasks
-from qkv.data import Tokeniser, read_text
+from qkv.data import Tokenizer, read_text
 from qkv.layers import Packing
-from qkv.random import derive
+from qkv.random import derive_seed
 from qkv.runs import Config
-from qkv.tasks import TextJob
+from qkv.tasks import TextTask
 from qkv.train import Interrupted, Loop, Machine, Run, create
 
 RESULTS = Path(__file__).parent / "results" / "text_wikitext_gpu.json"
@@ -71,18 +71,18 @@ class Gpt2(nn.Module):
 
 
 def prepare(folder: Path, size: int) -> None:
-    """WikiText-2 as folders of files, one for each article, and a tokeniser: 14 MB that can be taken elsewhere."""
+    """WikiText-2 as folders of files, one for each article, and a tokenizer: 14 MB that can be taken elsewhere."""
     parts = read_text("wikitext")
     for part, documents in parts.items():
         (folder / part).mkdir(parents=True, exist_ok=True)
         for number, document in enumerate(documents):
             (folder / part / f"{number:04}.txt").write_text(document)
-    Tokeniser.train(parts["train"], "bytes", size).save(folder / "tokenizer.json")
+    Tokenizer.train(parts["train"], "bytes", size).save(folder / "tokenizer.json")
 
 
 def configure(given: argparse.Namespace, kind: str) -> Config:
     """The preset with the text that was prepared."""
-    data = {"source": str(given.text), "tokeniser": str(given.text / "tokenizer.json")}
+    data = {"source": str(given.text), "tokenizer": str(given.text / "tokenizer.json")}
     train = {"steps": given.steps, **({} if given.batch_size is None else {"batch_size": given.batch_size})}
     model = {"attention": kind, **({} if given.layers is None else {"layers": given.layers})}
     if given.length is not None:
@@ -93,7 +93,7 @@ def configure(given: argparse.Namespace, kind: str) -> Config:
 def contest(given: argparse.Namespace, name: str) -> dict[str, Any]:
     """Train one contestant, or go on with it, and judge it on the test part."""
     config = configure(given, name if name in KINDS else "softmax")
-    job = TextJob.load(config.data)
+    job = TextTask.load(config.data)
     config = replace(config, data=job.options)
     folder = given.out / name
     going = (folder / "config.json").exists()
@@ -101,7 +101,7 @@ def contest(given: argparse.Namespace, name: str) -> dict[str, Any]:
     if not going:
         tasks.write(run, config, job)
     model = _build(config, job, name)
-    loop = Loop(job.task(model, config.train), config.train, run, Machine(given.device), _say(name))
+    loop = Loop(job.objective(model, config.train), config.train, run, Machine(given.device), _say(name))
     if going:
         loop.resume()
     loop.train()
@@ -119,11 +119,11 @@ def contest(given: argparse.Namespace, name: str) -> dict[str, Any]:
     }
 
 
-def _build(config: Config, job: TextJob, name: str) -> nn.Module:
+def _build(config: Config, job: TextTask, name: str) -> nn.Module:
     if name in KINDS:
         return tasks.build(config, job)
     with torch.random.fork_rng():
-        torch.manual_seed(derive(config.train.seed, "initial weights"))
+        torch.manual_seed(derive_seed(config.train.seed, "initial weights"))
         return Gpt2(config, *job.sizes(), packed=name == "transformers_packed")
 
 
@@ -161,7 +161,7 @@ def main() -> None:
     """One contestant after the other, until the time is up; what is there already is not done again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prepare", type=Path, help="Write the text to this folder, and do nothing else.")
-    parser.add_argument("--size", type=int, default=16000, help="Tokens of the tokeniser.")
+    parser.add_argument("--size", type=int, default=16000, help="Tokens of the tokenizer.")
     parser.add_argument("--text", type=Path, default=Path("build/wikitext"))
     parser.add_argument("--only", default=",".join((*KINDS, *PEERS)))
     parser.add_argument("--steps", type=int, default=2000)

@@ -55,7 +55,7 @@ class Peer(nn.Module):
 
 def stepper(model: nn.Module, batches: Iterator[Tensors]) -> Callable[[], tuple[int, float]]:
     """A function that takes STEPS updates and says how many words and seconds they took."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def run() -> tuple[int, float]:
         words, started = 0, time.perf_counter()
@@ -64,8 +64,8 @@ def stepper(model: nn.Module, batches: Iterator[Tensors]) -> Callable[[], tuple[
             logits = model(source, given, mask).flatten(0, 1)
             functional.cross_entropy(logits, wanted.flatten(), ignore_index=Vocabulary.PAD).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
             words += len(source)
         return words, time.perf_counter() - started
 

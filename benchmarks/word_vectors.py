@@ -4,7 +4,7 @@
 
 Both learn WikiText-2 from the same paragraphs with the same settings (100 numbers, window 5, 5 words of noise by
 count^0.75, subsampling 1e-3, words seen 5 times, 5 epochs, rate 0.025 falling in a line), on one thread each, one after
-the other, seed by seed. Judged by our own code on WS-353: centre vectors of both. Speed is words of the text a second,
+the other, seed by seed. Judged by our own code on WS-353: center vectors of both. Speed is words of the text a second,
 counting vocabularies and reading left out, by the processor's time and by the clock: where others use the machine, the
 clock measures the others. Writes benchmarks/results/word_vectors_cpu.json after every seed; seeds that are in it
 already are not run again, so the minutes that this takes may be spread.
@@ -51,17 +51,17 @@ print(json.dumps({"clock": clock, "processor": processor, "version": gensim.__ve
 """
 
 
-def train_ours(job: tasks.Words, objective: str, seed: int, epochs: int) -> tuple[Vectors, dict[str, Any]]:
+def train_ours(job: tasks.WordsTask, objective: str, seed: int, epochs: int) -> tuple[Vectors, dict[str, Any]]:
     """By the loop that all tasks share, validation and checkpoint at the end included."""
     steps = -(-epochs * job.parts["train"].blocks // 10)
     changes: dict[str, dict[str, Any]] = {
         "model": {"objective": objective},
-        "train": {"steps": steps, "every": steps, "seed": seed},
+        "train": {"steps": steps, "validate_every": steps, "seed": seed},
     }
     config = tasks.configure("words", tasks.preset("words", "wikitext"), changes)
     model = tasks.build(config, job)
     with tempfile.TemporaryDirectory() as folder:
-        loop = Loop(job.task(model, config.train), config.train, create(Path(folder) / "run"))
+        loop = Loop(job.objective(model, config.train), config.train, create(Path(folder) / "run"))
         clock, processor = time.perf_counter(), time.process_time()
         loop.train()
         took = {"clock": time.perf_counter() - clock, "processor": time.process_time() - processor}
@@ -82,7 +82,7 @@ def train_theirs(python: Path, text: Path, objective: str, seed: int, epochs: in
     return read_vectors(out), json.loads(done.stdout)
 
 
-def compare(job: tasks.Words, python: Path, text: Path, objective: str, kept: "Kept") -> None:
+def compare(job: tasks.WordsTask, python: Path, text: Path, objective: str, kept: "Kept") -> None:
     """All seeds of one objective that are missing, ours and theirs in turns."""
     pairs = ws353()
     for seed in kept.missing(objective):
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--result", type=Path, default=RESULTS)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    job = tasks.Words.load({"source": "wikitext"})
+    job = tasks.WordsTask.load({"source": "wikitext"})
     paragraphs = list(paragraphs_of(read_text("wikitext")["train"]))
     kept = Kept(asked.result, sum(map(len, paragraphs)), asked.epochs, asked.seeds)
     with tempfile.TemporaryDirectory() as folder:

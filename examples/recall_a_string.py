@@ -70,12 +70,12 @@ def train(kind: str, steps: int = 150) -> Reciter:
     torch.manual_seed(0)
     model = Reciter(kind)
     tokens = torch.tensor([[ALPHABET.index(letter) for letter in TEXT]])
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(steps):
         loss = functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     return model
 
 

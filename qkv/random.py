@@ -18,7 +18,7 @@ _FIRST_FACTOR = 0xBF58476D1CE4E5B9
 _SECOND_FACTOR = 0x94D049BB133111EB
 
 
-def derive(seed: int, purpose: str, *ids: int) -> int:
+def derive_seed(seed: int, purpose: str, *ids: int) -> int:
     """A number of 63 bits: the 8-byte blake2b of the JSON list [seed,purpose,ids...], big-endian, less its lowest bit.
 
     JSON keeps (1, 23) and (12, 3) apart, and the number is the same on every machine and in every version.
@@ -39,7 +39,7 @@ def generator(seed: int, purpose: str, *ids: int, device: torch.device | str = "
     On a CPU torch reads only the lowest 32 bits of a seed: among 77,000 generators two are likely to be the same.
     Where that many are wanted, take `uniforms`.
     """
-    return torch.Generator(device).manual_seed(derive(seed, purpose, *ids))
+    return torch.Generator(device).manual_seed(derive_seed(seed, purpose, *ids))
 
 
 def uniforms(key: int, numbers: Int64[Tensor, "*axes"]) -> Float64[Tensor, "*axes"]:

@@ -6,20 +6,20 @@ from dataclasses import fields
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 
 Record = TypeVar("Record")
 _NUMBERS = {int: "a whole number", float: "a number", bool: "True or False", NoneType: "None"}
 
 
-def filled(record: type[Record], given: dict[str, Any], what: str) -> Record:
+def from_mapping(record: type[Record], given: dict[str, Any], what: str) -> Record:
     """The record with these values; a name that it does not have, or a text where a number belongs, is an error."""
     names = [field.name for field in fields(record)]  # type: ignore[arg-type]
     hints = get_type_hints(record)
     values = dict(given)
     for name, value in given.items():
         if name not in names:
-            raise unknown(what, name, names)
+            raise unknown_name_error(what, name, names)
         kinds = get_args(hints[name]) or (hints[name],)
         if set(kinds) <= set(_NUMBERS) and not _is_one_of(kinds, value):
             expected = " or ".join(_NUMBERS[kind] for kind in kinds)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 Registered = TypeVar("Registered")
 
 
-def unknown(what: str, name: object, names: Iterable[str]) -> ValueError:
+def unknown_name_error(what: str, name: object, names: Iterable[str]) -> ValueError:
     """The error for a word that names nothing: it says the nearest right one, and all of them."""
     names = sorted(names)
     nearest = get_close_matches(str(name), names, n=1, cutoff=0.5)
@@ -45,7 +45,7 @@ class Registry(Generic[Registered]):
     def __getitem__(self, name: str) -> type[Registered]:
         self._load_plugins()
         if name not in self._classes:
-            raise unknown(self.what, name, self._classes)
+            raise unknown_name_error(self.what, name, self._classes)
         return self._classes[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -134,7 +134,7 @@ MUTANTS = (
     Mutant("attention/feature_map.py", "self.features(keys).masked_fill(hidden, 0)", "self.features(keys)"),
     Mutant("attention/feature_map.py", ".transpose(1, 2)[:, None], 0)", ".transpose(1, 2)[:, None], 1)"),
     Mutant("attention/feature_map.py", "group, time, time).tril()", "group, time, time).tril(-1)"),
-    # normaliser
+    # normalizer
     Mutant("attention/internal/masking.py", "denominator.masked_fill(denominator.abs() < NOTHING, torch.inf)", "denominator"),
     Mutant("attention/feature_map.py", "sums[1] + features.sum(1)", "features.sum(1)"),
     Mutant("attention/feature_map.py", "weights.sum(-1, keepdim=True) + _row_product", "_row_product"),
@@ -256,7 +256,7 @@ MUTANTS = (
         "ids[begin + 1 : end + 1]",
         ("tests/tasks/test_text.py",),
     ),
-    Mutant("tasks/text.py", "[targets == tokeniser.start]", "[targets == -1]", ("tests/tasks/test_text.py",)),
+    Mutant("tasks/text.py", "[targets == tokenizer.start]", "[targets == -1]", ("tests/tasks/test_text.py",)),
     Mutant("metrics/perplexity.py", ' + text.count("\\n")', "", ("tests/metrics/test_perplexity.py",)),
     # decoding
     Mutant("decode/beam.py", "[row + place for place in", "[place for place in", ("tests/decode/test_beam.py",)),

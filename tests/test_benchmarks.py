@@ -52,7 +52,7 @@ def test_what_is_there_is_not_done_again(tmp_path):
 def test_a_result_file_says_how_it_was_made(tmp_path):
     contestants = enter("recall", None, CHANGES, Field("linear"))
     comparison = Comparison(
-        tasks.jobs["recall"].load(TINY), contestants, tmp_path / "out", Rules(2, (0.01, 0.02)), lambda _: None
+        tasks.tasks["recall"].load(TINY), contestants, tmp_path / "out", Rules(2, (0.01, 0.02)), lambda _: None
     )
     comparison.compete()
     write_result(tmp_path / "new" / "result.json", comparison, command="some command")

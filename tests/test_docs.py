@@ -114,8 +114,8 @@ def test_the_language_models_are_those_of_the_result_file():
     assert f"{beside['tokens_per_second']:.2f} times its tokens a second" in page
     assert result["command"] in page
     assert f"(whose test part has {result['records']['softmax']['test']['words']:,} words so)" in page
-    learnt = {record["steps"] for record in result["records"].values()}
-    assert {f"{steps:,} updates of 32 rows" in page for steps in learnt} == {True}
+    learned = {record["steps"] for record in result["records"].values()}
+    assert {f"{steps:,} updates of 32 rows" in page for steps in learned} == {True}
 
 
 def test_the_figures_of_the_quick_preset_are_those_of_the_result_file():

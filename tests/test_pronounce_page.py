@@ -55,7 +55,7 @@ def test_the_card_is_that_of_the_result_files():
     assert (FOLDER / "README.md").read_text() == pronounce_page.CARD.read_text()
 
 
-def test_the_card_has_data_split_figures_and_licence():
+def test_the_card_has_data_split_figures_and_license():
     card = pronounce_page.card(bundled(), None, None)
     assert "11,996 held-out words, no dictionary, a beam of 10: " in card
     assert (
@@ -73,7 +73,7 @@ def test_the_card_has_data_split_figures_and_licence():
         "## Data and split",
         "## How it was made",
         "## What it is not good at",
-        "## Licence",
+        "## License",
     ]
 
 

@@ -20,8 +20,8 @@ PUBLIC = {
     "qkv.cost": "CONVENTION Cost Input Measurement Operation Quantity Report Shape Span Tick UncountedError "
     "causal_pairs convolution count_multiplications crossing evaluate interpolate learned linear measure of recurrent "
     "verify write write_latex",
-    "qkv.data": "Analogy Archive BadLine Buckets Documents Labelled Neighbour NoisySine Pair Pairs Points Ragged "
-    "Recall Shuffled TokenFile TokenRows Tokeniser Vectors Vocabulary Windows WordCounts WordPair WordWindows "
+    "qkv.data": "Analogy Archive BadLine Buckets Documents Labeled Neighbor NoisySine Pair Pairs Points Ragged "
+    "Recall Shuffled TokenFile TokenRows Tokenizer Vectors Vocabulary Windows WordCounts WordPair WordWindows "
     "analogies cmudict in_standard_test member_of mnist pad paragraphs_of part_of read_idx read_npz read_pairs "
     "read_pictures read_points read_text read_vectors sentences shard split_words write_vectors ws353 xor",
     "qkv.decode": "Decodable Hypothesis Limits Node SearchTree State beam beam_with_trees drawing greedy likeliest "
@@ -31,7 +31,7 @@ PUBLIC = {
     "precision_recall ranked_hits separating_line spearman",
     "qkv.explain": "Alignment BothSearches Branch Call Copying Implied LayerGradient Look OrderError Site Summary "
     "TokenSteps alignment compare_kinds copying gradient_by_depth gradient_norms jacobian_norms next_tokens observe "
-    "score_whole search_tree sites summarise token_steps watch",
+    "score_whole search_tree sites summarize token_steps watch",
     "qkv.draw": "Answer Axis Bar Branch Example Panel Picture Report Series alignment_panels bars curves heatmaps "
     "rectangles report smooth thin tree",
     "qkv.interop": "load_bert load_gpt2 minilm save_bert save_gpt2 transformers",

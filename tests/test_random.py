@@ -5,7 +5,7 @@ import numpy
 import pytest
 import torch
 
-from qkv.random import derive, generator, uniforms
+from qkv.random import derive_seed, generator, uniforms
 
 # the published first outputs of SplitMix64 started at 1234567
 SPLITMIX = (
@@ -26,32 +26,32 @@ SPLITMIX = (
     ],
 )
 def test_derive_is_the_hash_of_its_arguments(arguments, written):
-    assert derive(*arguments) == int.from_bytes(blake2b(written, digest_size=8).digest(), "big") // 2
+    assert derive_seed(*arguments) == int.from_bytes(blake2b(written, digest_size=8).digest(), "big") // 2
 
 
 def test_every_argument_counts():
     names = ["order", "orders", "order,1", "", "1"]
     ids = [(), (0,), (1,), (23,), (1, 23), (12, 3), (123,), (3, 12), (0, 0)]
-    drawn = [derive(seed, name, *more) for seed, name, more in product((0, 1, 12, -1), names, ids)]
+    drawn = [derive_seed(seed, name, *more) for seed, name, more in product((0, 1, 12, -1), names, ids)]
     assert len(set(drawn)) == len(drawn) == 4 * 5 * 9
     assert 0 <= min(drawn) < 2**58 < 2**62 < max(drawn) < 2**63
 
 
 def test_whole_numbers_of_other_libraries_are_the_same_numbers():
-    assert derive(numpy.int64(5), "order", torch.tensor(7)) == derive(5, "order", 7)
+    assert derive_seed(numpy.int64(5), "order", torch.tensor(7)) == derive_seed(5, "order", 7)
 
 
 def test_wrong_arguments_are_named():
     with pytest.raises(TypeError, match=r"seed and ids must be whole numbers, got \(1, 2\.5\)"):
-        derive(1, "order", 2.5)
+        derive_seed(1, "order", 2.5)
     with pytest.raises(TypeError, match="purpose must be a text such as 'dropout', got 3"):
-        derive(1, 3)
+        derive_seed(1, 3)
 
 
 def test_a_generator_starts_at_the_derived_number_and_touches_no_other():
     before = torch.get_rng_state()
     drawn = torch.rand(5, generator=generator(3, "dropout", 7))
-    assert torch.equal(drawn, torch.rand(5, generator=torch.Generator().manual_seed(derive(3, "dropout", 7))))
+    assert torch.equal(drawn, torch.rand(5, generator=torch.Generator().manual_seed(derive_seed(3, "dropout", 7))))
     assert not torch.equal(drawn, torch.rand(5, generator=generator(3, "dropout", 8)))
     assert torch.equal(before, torch.get_rng_state())
     assert generator(3, "dropout", 7, device=torch.device("cpu")).device.type == "cpu"
@@ -65,15 +65,15 @@ def test_uniforms_are_the_published_outputs_of_splitmix():
 
 def test_each_uniform_depends_on_its_own_number_alone():
     numbers = torch.tensor([[10**12, 3, 0], [3, 17, 2**40]])
-    drawn = uniforms(derive(5, "x"), numbers)
+    drawn = uniforms(derive_seed(5, "x"), numbers)
     assert drawn.shape == (2, 3)
-    assert drawn[0, 1] == drawn[1, 0] == uniforms(derive(5, "x"), torch.arange(4))[3]
+    assert drawn[0, 1] == drawn[1, 0] == uniforms(derive_seed(5, "x"), torch.arange(4))[3]
     assert drawn.unique().numel() == 5
 
 
 def test_uniforms_are_uniform_and_independent():
     count = 200_000
-    first, second = (uniforms(derive(5, "x", number), torch.arange(count)) for number in (0, 1))
+    first, second = (uniforms(derive_seed(5, "x", number), torch.arange(count)) for number in (0, 1))
     cells = torch.bincount((first * 10).long() * 10 + (second * 10).long(), minlength=100)
     # chi-squared of 99 degrees of freedom: mean 99, deviation 14
     assert 57 < ((cells - count / 100) ** 2 / (count / 100)).sum() < 141

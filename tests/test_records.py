@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from qkv.records import filled, read_value
+from qkv.records import from_mapping, read_value
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Sizes:
 
 def test_what_fits():
     given = {"width": 3, "rate": 2, "heads": None, "fast": True, "name": 5}
-    assert filled(Sizes, given, "size") == Sizes(3, 2, None, True, "5")
+    assert from_mapping(Sizes, given, "size") == Sizes(3, 2, None, True, "5")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_what_fits():
 )
 def test_what_does_not(given, words):
     with pytest.raises(ValueError, match=words):
-        filled(Sizes, given, "size")
+        from_mapping(Sizes, given, "size")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from qkv.registry import Registry, unknown
+from qkv.registry import Registry, unknown_name_error
 
 
 def test_a_name_is_taken_once():
@@ -22,10 +22,10 @@ def test_a_name_is_taken_once():
 
 
 def test_unknown_names_the_nearest_and_all():
-    assert str(unknown("kind", "softmx", ["taylor", "softmax"])) == (
+    assert str(unknown_name_error("kind", "softmx", ["taylor", "softmax"])) == (
         "unknown kind 'softmx'; did you mean 'softmax'? (there are: softmax, taylor)"
     )
-    assert "did you mean" not in str(unknown("kind", "zzz", ["taylor", "softmax"]))
+    assert "did you mean" not in str(unknown_name_error("kind", "zzz", ["taylor", "softmax"]))
 
 
 @pytest.fixture

@@ -74,5 +74,5 @@ class Additive(Scored):
 
 
 def _project(layer: nn.Module, x: Tensor) -> Tensor:
-    """The layer's product in at least float32; one that was quantised or wrapped has its own way."""
+    """The layer's product in at least float32; one that was quantized or wrapped has its own way."""
     return x @ widen(layer.weight).T if type(layer) is nn.Linear else layer(x)

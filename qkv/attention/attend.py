@@ -5,7 +5,7 @@ import inspect
 from typing import Any
 
 from qkv.attention.base import Attention, kinds
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, Values, Weights
 
 
@@ -22,7 +22,7 @@ def build(kind: str, **options: Any) -> Attention:
         )
     for name in options:
         if name not in parameters:
-            raise unknown(f"option of attention kind {kind!r}:", name, parameters)
+            raise unknown_name_error(f"option of attention kind {kind!r}:", name, parameters)
     return cls(**options)
 
 

@@ -43,7 +43,7 @@ class Attention(nn.Module, ABC):
 
     `mask` is bool, True = attend: (batch, keys) hides padding. Kinds that accept "pairs" also take
     (batch or 1, heads or 1, queries, keys). `bias` is added to the scores, `decay` multiplies the
-    unnormalised weight by exp(-decay * distance), one number a head.
+    unnormalized weight by exp(-decay * distance), one number a head.
     """
 
     accepts: ClassVar[frozenset[str]] = frozenset()
@@ -163,7 +163,7 @@ def check_whole(name: str, number: int) -> int:
 
 
 def widen(x: Tensor) -> Tensor:
-    """Half precision becomes float32: sums, states and normalisers are kept in at least that."""
+    """Half precision becomes float32: sums, states and normalizers are kept in at least that."""
     return x.float() if widened(x.dtype) != x.dtype else x
 
 

@@ -45,7 +45,7 @@ class FeatureMap(Attention):
 
     accepts = frozenset({"decay"})
     backends: ClassVar[tuple[str, ...]] = ("reference", "chunked")
-    normalises: ClassVar[bool] = True
+    normalizes: ClassVar[bool] = True
     """Whether the weights of a query are divided by their sum."""
 
     scale: float | None = None
@@ -55,7 +55,7 @@ class FeatureMap(Attention):
 
     @abstractmethod
     def similarity(self, q: Asking, k: Answering) -> Similarities:
-        """The law: the unnormalised weight of each pair, (..., queries, keys); `q` is scaled."""
+        """The law: the unnormalized weight of each pair, (..., queries, keys); `q` is scaled."""
 
     @abstractmethod
     def features(self, x: Vectors) -> Features:
@@ -166,7 +166,7 @@ class FeatureMap(Attention):
     def cost(self, shape: Shape) -> Cost:
         """The quadratic form's two products, or the chunks' plus reading and writing the memory."""
         features = self.feature_dim(shape.key_dim)
-        columns = shape.value_dim + self.normalises
+        columns = shape.value_dim + self.normalizes
         numbers = _memory_rows(shape) * features
         return Cost(
             needed=self._needed(shape, features),
@@ -178,7 +178,7 @@ class FeatureMap(Attention):
         """Token by token: write each key once, read for each query."""
         return {
             "write": _memory_rows(shape) * shape.keys * features * shape.value_dim,
-            "read": shape.rows * shape.queries * features * (shape.value_dim + self.normalises),
+            "read": shape.rows * shape.queries * features * (shape.value_dim + self.normalizes),
         }
 
     def _executed(self, shape: Shape, backend: str) -> dict[str, int]:
@@ -243,7 +243,7 @@ class FeatureMap(Attention):
         seen = visible(q.shape[2], k.shape[2], causal=extras.causal, mask=extras.mask, device=q.device)
         if seen is not None:
             weights = weights.masked_fill(~seen, 0)
-        return safe_divide(weights, weights.sum(-1, keepdim=True)) if self.normalises else weights
+        return safe_divide(weights, weights.sum(-1, keepdim=True)) if self.normalizes else weights
 
     def _nothing(self, k: Keys, v: Values) -> Tensors:
         return tuple(torch.zeros(size, dtype=widened(k.dtype), device=k.device) for size in self._sizes(k, v))
@@ -252,7 +252,7 @@ class FeatureMap(Attention):
         """Of the sums: features with values, and features alone."""
         batch, heads, _, key_dim = k.shape
         return [
-            (batch, heads, self.feature_dim(key_dim), columns) for columns in (v.shape[3], 1)[: 1 + self.normalises]
+            (batch, heads, self.feature_dim(key_dim), columns) for columns in (v.shape[3], 1)[: 1 + self.normalizes]
         ]
 
     def _walk(self, q: Queries, k: Keys, v: Values, sums: Tensors, extras: Extras) -> tuple[Outputs, Tensors]:
@@ -293,7 +293,7 @@ class FeatureMap(Attention):
             weights = weights.masked_fill(~_rows(mask[0], key_heads).transpose(1, 2)[:, None], 0)
         weights = weights.flatten(1, 2)
         out = torch.baddbmm(torch.bmm(weights, values), reading, past[0])
-        if self.normalises:
+        if self.normalizes:
             out = safe_divide(out, weights.sum(-1, keepdim=True) + _row_product(reading, past[1]))
         return self._written(sums, features, values), _out_of_rows(out, q)
 
@@ -307,7 +307,7 @@ class FeatureMap(Attention):
         (q,) = pieces
         reading = self.features(_in_rows(self._scaled(q)))
         out = torch.bmm(reading, sums[0].flatten(0, 1))
-        if self.normalises:
+        if self.normalizes:
             out = safe_divide(out, _row_product(reading, sums[1].flatten(0, 1)))
         return sums, _out_of_rows(out, q)
 
@@ -325,7 +325,7 @@ class FeatureMap(Attention):
     def _written(self, sums: Tensors, features: Tensor, values: Tensor) -> Tensors:
         read = features.transpose(1, 2)
         total = torch.baddbmm(sums[0].flatten(0, 1), read, values).view_as(sums[0])
-        return (total, sums[1] + features.sum(1).view_as(sums[1])) if self.normalises else (total,)
+        return (total, sums[1] + features.sum(1).view_as(sums[1])) if self.normalizes else (total,)
 
 
 def _shape_of(q: Queries, k: Keys, v: Values, extras: Extras) -> Shape:

@@ -38,7 +38,7 @@ class KeyValues(State):
     def follow(self, k: Keys, v: Values) -> None:
         """As long as nothing is held: the type and device of the first keys and values.
 
-        Whoever starts a state cannot always know them: autocast narrows, a quantised layer has no weights to ask.
+        Whoever starts a state cannot always know them: autocast narrows, a quantized layer has no weights to ask.
         """
         if self.reach == 0:
             self.keys, self.values = self.keys.to(k), self.values.to(v)

@@ -18,7 +18,7 @@ class Linear(FeatureMap):
 
     accepts = frozenset({"decay", "rotation"})
     backends = (*FeatureMap.backends, "triton")
-    normalises = False
+    normalizes = False
 
     def __init__(self, *, scale: float | None = None, chunk: int | None = None, backend: str = "auto"):
         super().__init__()

@@ -17,7 +17,7 @@ class Memory(State):
     """
 
     sums: tuple[Tensor, ...]
-    """sum phi(k) v' (batch, key_heads, features, value_dim) and, if normalised, sum phi(k) (..., features, 1)."""
+    """sum phi(k) v' (batch, key_heads, features, value_dim) and, if normalized, sum phi(k) (..., features, 1)."""
     length: int = 0
     _continued: bool = field(default=False, repr=False, compare=False)
 

@@ -21,7 +21,7 @@ from qkv.cli.modeling.embed import embed
 from qkv.cli.modeling.eval import evaluate
 from qkv.cli.modeling.joint import joint
 from qkv.cli.modeling.predict import decode
-from qkv.cli.modeling.tokenize import tokenise
+from qkv.cli.modeling.tokenize import tokenize
 from qkv.cli.modeling.train import train
 from qkv.cli.modeling.words import words
 from qkv.storage import QkvError
@@ -66,7 +66,7 @@ app.command("look")(look)
 app.command("serve")(serve)
 app.add_typer(words, name="words")
 app.add_typer(bench, name="bench")
-app.add_typer(tokenise, name="tokenise")
+app.add_typer(tokenize, name="tokenize")
 
 
 def main() -> None:

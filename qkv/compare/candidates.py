@@ -13,7 +13,7 @@ from qkv.models.builders import mechanism
 from qkv.positions import schemes
 from qkv.records import read_value
 from qkv.runs.load import Config, configure, preset
-from qkv.tasks.base import Preset, jobs
+from qkv.tasks.base import Preset, tasks
 
 Changes = dict[str, dict[str, Any]]
 _OPEN, _CLOSE = "([{", ")]}"
@@ -105,7 +105,7 @@ def _of_family(task: str, chosen: str | None, name: str) -> Preset:
     """The chosen preset if it is of this family, else the task's first one that is, else the family's own defaults."""
     family(name)
     first = preset(task, chosen)
-    presets = [first, *(make() for make in jobs[task].presets.values())]
+    presets = [first, *(make() for make in tasks[task].presets.values())]
     found = next((one for one in presets if one.family == name), Preset(name, {}, first.train))
     return replace(found, data=first.data)
 

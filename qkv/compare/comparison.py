@@ -16,12 +16,12 @@ from torch import nn
 
 from qkv.compare.candidates import Contestant
 from qkv.compare.resources import Expense, decoding_speed, example, expense
-from qkv.compare.trial import Training, choose, folder_name, learnt, open_run
+from qkv.compare.trial import Training, choose, folder_name, learned, open_run
 from qkv.draw import Axis, Bar, Series, bars, curves
 from qkv.runs.load import Config, build, restore
 from qkv.storage import QkvError, read_json, write_atomic, write_json
-from qkv.tasks.base import Job
-from qkv.tasks.pairs import StringJob
+from qkv.tasks.base import Task
+from qkv.tasks.pairs import Seq2SeqTask
 from qkv.train import Loop, Machine, Run
 from qkv.train.objective import Tensors
 
@@ -79,7 +79,7 @@ class Rules:
 class Comparison:
     """A comparison and its folder; `records` has a line for each contestant that is through."""
 
-    job: Job
+    job: Task
     contestants: Sequence[Contestant]
     folder: Path
     rules: Rules
@@ -91,12 +91,12 @@ class Comparison:
     @property
     def split(self) -> str:
         """The part of the data that figures are of."""
-        return "valid" if isinstance(self.job, StringJob) and not self.job.strings.parts.get("test") else "test"
+        return "valid" if isinstance(self.job, Seq2SeqTask) and not self.job.strings.parts.get("test") else "test"
 
     @property
     def note(self) -> str:
         """What the figures are no evidence of."""
-        if not isinstance(self.job, StringJob):
+        if not isinstance(self.job, Seq2SeqTask):
             return ""
         pairs = self.job.strings.parts[self.split]
         longest = max(len(text) for pair in pairs for text in (pair.source, *pair.targets))
@@ -193,7 +193,7 @@ class Comparison:
         if not run.weights.exists():
             with run.alone():
                 failed = self._finish(run, config, about)
-        return replace(training, **learnt(run), failed=failed)
+        return replace(training, **learned(run), failed=failed)
 
     def judge(self, training: Training) -> Training:
         """The training with its figures, measured once and kept beside the weights."""
@@ -226,7 +226,7 @@ class Comparison:
 
         model = build(config, self.job)
         machine = Machine(self.rules.device, graphs=self.rules.graphs and getattr(model, "recordable", True))
-        loop = Loop(self.job.task(model, config.train), config.train, run, machine, report)
+        loop = Loop(self.job.objective(model, config.train), config.train, run, machine, report)
         loop.resume()
         try:
             loop.train()
@@ -239,11 +239,11 @@ class Comparison:
     def _measure(self, model: nn.Module) -> dict[str, Any]:
         model.to(self.rules.device)
         found = self.job.evaluate(model, self.split)
-        for width in self.rules.beams if isinstance(self.job, StringJob) else ():
+        for width in self.rules.beams if isinstance(self.job, Seq2SeqTask) else ():
             wide = self.job.evaluate(model, self.split, beams=width)
             found |= {f"beam_{width}_{name}": value for name, value in wide.items() if name not in COUNTS}
         figures = {name: value for name, value in found.items() if name not in COUNTS and math.isfinite(value)}
-        speed = decoding_speed(model, self.job, self.split) if isinstance(self.job, StringJob) else None
+        speed = decoding_speed(model, self.job, self.split) if isinstance(self.job, Seq2SeqTask) else None
         return {"figures": figures, "decode_tokens_per_second": speed}
 
     def _record(self, contestant: Contestant, cost: Expense | str, mine: list[Training]) -> dict[str, Any]:

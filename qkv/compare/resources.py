@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from qkv.cost import UncountedError, count_multiplications, measure
 from qkv.runs.load import Config, build
-from qkv.tasks.base import Job
-from qkv.tasks.masked import MaskedJob
-from qkv.tasks.pairs import StringJob
+from qkv.tasks.base import Task
+from qkv.tasks.masked import MaskedTask
+from qkv.tasks.pairs import Seq2SeqTask
 from qkv.tasks.seq2seq import Search, answer, collate, encode
 from qkv.train import Settings
 from qkv.train.objective import Tensors
-from qkv.train.optimizer import make_optimiser
+from qkv.train.optimizer import make_optimizer
 
 DECODED = 256
 """Sources whose decoding is timed."""
@@ -34,7 +34,7 @@ class Expense:
     """Most memory held during a training step beyond the weights: forward, backward, update."""
 
 
-def expense(config: Config, job: Job, row: Tensors, device: str) -> Expense:
+def expense(config: Config, job: Task, row: Tensors, device: str) -> Expense:
     """What a model of this configuration costs, on a row of `example`; an impossible one raises, for it is run."""
     model = build(config, job).eval()
     return Expense(
@@ -45,17 +45,17 @@ def expense(config: Config, job: Job, row: Tensors, device: str) -> Expense:
     )
 
 
-def example(job: Job, settings: Settings) -> Tensors:
+def example(job: Task, settings: Settings) -> Tensors:
     """One row at the task's length: of strings, the held-out pair of median length; of masked text, a held-out pair."""
-    if isinstance(job, StringJob):
+    if isinstance(job, Seq2SeqTask):
         pairs = sorted(encode(job.strings, job.strings.parts["valid"]), key=lambda pair: len(pair[0]) + len(pair[1]))
         return collate([pairs[len(pairs) // 2]])
-    if isinstance(job, MaskedJob):
+    if isinstance(job, MaskedTask):
         return tuple(tensor[:1] for tensor in next(job.examples("valid")))
-    return job.task(nn.Identity(), settings).collate([0])
+    return job.objective(nn.Identity(), settings).collate([0])
 
 
-def decoding_speed(model: nn.Module, job: StringJob, split: str) -> float:
+def decoding_speed(model: nn.Module, job: Seq2SeqTask, split: str) -> float:
     """Tokens a second, END among them, of greedy decoding: sources of like length together."""
     sources = [pair.source for pair in job.strings.parts[split][:DECODED]]
     started = time.perf_counter()
@@ -65,22 +65,22 @@ def decoding_speed(model: nn.Module, job: StringJob, split: str) -> float:
 
 
 @torch.no_grad()
-def _count(config: Config, job: Job, row: Tensors) -> int | None:
+def _count(config: Config, job: Task, row: Tensors) -> int | None:
     model = build(config, job).double().eval()  # in float64 a recurrent layer runs as products that can be seen
     try:
         with count_multiplications() as counted:
-            job.task(model, config.train).loss(model, row)
+            job.objective(model, config.train).loss(model, row)
     except UncountedError:
         return None
     return counted.total
 
 
 @torch.inference_mode()
-def _state_bytes(model: Any, job: Job, row: Tensors) -> int | None:
+def _state_bytes(model: Any, job: Task, row: Tensors) -> int | None:
     """Bytes of the state after the whole row, as decoding has it: attention, convolutions, what is seen of a source."""
     if not hasattr(model, "start"):
         return None
-    if not isinstance(job, StringJob):
+    if not isinstance(job, Seq2SeqTask):
         return _bytes(model.start(row[0], None))
     state = model.start(row[0], None)
     for token in row[2].unbind(1):
@@ -99,9 +99,9 @@ def _bytes(held: Any) -> int:
     return sum(map(_bytes, vars(held).values())) if hasattr(held, "__dataclass_fields__") else 0
 
 
-def _training_step(model: nn.Module, job: Job, config: Config) -> Any:
-    task = job.task(model, config.train)
-    optimiser = make_optimiser(model, config.train)
+def _training_step(model: nn.Module, job: Task, config: Config) -> Any:
+    task = job.objective(model, config.train)
+    optimizer = make_optimizer(model, config.train)
     device = next(model.parameters()).device
     for other in task.beside:
         other.to(device)
@@ -112,7 +112,7 @@ def _training_step(model: nn.Module, job: Job, config: Config) -> Any:
         with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
             loss = task.loss(model, batch)
         (loss / task.count(batch)).backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     return step

@@ -10,7 +10,7 @@ from typing import Any
 from qkv.runs.data_hash import require_unchanged
 from qkv.runs.load import Config, read_config, write
 from qkv.storage import QkvError
-from qkv.tasks.base import Job
+from qkv.tasks.base import Task
 from qkv.train import Run, create
 
 
@@ -52,7 +52,7 @@ def choose(tried: Sequence[Training]) -> Training | None:
     return equal[(len(equal) - 1) // 2] if equal else None
 
 
-def open_run(folder: Path, config: Config, job: Job) -> tuple[Run, Config]:
+def open_run(folder: Path, config: Config, job: Task) -> tuple[Run, Config]:
     """The run folder and its configuration, new or as it was left; one of another configuration is refused."""
     if not (folder / "config.json").exists():
         run = create(folder)
@@ -83,7 +83,7 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def learnt(run: Run) -> dict[str, Any]:
+def learned(run: Run) -> dict[str, Any]:
     """What the metrics say of a training."""
     lines = run.read_metrics()
     updates = [line for line in lines if "tokens" in line]

@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from qkv.cost.meta_kernels import rehearsing
 from qkv.cost.meta_run import Play, mode, tensors_in
 
-OPTIMISERS = {"sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2}
-"""How many numbers, as wide as the weight, an optimiser keeps for each weight."""
+OPTIMIZERS = {"sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2}
+"""How many numbers, as wide as the weight, an optimizer keeps for each weight."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,19 @@ class Weights:
     buffers: int
     gradients: int
     """Of the parameters that learn."""
-    optimiser: int
+    optimizer: int
 
 
-def weigh(module: nn.Module, optimiser: str = "adam") -> Weights:
+def weigh(module: nn.Module, optimizer: str = "adam") -> Weights:
     """The bytes of its weights, and of what training keeps beside them."""
-    if optimiser not in OPTIMISERS:
-        raise ValueError(f"optimiser {optimiser!r} is not known (there are: {', '.join(OPTIMISERS)})")
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"optimizer {optimizer!r} is not known (there are: {', '.join(OPTIMIZERS)})")
     learning = sum(p.nbytes for p in module.parameters() if p.requires_grad)
     return Weights(
         parameters=sum(p.nbytes for p in module.parameters()),
         buffers=sum(b.nbytes for b in module.buffers()),
         gradients=learning,
-        optimiser=OPTIMISERS[optimiser] * learning,
+        optimizer=OPTIMIZERS[optimizer] * learning,
     )
 
 

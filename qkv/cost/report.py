@@ -84,7 +84,7 @@ def of(
     inputs: Sequence[Input | Tensor | str],
     sizes: Mapping[str, int] | None = None,
     *,
-    optimiser: str = "adam",
+    optimizer: str = "adam",
     options: Mapping[str, Any] | None = None,
 ) -> Report:
     """What `module(*inputs, **options)` costs; inputs are tensors or words such as "float[1,n,768]".
@@ -98,14 +98,14 @@ def of(
         if size < 1:
             raise ValueError(f"size {name!r} needs a value of at least 1, got {(sizes or {}).get(name)}")
     with mode(module, training=False):
-        return _Inquiry(play, asked, optimiser).report()
+        return _Inquiry(play, asked, optimizer).report()
 
 
 class _Inquiry:
     """One module and one call, asked from all sides; every run is made once."""
 
-    def __init__(self, play: Play, asked: Sizes, optimiser: str):
-        self.play, self.asked, self.optimiser = play, asked, optimiser
+    def __init__(self, play: Play, asked: Sizes, optimizer: str):
+        self.play, self.asked, self.optimizer = play, asked, optimizer
         self.degrees = dict.fromkeys(asked, _DEGREE)
         self.why_real = ""
         self._counted = cache(lambda at: count(self.play, dict(at)))
@@ -130,7 +130,7 @@ class _Inquiry:
             ledgers={name: int(n) for name, n in counting.ledgers.items()},
             unknown=dict(counting.unknown),
             backward=self._backward(),
-            weights=weigh(module, self.optimiser),
+            weights=weigh(module, self.optimizer),
             memory=memory,
             cache_by_type=self._cache_by_type(memory["cache"]),
         )

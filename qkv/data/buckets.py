@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from qkv.random import derive, uniforms
+from qkv.random import derive_seed, uniforms
 
 POOL = 100
 """Batches that are sorted together: more wastes less padding, fewer mixes better."""
@@ -62,7 +62,7 @@ class Buckets:
         return tuple(cut[place] for place in self._shuffle("order of the batches", epoch, len(cut)))
 
     def _shuffle(self, purpose: str, epoch: int, count: int) -> Tensor:
-        return uniforms(derive(self.seed, purpose, epoch), torch.arange(count)).argsort(stable=True)
+        return uniforms(derive_seed(self.seed, purpose, epoch), torch.arange(count)).argsort(stable=True)
 
 
 def shard(ids: Sequence[int], rank: int, world: int) -> list[int]:

@@ -16,11 +16,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 from qkv.storage import QkvError, open_file, write_atomic
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer as Backend
 
 SPECIAL = ("<pad>", "<start>", "<end>", "<unknown>")
 BERT_SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
@@ -36,22 +36,22 @@ _NAMES = {
 """What other people call their special tokens, the likeliest first."""
 
 
-class Tokeniser:
-    """A trained or loaded tokeniser: `encode` adds no special tokens, `decode` leaves out pad, start and end."""
+class Tokenizer:
+    """A trained or loaded tokenizer: `encode` adds no special tokens, `decode` leaves out pad, start and end."""
 
     KINDS: ClassVar[tuple[str, ...]] = ("bytes", "wordpiece", "characters")
     """Those that can be trained."""
 
-    def __init__(self, tokenizer: "Tokenizer"):
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        self._tokenizer = tokenizer
-        self._tokenizer.encode_special_tokens = True  # what a text says is text: "<end>" in it ends nothing
+    def __init__(self, backend: "Backend"):
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self._backend.encode_special_tokens = True  # what a text says is text: "<end>" in it ends nothing
         found = {role: self._first(names) for role, names in _NAMES.items()}
         start, end = found["start"], found["end"]
         if start is None and end is None:
             raise QkvError(
-                f"the tokeniser has no token for the start or the end of a text: none of {_listed('start', 'end')}"
+                f"the tokenizer has no token for the start or the end of a text: none of {_listed('start', 'end')}"
             )
         self.start: int = end if start is None else start  # type: ignore[assignment]
         self.end: int = start if end is None else end  # type: ignore[assignment]
@@ -63,10 +63,10 @@ class Tokeniser:
         self.separator: int | None = found["separator"]
 
     @classmethod
-    def train(cls, texts: Iterable[str], kind: str = "bytes", size: int = 8000) -> "Tokeniser":
-        """A tokeniser of at most `size` tokens, special ones too, for texts like these; the same for the same texts."""
+    def train(cls, texts: Iterable[str], kind: str = "bytes", size: int = 8000) -> "Tokenizer":
+        """A tokenizer of at most `size` tokens, special ones too, for texts like these; the same for the same texts."""
         if kind not in _TRAIN:
-            raise unknown("kind of tokeniser", kind, _TRAIN)
+            raise unknown_name_error("kind of tokenizer", kind, _TRAIN)
         least = {"bytes": 260, "wordpiece": 8, "characters": 5}[kind]
         if size < least:
             raise ValueError(f"size must be at least {least} for {kind}, got {size}")
@@ -75,7 +75,7 @@ class Tokeniser:
         return cls(_TRAIN[kind](texts, size))
 
     @classmethod
-    def load(cls, path: Path | str) -> "Tokeniser":
+    def load(cls, path: Path | str) -> "Tokenizer":
         """From a tokenizer.json, ours or that of a Hugging Face model."""
         path = Path(path)
         with open_file(path) as file:
@@ -85,20 +85,20 @@ class Tokeniser:
         except QkvError as error:
             raise QkvError(error.what, path) from None
         except Exception as error:  # noqa: BLE001 - whatever the library makes of it; it has no class of its own
-            raise QkvError(f"{path.name} is no tokeniser ({_first_line(error)})", path.parent) from None
+            raise QkvError(f"{path.name} is no tokenizer ({_first_line(error)})", path.parent) from None
 
     def save(self, path: Path | str) -> None:
         """As a tokenizer.json, which other libraries read."""
-        write_atomic(Path(path), self._tokenizer.to_str(pretty=True).encode())
+        write_atomic(Path(path), self._backend.to_str(pretty=True).encode())
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """The ids of a text; with `special`, the names of special tokens in it, such as [MASK], mean those tokens."""
-        tokenizer = self._reading_special if special else self._tokenizer
+        tokenizer = self._reading_special if special else self._backend
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
         """The ids of each text, on all cores."""
-        return [list(one.ids) for one in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        return [list(one.ids) for one in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of these ids without pad, start and end; unknown and mask are written with their names."""
@@ -108,15 +108,15 @@ class Tokeniser:
                 raise ValueError(f"ids must be 0 to {len(self) - 1}, got {number}")
             if number not in self.silent:
                 written.append(int(number))
-        return str(self._tokenizer.decode(written, skip_special_tokens=False))
+        return str(self._backend.decode(written, skip_special_tokens=False))
 
     def reader(self, before: Iterable[int] = ()) -> "Reader":
         """What turns ids into text one at a time; `before` are those that the first one follows."""
-        return Reader(self, self._tokenizer, before)
+        return Reader(self, self._backend, before)
 
     def token(self, number: int) -> str:
         """How one token is written in the vocabulary: a piece of a word, not always a text by itself."""
-        found = self._tokenizer.id_to_token(number) if number >= 0 else None
+        found = self._backend.id_to_token(number) if number >= 0 else None
         if found is None:
             raise ValueError(f"ids must be 0 to {len(self) - 1}, got {number}")
         return str(found)
@@ -129,78 +129,78 @@ class Tokeniser:
     @property
     def special(self) -> dict[str, int]:
         """Name -> id of every special token."""
-        added = self._tokenizer.get_added_tokens_decoder()
+        added = self._backend.get_added_tokens_decoder()
         return {token.content: number for number, token in sorted(added.items()) if token.special}
 
     @cached_property
     def digest(self) -> str:
         """The sha256 of all that it is."""
-        return sha256(self._tokenizer.to_str().encode()).hexdigest()
+        return sha256(self._backend.to_str().encode()).hexdigest()
 
     def __len__(self) -> int:
-        return int(self._tokenizer.get_vocab_size())
+        return int(self._backend.get_vocab_size())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tokeniser) and self.digest == other.digest
+        return isinstance(other, Tokenizer) and self.digest == other.digest
 
     def __hash__(self) -> int:
         return hash(self.digest)
 
-    def __reduce__(self) -> tuple[Callable[..., "Tokeniser"], tuple[dict[str, Any]]]:
+    def __reduce__(self) -> tuple[Callable[..., "Tokenizer"], tuple[dict[str, Any]]]:
         """For pickle and copy, by its record: the library's own forgets that names of special tokens are text."""
         return type(self).from_record, (self.to_record(),)
 
     def to_record(self) -> dict[str, Any]:
         """Plain data for a JSON file: what a tokenizer.json holds."""
-        record: dict[str, Any] = json.loads(self._tokenizer.to_str())
+        record: dict[str, Any] = json.loads(self._backend.to_str())
         return {"tokenizer": record}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> "Tokeniser":
-        """The tokeniser that `to_record` described."""
+    def from_record(cls, record: Mapping[str, Any]) -> "Tokenizer":
+        """The tokenizer that `to_record` described."""
         held = record.get("tokenizer")
         if not isinstance(held, dict):
-            raise ValueError(f"the record of a tokeniser must have a tokenizer, but has {held!r}")
+            raise ValueError(f"the record of a tokenizer must have a tokenizer, but has {held!r}")
         try:
             return cls(_library().from_str(json.dumps(held)))
         except QkvError:
             raise
         except Exception as error:  # noqa: BLE001 - see `load`
-            raise ValueError(f"the record is no tokeniser ({_first_line(error)})") from None
+            raise ValueError(f"the record is no tokenizer ({_first_line(error)})") from None
 
     @cached_property
-    def _reading_special(self) -> "Tokenizer":
+    def _reading_special(self) -> "Backend":
         """A second one, since whether names are read is a state of the library's object, and threads share ours."""
-        other = _library().from_str(self._tokenizer.to_str())
+        other = _library().from_str(self._backend.to_str())
         other.encode_special_tokens = False
         return other
 
     def _first(self, names: Iterable[str]) -> int | None:
-        ids = (self._tokenizer.token_to_id(name) for name in names)
+        ids = (self._backend.token_to_id(name) for name in names)
         return next((number for number in ids if number is not None), None)
 
 
 class Reader:
     """Text from ids one at a time: a character that is split over several tokens comes when it is whole."""
 
-    def __init__(self, tokeniser: Tokeniser, tokenizer: "Tokenizer", before: Iterable[int]):
+    def __init__(self, tokenizer: Tokenizer, backend: "Backend", before: Iterable[int]):
         from tokenizers.decoders import DecodeStream  # noqa: PLC0415 - see `_library`
 
-        self._tokeniser, self._tokenizer = tokeniser, tokenizer
-        self._stream = DecodeStream(ids=[number for number in before if number not in tokeniser.silent])
+        self._tokenizer, self._backend = tokenizer, backend
+        self._stream = DecodeStream(ids=[number for number in before if number not in tokenizer.silent])
         self._waiting: list[int] = []
 
     def read(self, number: int) -> str:
         """The text that this id completes, if any."""
-        if number in self._tokeniser.silent:
+        if number in self._tokenizer.silent:
             return ""
-        text = self._stream.step(self._tokenizer, number)
+        text = self._stream.step(self._backend, number)
         self._waiting = [*self._waiting, number] if text is None else []
         return text or ""
 
     def finish(self) -> str:
         """What is left of a character that was never completed."""
-        return self._tokeniser.decode(self._waiting) if self._waiting else ""
+        return self._tokenizer.decode(self._waiting) if self._waiting else ""
 
 
 def _listed(*roles: str) -> str:
@@ -211,15 +211,15 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-def _library() -> "type[Tokenizer]":
+def _library() -> "type[Backend]":
     try:
-        from tokenizers import Tokenizer  # noqa: PLC0415 - an extra, and only needed here
+        from tokenizers import Tokenizer as Backend  # noqa: PLC0415 - an extra, and only needed here
     except ModuleNotFoundError:
-        raise QkvError('tokenisers need the package tokenizers: pip install "qkv[text]"') from None
-    return Tokenizer
+        raise QkvError('tokenizers need the package tokenizers: pip install "qkv[text]"') from None
+    return Backend
 
 
-def _train_bytes(texts: Iterable[str], size: int) -> "Tokenizer":
+def _train_bytes(texts: Iterable[str], size: int) -> "Backend":
     make = _library()
     from tokenizers import decoders, models, pre_tokenizers, trainers  # noqa: PLC0415
 
@@ -234,15 +234,15 @@ def _train_bytes(texts: Iterable[str], size: int) -> "Tokenizer":
     return tokenizer
 
 
-def _train_wordpiece(texts: Iterable[str], size: int) -> "Tokenizer":
+def _train_wordpiece(texts: Iterable[str], size: int) -> "Backend":
     """The library numbers characters in the order of a hash table, and its choices depend on the numbers.
 
-    So they are all given to it beforehand, sorted, and the tokeniser is built from the vocabulary that comes out.
+    So they are all given to it beforehand, sorted, and the tokenizer is built from the vocabulary that comes out.
     """
     make = _library()
     from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers  # noqa: PLC0415
 
-    def build(vocabulary: dict[str, int]) -> "Tokenizer":
+    def build(vocabulary: dict[str, int]) -> "Backend":
         tokenizer = make(models.WordPiece(vocabulary, unk_token="[UNK]"))
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -261,7 +261,7 @@ def _train_wordpiece(texts: Iterable[str], size: int) -> "Tokenizer":
     return built
 
 
-def _pieces(texts: Iterable[str], tokenizer: "Tokenizer") -> list[str]:
+def _pieces(texts: Iterable[str], tokenizer: "Backend") -> list[str]:
     """Every character, and those within words once more with ##, sorted."""
     words: set[str] = set()
     for text in texts:
@@ -270,7 +270,7 @@ def _pieces(texts: Iterable[str], tokenizer: "Tokenizer") -> list[str]:
     return [*sorted({c for word in cut for c in word}), *sorted({f"##{c}" for word in cut for c in word[1:]})]
 
 
-def _train_characters(texts: Iterable[str], size: int) -> "Tokenizer":
+def _train_characters(texts: Iterable[str], size: int) -> "Backend":
     """The commonest characters, of equally common ones those with the lower number, sorted."""
     make = _library()
     from tokenizers import Regex, decoders, models, pre_tokenizers  # noqa: PLC0415
@@ -287,7 +287,7 @@ def _train_characters(texts: Iterable[str], size: int) -> "Tokenizer":
     return tokenizer
 
 
-_TRAIN: dict[str, Callable[[Iterable[str], int], "Tokenizer"]] = {
+_TRAIN: dict[str, Callable[[Iterable[str], int], "Backend"]] = {
     "bytes": _train_bytes,
     "wordpiece": _train_wordpiece,
     "characters": _train_characters,

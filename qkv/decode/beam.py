@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from qkv.decode.hypothesis import Hypothesis, conclude, normalise
+from qkv.decode.hypothesis import Hypothesis, conclude, normalize
 from qkv.decode.limits import Limits
 from qkv.decode.protocol import Decodable, Inputs, S
 from qkv.decode.stepper import Stepper, best_tokens
@@ -135,7 +135,7 @@ class _Search:
 
     def _end(self, place: int) -> None:
         node = self.nodes[place]
-        self.ended.append((normalise(node.log_probability, node.step, self.plan.length_power), place))
+        self.ended.append((normalize(node.log_probability, node.step, self.plan.length_power), place))
         self.ended.sort(key=lambda ended: -ended[0])
         del self.ended[self.plan.best :]
 
@@ -144,7 +144,7 @@ class _Search:
 
         A log-probability only falls, and is divided by max_length^length_power at most.
         """
-        hope = normalise(self.nodes[first].log_probability, self.plan.limits.max_length, self.plan.length_power)
+        hope = normalize(self.nodes[first].log_probability, self.plan.limits.max_length, self.plan.length_power)
         return len(self.ended) == self.plan.best and hope <= self.ended[-1][0]
 
 

@@ -18,7 +18,7 @@ class Hypothesis:
     """Whether it came to END; if not, it was cut at `max_length`."""
 
 
-def normalise(log_probability: float, length: int, length_power: float) -> float:
+def normalize(log_probability: float, length: int, length_power: float) -> float:
     """log_probability / length^length_power: 0 ranks by probability, 1 by the mean over tokens."""
     return log_probability / length**length_power
 
@@ -28,5 +28,5 @@ def conclude(
 ) -> Hypothesis:
     """The hypothesis of a path that has come to `end` or was cut, and that so many tokens were written before."""
     finished = path[-1] == end
-    score = normalise(log_probability, before + len(path), length_power)
+    score = normalize(log_probability, before + len(path), length_power)
     return Hypothesis(tuple(path[: len(path) - finished]), log_probability, score, finished)

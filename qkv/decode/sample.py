@@ -18,7 +18,7 @@ from qkv.decode.limits import Limits
 from qkv.decode.protocol import Decodable, Inputs, Logits, S
 from qkv.decode.single_path import Choose, follow
 from qkv.decode.stepper import best_tokens
-from qkv.random import derive, uniforms
+from qkv.random import derive_seed, uniforms
 from qkv.shapes import Mask
 
 
@@ -61,7 +61,7 @@ def drawing(
         own = sources if numbers is None else [numbers[source] for source in sources]
         rows = torch.tensor(own, dtype=torch.int64, device=reached.device)
         # below the whole even after rounding, since a uniform is at most 1 - 2^-53
-        aim = uniforms(derive(seed, "sample", position), rows)[:, None] * reached[:, -1:]
+        aim = uniforms(derive_seed(seed, "sample", position), rows)[:, None] * reached[:, -1:]
         return torch.searchsorted(reached, aim, right=True)[:, 0]
 
     return draw

@@ -28,7 +28,7 @@ class Stepper(Generic[S]):
         """log p(next | path) for each row, float32 or float64.
 
         Row i continues row `parents[i]` of the step before with `tokens[i]`. Forbidden tokens are
-        taken out before normalising, so the others sum to 1.
+        taken out before normalizing, so the others sum to 1.
         """
         if list(parents) != list(range(self.rows)):
             self.state = self.state.select(torch.tensor(parents, dtype=torch.int64, device=self.device))

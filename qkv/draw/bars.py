@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qkv.draw.curve import COLOURS
+from qkv.draw.curve import COLORS
 from qkv.draw.text import safe, shorten, text_width
 from qkv.draw.ticks import label, linear_ticks
 
@@ -58,16 +58,16 @@ def bars(rows: Sequence[Bar], title: str, axis: str = "", *, width: int = 860) -
         name = safe(shorten(row.name, _LONGEST))
         parts.append(f'<text x="{left - 12:.1f}" y="{middle:.1f}" dy="0.35em" text-anchor="end">{name}</text>')
         if math.isfinite(row.value):
-            parts += _draw_bar(row, (place(0), place(row.value)), middle, COLOURS[number % len(COLOURS)])
+            parts += _draw_bar(row, (place(0), place(row.value)), middle, COLORS[number % len(COLORS)])
             parts += _draw_spread(row, [place(end) for end in row.spread or ()], middle)
     return "\n".join([*(part for part in parts if part), "</svg>\n"])
 
 
-def _draw_bar(row: Bar, ends: tuple[float, float], middle: float, colour: str) -> list[str]:
+def _draw_bar(row: Bar, ends: tuple[float, float], middle: float, color: str) -> list[str]:
     start, end = sorted(ends)
     return [
         f'<rect class="bar" x="{start:.1f}" y="{middle - _THICK / 2:.1f}" width="{end - start:.1f}" '
-        f'height="{_THICK}" fill="{colour}"><title>{safe(row.name)}: {row.value:.6g}</title></rect>'
+        f'height="{_THICK}" fill="{color}"><title>{safe(row.name)}: {row.value:.6g}</title></rect>'
     ]
 
 

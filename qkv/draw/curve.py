@@ -8,7 +8,7 @@ from qkv.draw.series import Point, Series, is_there, thin
 from qkv.draw.text import safe, shorten, text_width
 from qkv.draw.ticks import label, linear_ticks, log_ticks
 
-COLOURS = ("#c9520a", "#2a72c4", "#2f8a5b", "#9159c9", "#cf3b6b", "#7d7428")
+COLORS = ("#c9520a", "#2a72c4", "#2f8a5b", "#9159c9", "#cf3b6b", "#7d7428")
 """Readable on white and on near-black; when they are used up they come again, dashed."""
 _DASHES = ("", "7 3", "2 3", "9 3 2 3")
 _RIGHT = 24
@@ -45,7 +45,7 @@ def curves(
     """An SVG of lines over one pair of axes; a gap in the points is a gap in the line.
 
     No more points are drawn than can be seen, and every extreme is among them. A faint series has the
-    colour of the series after it, its own calm form. A chart without any point says so.
+    color of the series after it, its own calm form. A chart without any point says so.
     """
     if width < 300 or height < 200:
         raise ValueError(f"width must be at least 300 and height at least 200, got {width} x {height}")
@@ -132,7 +132,7 @@ def _draw_axes(frame: _Frame, x: Axis, y: Axis) -> list[str]:
     left, right, bottom, top = frame.x.start, frame.x.end, frame.y.start, frame.y.end
     ups = [(label(tick), f"{frame.y(tick):.1f}") for tick in frame.y.ticks]
     acrosses = [(label(tick), f"{frame.x(tick):.1f}") for tick in frame.x.ticks]
-    centre, middle = (left + right) / 2, (top + bottom) / 2
+    center, middle = (left + right) / 2, (top + bottom) / 2
     x_title, y_title = (safe(shorten(axis.title, int(room / 8))) for axis, room in ((x, right), (y, bottom)))
     return [
         '<g class="grid" stroke="#e3e6ea">',
@@ -144,7 +144,7 @@ def _draw_axes(frame: _Frame, x: Axis, y: Axis) -> list[str]:
         "</g>",
         '<g class="soft" fill="#5b6470" font-size="12" text-anchor="middle">',
         *(f'<text x="{place}" y="{bottom + 20:.1f}">{text}</text>' for text, place in acrosses),
-        f'<text x="{centre:.1f}" y="{bottom + 42:.1f}">{x_title}</text>',
+        f'<text x="{center:.1f}" y="{bottom + 42:.1f}">{x_title}</text>',
         f'<text transform="translate(24 {middle:.1f}) rotate(-90)">{y_title}</text>',
         "</g>",
     ]
@@ -152,7 +152,7 @@ def _draw_axes(frame: _Frame, x: Axis, y: Axis) -> list[str]:
 
 def _draw_lines(series: Sequence[Series], frame: _Frame) -> list[str]:
     parts = []
-    for one, (colour, stroke) in zip(series, _looks(series), strict=True):
+    for one, (color, stroke) in zip(series, _looks(series), strict=True):
         pieces = [
             [f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in piece if y is not None] for piece in _pieces(one.points)
         ]
@@ -164,7 +164,7 @@ def _draw_lines(series: Sequence[Series], frame: _Frame) -> list[str]:
         # a point between two gaps would have no line to be seen by
         dots = [dot.split(",") for piece in pieces for dot in piece if few or len(piece) == 1]
         radius = 6 if one.dots else 2.6
-        parts += [f'<circle cx="{x}" cy="{y}" r="{radius}" fill="{colour}"/>' for x, y in dots]
+        parts += [f'<circle cx="{x}" cy="{y}" r="{radius}" fill="{color}"/>' for x, y in dots]
     return parts
 
 
@@ -180,13 +180,13 @@ def _pieces(points: Sequence[Point]) -> list[list[Point]]:
 
 
 def _looks(series: Sequence[Series]) -> list[tuple[str, str]]:
-    """The colour of each series and the attributes of its stroke."""
+    """The color of each series and the attributes of its stroke."""
     looks, number = [], 0
     for one in series:
-        colour = COLOURS[number % len(COLOURS)]
-        dash = _DASHES[number // len(COLOURS) % len(_DASHES)]
+        color = COLORS[number % len(COLORS)]
+        dash = _DASHES[number // len(COLORS) % len(_DASHES)]
         weight = 'stroke-width="1" stroke-opacity="0.5"' if one.faint else 'stroke-width="2"'
-        looks.append((colour, f'stroke="{colour}" {weight}' + (f' stroke-dasharray="{dash}"' if dash else "")))
+        looks.append((color, f'stroke="{color}" {weight}' + (f' stroke-dasharray="{dash}"' if dash else "")))
         number += not one.faint
     return looks
 

@@ -25,8 +25,8 @@ class Panel:
 def heatmaps(panels: Sequence[Panel], labels: Sequence[str], title: str) -> str:
     """An SVG of square matrices that share `labels`; positive is orange, negative blue.
 
-    Each panel's colours go up to its own largest size, so that shapes can be compared where scales
-    cannot. Every cell carries its number as a tooltip; one that is not finite is grey.
+    Each panel's colors go up to its own largest size, so that shapes can be compared where scales
+    cannot. Every cell carries its number as a tooltip; one that is not finite is gray.
     """
     for panel in panels:
         if not _fits(panel, len(labels), len(labels)):
@@ -41,7 +41,7 @@ def rectangles(
 ) -> str:
     """An SVG of matrices that share their rows (such as written tokens) and columns (such as what was read).
 
-    Colours are those of `heatmaps`; after `per_line` panels a new line begins.
+    Colors are those of `heatmaps`; after `per_line` panels a new line begins.
     """
     if per_line < 1:
         raise ValueError(f"per_line must be at least 1, got {per_line}")
@@ -95,7 +95,7 @@ def _fits(panel: Panel, rows: int, columns: int) -> bool:
 def _draw(panels: Sequence[Panel], grid: _Grid, title: str, per_line: int) -> str:
     title = shorten(title, 200)
     texts = [*((panel.title, 13) for panel in panels), *((panel.note, 12) for panel in panels)]
-    # a narrow matrix must not let its title run into its neighbour's
+    # a narrow matrix must not let its title run into its neighbor's
     pitch = max(grid.width, *(round(text_width(text, size) * 0.9) for text, size in texts), 0) + _GAP
     lines = max(math.ceil(len(panels) / max(per_line, 1)), 1)
     line_height = _TITLE_SPACE + grid.height + grid.below
@@ -132,7 +132,7 @@ def _draw_panel(panel: Panel, grid: _Grid, left: int, top: int) -> list[str]:
             tooltip = f"{grid.rows[i]} → {grid.columns[j]}: {value:.4f}"
             parts.append(
                 f'<rect x="{left + j * _CELL}" y="{top + i * _CELL}" width="{_CELL}" height="{_CELL}" '
-                f'fill="{_colour(value / largest)}"><title>{safe(tooltip)}</title></rect>'
+                f'fill="{_color(value / largest)}"><title>{safe(tooltip)}</title></rect>'
             )
     parts.append(
         f'<rect x="{left}" y="{top}" width="{grid.width}" height="{grid.height}" fill="none" stroke="#c5cad1" '
@@ -154,7 +154,7 @@ def _draw_column_labels(grid: _Grid, left: int, bottom: int) -> list[str]:
     ]
 
 
-def _colour(value: float) -> str:
+def _color(value: float) -> str:
     """White at 0, full orange at 1, full blue at -1."""
     if not math.isfinite(value):
         return "#b4b9c0"

@@ -1,4 +1,4 @@
-"""A training run as one HTML file: what was trained, how it learnt, what it answers, where it looks.
+"""A training run as one HTML file: what was trained, how it learned, what it answers, where it looks.
 
 The file holds all it needs and may do nothing: no script, no request, one style sheet that its
 content security policy knows by hash.
@@ -112,7 +112,7 @@ def report(record: Report) -> str:
 
 
 def _text(text: str, most: int = 200) -> str:
-    """A text of its own direction: one written from right to left leaves its neighbours in place."""
+    """A text of its own direction: one written from right to left leaves its neighbors in place."""
     return f"<bdi>{safe(shorten(text, most))}</bdi>"
 
 
@@ -179,7 +179,7 @@ def _losses(training: Sequence[Point], validation: Sequence[Point], trained_with
             f" The training loss is that with {_text(trained_with)}, the validation loss is the plain one: "
             "compare each with itself, not with the other."
         )
-    return _section("How it learnt", scale, f'<figure class="card chart">{chart}</figure>')
+    return _section("How it learned", scale, f'<figure class="card chart">{chart}</figure>')
 
 
 def _rates(rates: Mapping[str, Mapping[str, float]]) -> str:
@@ -259,7 +259,7 @@ def _pictures(pictures: Sequence[Picture]) -> str:
             drawn.append(_picture(picture))
     return _section(
         "Where it looked",
-        "Rows are what it wrote, from top to bottom; columns are what it read. The stronger the colour of a cell, the "
+        "Rows are what it wrote, from top to bottom; columns are what it read. The stronger the color of a cell, the "
         "more of that column went into that row; the number is in its tooltip."
         + _more(len(pictures) - len(drawn), "pictures"),
         f'<div class="pictures">{"".join(drawn)}</div>',

@@ -50,7 +50,7 @@ def tree(branches: Sequence[Branch], title: str) -> str:
     ]
     for branch, text, level, line in zip(branches, labels, layout.levels, layout.heights, strict=True):
         x, y = lefts[level], _TOP + _LINE * (line + 0.5)
-        colour = "#1b1f24" if branch.strong else "#8a929c"
+        color = "#1b1f24" if branch.strong else "#8a929c"
         if branch.parent is not None:
             start = lefts[level - 1] + text_width(labels[branch.parent]) + 8
             above = _TOP + _LINE * (layout.heights[branch.parent] + 0.5)
@@ -60,7 +60,7 @@ def tree(branches: Sequence[Branch], title: str) -> str:
                 f'stroke-width="{2 if branch.strong else 1}"/>'
             )
         weight = ' font-weight="600"' if branch.strong else ""
-        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" dy="0.35em" fill="{colour}"{weight}>{safe(text)}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" dy="0.35em" fill="{color}"{weight}>{safe(text)}</text>')
     return "\n".join([*parts, "</svg>\n"])
 
 

@@ -23,6 +23,6 @@ from .search import next_tokens as next_tokens
 from .search import score_whole as score_whole
 from .search import search_tree as search_tree
 from .summary import Summary as Summary
-from .summary import summarise as summarise
+from .summary import summarize as summarize
 from .token_trace import TokenSteps as TokenSteps
 from .token_trace import token_steps as token_steps

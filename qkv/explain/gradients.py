@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.functional import jacobian
 
 from qkv.layers import Dense
-from qkv.layers.initialisation import initialise
+from qkv.layers.initialization import initialize
 from qkv.models import Network
 
 
@@ -61,7 +61,7 @@ def gradient_norms(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> lis
 def jacobian_norms(layers: Sequence[nn.Module], inputs: Tensor) -> list[float]:
     """Spectral norms ||d a_l / d a_1|| for l = 1, 2, ..., where a_l is what layer l gives; the first is 1.
 
-    A batch is taken as one vector, since batch normalisation mixes its examples; for all else it is the largest norm
+    A batch is taken as one vector, since batch normalization mixes its examples; for all else it is the largest norm
     among them.
     """
     norms = []
@@ -84,8 +84,8 @@ def gradient_by_depth(
     width: int = 16,
     *,
     residual: nn.Module | None = None,
-    normalisation: str | None = None,
-    initialisation: str = "orthogonal",
+    normalization: str | None = None,
+    initialization: str = "orthogonal",
     seed: int = 0,
 ) -> list[float]:
     """||d a_L / d a_1|| of a network for each depth L = 1 to `depth`, on 8 normal examples in float64.
@@ -98,11 +98,11 @@ def gradient_by_depth(
         raise ValueError(f"depth must be at least 1, got {depth}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        options = {"residual": residual, "normalisation": normalisation, "initialisation": initialisation}
+        options = {"residual": residual, "normalization": normalization, "initialization": initialization}
         network = Network([width] * (depth + 2), activation, **options).double()  # type: ignore[arg-type]
         layers = [layer for layer in network.layers if isinstance(layer, Dense)][:depth]
         for layer in layers:
-            initialise(layer.linear, initialisation, activation)  # again, in float64: a norm of 1 is one to 1e-15
+            initialize(layer.linear, initialization, activation)  # again, in float64: a norm of 1 is one to 1e-15
         inputs = torch.randn(8, width, dtype=torch.float64)
         return jacobian_norms(layers, inputs)
 

@@ -96,7 +96,7 @@ def _recurrent(attention: Attention, q: Tensor, k: Tensor, v: Tensor, causal: bo
     scale = attention.default_scale(q.shape[-1]) if attention.scale is None else attention.scale
     reading, writing = attention.features(q[0, 0] * scale), attention.features(k[0, 0])
     total = reading @ (writing.mT @ v[0, 0])
-    return (total / (reading @ writing.sum(0))[:, None] if attention.normalises else total)[None, None]
+    return (total / (reading @ writing.sum(0))[:, None] if attention.normalizes else total)[None, None]
 
 
 def _growth(attention: Attention, k: Tensor, v: Tensor) -> tuple[Tensor, int]:

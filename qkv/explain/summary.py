@@ -22,7 +22,7 @@ class Summary:
     """The largest weight of all, no mean."""
 
 
-def summarise(weights: Tensor) -> Summary:
+def summarize(weights: Tensor) -> Summary:
     """The numbers of one matrix (queries, keys); shares of weight are plain means of its entries."""
     if weights.dim() != 2 or not weights.numel():
         raise ValueError(f"weights must be (queries, keys) and not empty, got shape {tuple(weights.shape)}")

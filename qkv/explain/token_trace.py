@@ -36,13 +36,13 @@ class TokenSteps:
     bias: Tensor
     """What positions add to the scores; 0 where they do not."""
     fade: Tensor
-    """What positions multiply the unnormalised weight by; 1 where they do not."""
+    """What positions multiply the unnormalized weight by; 1 where they do not."""
     hidden: Tensor
     """True where the query may not look."""
     largest: float
     """Subtracted before exp, so that nothing overflows; 0 for kinds without exp."""
     raw: Tensor
-    """The unnormalised weight; 0 where hidden."""
+    """The unnormalized weight; 0 where hidden."""
     total: float
     weights: Tensor
     values: Tensor
@@ -67,7 +67,7 @@ def token_steps(call: Call, query: int) -> TokenSteps:
     raw, largest = _weigh(attention, scores + bias, hidden)
     raw = (raw * fade).masked_fill(hidden, 0)
     total = float(raw.sum())
-    weights = raw / total if getattr(attention, "normalises", True) and total else raw
+    weights = raw / total if getattr(attention, "normalizes", True) and total else raw
     found = asking, answering, products, sums, scale, scores, bias, fade, hidden, largest, raw, total, weights, v
     return TokenSteps(*found, weights @ v)
 
@@ -111,7 +111,7 @@ def _hidden(call: Call, query: int, keys: int) -> Tensor:
 
 
 def _weigh(attention: Attention, scores: Tensor, hidden: Tensor) -> tuple[Tensor, float]:
-    """The unnormalised weights, and what was subtracted before exp."""
+    """The unnormalized weights, and what was subtracted before exp."""
     if isinstance(attention, Scored):
         largest = float(scores.masked_fill(hidden, -torch.inf).max())
         return torch.exp(scores - largest), largest

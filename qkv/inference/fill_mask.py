@@ -1,4 +1,4 @@
-"""A trained encoder with its tokeniser: it fills in [MASK], and turns sentences into vectors.
+"""A trained encoder with its tokenizer: it fills in [MASK], and turns sentences into vectors.
 
 reader = Reader.load("runs/mine")
 reader.fill(["the [MASK] sat"])          the likeliest tokens for each mask
@@ -14,10 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from qkv.data import Tokeniser, pad
+from qkv.data import Tokenizer, pad
 from qkv.models import Encoder, mean_of_tokens
 from qkv.runs.load import restore
-from qkv.tasks.masked import MaskedJob, require_signs
+from qkv.tasks.masked import MaskedTask, require_signs
 
 TOGETHER = 64
 """Texts that are read at once, those of like length together."""
@@ -28,46 +28,46 @@ class Filler:
     """A token for a mask."""
 
     text: str
-    """As the tokeniser writes it: ##s goes on with the word before."""
+    """As the tokenizer writes it: ##s goes on with the word before."""
     probability: float
     token: int
 
 
 class Reader:
-    """An encoder and the tokeniser that it was trained with."""
+    """An encoder and the tokenizer that it was trained with."""
 
-    def __init__(self, model: Encoder, tokeniser: Tokeniser):
-        if len(tokeniser) > model.embed.num_embeddings:
+    def __init__(self, model: Encoder, tokenizer: Tokenizer):
+        if len(tokenizer) > model.embed.num_embeddings:
             raise ValueError(
-                f"the tokeniser has {len(tokeniser)} tokens and the model {model.embed.num_embeddings}: "
+                f"the tokenizer has {len(tokenizer)} tokens and the model {model.embed.num_embeddings}: "
                 "they do not belong together"
             )
         self.model = model.eval()
-        self.tokeniser = require_signs(tokeniser, "")
+        self.tokenizer = require_signs(tokenizer, "")
 
     @classmethod
     def load(cls, run: str | Path) -> "Reader":
         """The reader of a run folder of task `masked`."""
         _, job, model = restore(Path(run))
-        if not isinstance(job, MaskedJob) or not isinstance(model, Encoder):
+        if not isinstance(job, MaskedTask) or not isinstance(model, Encoder):
             raise ValueError(f"{run} is a run of task {job.kind!r}; filling in and embedding need one of task 'masked'")
-        return cls(model, job.tokeniser)
+        return cls(model, job.tokenizer)
 
     @property
     def mask(self) -> str:
         """How a mask is written."""
-        assert self.tokeniser.mask is not None
-        return self.tokeniser.token(self.tokeniser.mask)
+        assert self.tokenizer.mask is not None
+        return self.tokenizer.token(self.tokenizer.mask)
 
     def fill(self, texts: Sequence[str], best: int = 5) -> list[list[list[Filler]]]:
         """For each text and each [MASK] in it the `best` likeliest tokens, each as if the other masks stayed hidden."""
         _require_texts(texts)
-        if not 1 <= best <= len(self.tokeniser):
-            raise ValueError(f"best must be 1 to {len(self.tokeniser)}, the tokens that there are, got {best}")
+        if not 1 <= best <= len(self.tokenizer):
+            raise ValueError(f"best must be 1 to {len(self.tokenizer)}, the tokens that there are, got {best}")
         rows = [self._row_to_fill(text) for text in texts]
         found: dict[int, list[list[Filler]]] = {}
         for chunk, tokens, mask in self._batches(rows):
-            hidden = (tokens == self.tokeniser.mask) & mask
+            hidden = (tokens == self.tokenizer.mask) & mask
             with torch.inference_mode():
                 said = self.model.fill(self.model.read(tokens, None, mask)[hidden])
             likeliest = said.float().softmax(-1).topk(best)
@@ -87,13 +87,13 @@ class Reader:
         return None
 
     def filled(self, text: str, fillers: Sequence[Filler]) -> str:
-        """The text with its masks filled in, as the tokeniser writes it."""
+        """The text with its masks filled in, as the tokenizer writes it."""
         wanted = iter(fillers)
-        ids = self.tokeniser.encode(text, special=True)
-        return self.tokeniser.decode(next(wanted).token if number == self.tokeniser.mask else number for number in ids)
+        ids = self.tokenizer.encode(text, special=True)
+        return self.tokenizer.decode(next(wanted).token if number == self.tokenizer.mask else number for number in ids)
 
-    def embed(self, texts: Sequence[str], *, normalise: bool = True, cut: bool = False) -> Float[Tensor, "texts dim"]:
-        """The mean of the vectors of each text's tokens, [CLS] and [SEP] too, in float32; of length 1 if `normalise`.
+    def embed(self, texts: Sequence[str], *, normalize: bool = True, cut: bool = False) -> Float[Tensor, "texts dim"]:
+        """The mean of the vectors of each text's tokens, [CLS] and [SEP] too, in float32; of length 1 if `normalize`.
 
         A text that is too long is an error, or is `cut` at its end.
         """
@@ -103,11 +103,11 @@ class Reader:
         for chunk, tokens, mask in self._batches(rows):
             with torch.inference_mode():
                 vectors[chunk] = mean_of_tokens(self.model.read(tokens, None, mask), mask).float().cpu()
-        return functional.normalize(vectors) if normalise else vectors
+        return functional.normalize(vectors) if normalize else vectors
 
     def _row(self, text: str, *, special: bool, cut: bool) -> list[int]:
         """[CLS] text [SEP], by id."""
-        own, most = self.tokeniser, self.model.config.max_length
+        own, most = self.tokenizer, self.model.config.max_length
         ids = own.encode(text, special=special)
         if len(ids) > most - 2 and not cut:
             raise ValueError(f"{_short(text)} has {len(ids) + 2} tokens with [CLS] and [SEP]; the model takes {most}")
@@ -115,7 +115,7 @@ class Reader:
 
     def _row_to_fill(self, text: str) -> list[int]:
         row = self._row(text, special=True, cut=False)
-        if self.tokeniser.mask not in row:
+        if self.tokenizer.mask not in row:
             raise ValueError(f"{_short(text)} has no {self.mask} to fill in")
         return row
 
@@ -125,20 +125,20 @@ class Reader:
         order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
         for start in range(0, len(order), TOGETHER):
             chunk = order[start : start + TOGETHER]
-            tokens, mask = pad([rows[number] for number in chunk], self.tokeniser.pad)
+            tokens, mask = pad([rows[number] for number in chunk], self.tokenizer.pad)
             yield chunk, tokens.to(device), mask.to(device)
 
     def _fillers(self, probabilities: Tensor, ids: Tensor) -> list[Filler]:
         likeliest = zip(probabilities.tolist(), ids.tolist(), strict=True)
-        return [Filler(self.tokeniser.token(number), share, number) for share, number in likeliest]
+        return [Filler(self.tokenizer.token(number), share, number) for share, number in likeliest]
 
 
-def embed(run: str | Path, texts: Sequence[str], *, normalise: bool = True, cut: bool = False) -> Tensor:
+def embed(run: str | Path, texts: Sequence[str], *, normalize: bool = True, cut: bool = False) -> Tensor:
     """Sentence vectors (texts, dim) from a run folder of task `masked`: `embed("runs/mine", ["one text", "another"])`.
 
     To embed often, keep a `qkv.tasks.Reader`, which loads the model once.
     """
-    return Reader.load(run).embed(texts, normalise=normalise, cut=cut)
+    return Reader.load(run).embed(texts, normalize=normalize, cut=cut)
 
 
 def _require_texts(texts: Sequence[str]) -> None:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from qkv.decode import Limits, beam, drawing, likeliest, stream
 from qkv.decode.single_path import Choose
-from qkv.registry import unknown
-from qkv.tasks.text import TextJob
+from qkv.registry import unknown_name_error
+from qkv.tasks.text import TextTask
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Written:
         }
 
 
-def read_prompt(job: TextJob, model: nn.Module, text: str, tokens: int) -> Prompt:
+def read_prompt(job: TextTask, model: nn.Module, text: str, tokens: int) -> Prompt:
     """The prompt with room for `tokens` more; one that is too long for the model is refused."""
     if tokens < 1:
         raise ValueError(f"tokens must be at least 1, got {tokens}")
-    one, config = job.tokeniser, model.config
+    one, config = job.tokenizer, model.config
     ids = [one.start, *one.encode(text)]
     longest = int(config.max_length)  # type: ignore[union-attr, arg-type]
     # the last token that is written need not be read
@@ -68,16 +68,16 @@ def chooser(search: str, **options: Any) -> Choose:
     if search == "greedy":
         return likeliest
     if search != "sample":
-        raise unknown("search", search, ("greedy", "sample"))
+        raise unknown_name_error("search", search, ("greedy", "sample"))
     return drawing(**{name: options[name] for name in ("seed", "temperature", "top_k", "top_p")})
 
 
-def write(job: TextJob, model: nn.Module, prompt: Prompt, choose: Choose) -> Iterator[str | Written]:
+def write(job: TextTask, model: nn.Module, prompt: Prompt, choose: Choose) -> Iterator[str | Written]:
     """Pieces of text as they are made, and at last all of it.
 
     A character may be split over several tokens; it is given out when it is whole.
     """
-    text, count, total, finished = job.tokeniser.reader(prompt.ids), 0, 0.0, False
+    text, count, total, finished = job.tokenizer.reader(prompt.ids), 0, 0.0, False
     written = []
     for token, log_probability in stream(model, prompt.inputs, prompt.limits, choose):  # type: ignore[arg-type]
         total += log_probability
@@ -91,12 +91,12 @@ def write(job: TextJob, model: nn.Module, prompt: Prompt, choose: Choose) -> Ite
     yield Written("".join(written), count, total, finished)
 
 
-def search_texts(job: TextJob, model: nn.Module, prompt: Prompt, *, beams: int, best: int) -> list[Written]:
+def search_texts(job: TextTask, model: nn.Module, prompt: Prompt, *, beams: int, best: int) -> list[Written]:
     """The best continuations that a beam search finds."""
     found = beam(model, prompt.inputs, None, prompt.limits, beams=beams, best=best)[0]  # type: ignore[arg-type]
     texts = []
     for hypothesis in found:
-        reader = job.tokeniser.reader(prompt.ids)
+        reader = job.tokenizer.reader(prompt.ids)
         text = "".join(reader.read(token) for token in hypothesis.tokens) + reader.finish()
         texts.append(Written(text, len(hypothesis.tokens), hypothesis.log_probability, hypothesis.finished))
     return texts

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qkv.data import Tokeniser, pad
+from qkv.data import Tokenizer, pad
 from qkv.metrics import Perplexity, count_words
 
 IGNORED = -100
@@ -30,7 +30,7 @@ class Window(NamedTuple):
 
 def measure(
     model: nn.Module,
-    tokeniser: Tokeniser,
+    tokenizer: Tokenizer,
     documents: Iterable[str],
     length: int,
     stride: int,
@@ -40,16 +40,16 @@ def measure(
     found = Perplexity()
     held: list[Window] = []
     for document in documents:
-        ids = [tokeniser.start, *tokeniser.encode(document), tokeniser.end]
+        ids = [tokenizer.start, *tokenizer.encode(document), tokenizer.end]
         found += Perplexity(0.0, len(ids) - 1, count_words(document), len(document.encode()))
         for window in windows(ids, length, stride):
             held.append(window)
             if len(held) * length >= TOGETHER:
-                found += Perplexity(_lost(model, held, tokeniser.pad))
+                found += Perplexity(_lost(model, held, tokenizer.pad))
                 held = []
         if most is not None and found.tokens >= most:
             break
-    return found + Perplexity(_lost(model, held, tokeniser.pad))
+    return found + Perplexity(_lost(model, held, tokenizer.pad))
 
 
 def windows(ids: list[int], length: int, stride: int) -> Iterator[Window]:

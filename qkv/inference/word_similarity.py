@@ -7,7 +7,7 @@ from qkv.data import Analogy, Vectors, WordPair
 from qkv.metrics import spearman
 from qkv.storage import QkvError
 
-REPRESENTATIONS = ("centre", "context", "mean", "concatenation")
+REPRESENTATIONS = ("center", "context", "mean", "concatenation")
 
 
 @dataclass(frozen=True)

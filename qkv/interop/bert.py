@@ -16,7 +16,7 @@ from qkv.interop.huggingface.files import (
     read_weights,
     refuse_odd,
     require_names,
-    require_tokeniser,
+    require_tokenizer,
     with_kind,
     write_model,
 )
@@ -74,7 +74,7 @@ def load_bert(folder: str | Path, attention: str | None = None) -> Encoder:
     # a kind that sums has a norm on its heads, which BERT knows nothing of: it begins as it is
     names = {name: _their_name(name) for name in ours if name != "predict.weight" and ".output_norm." not in name}
     require_names(found, {theirs: tuple(ours[name].shape) for name, theirs in names.items()}, folder)
-    require_tokeniser(folder, sizes[0])
+    require_tokenizer(folder, sizes[0])
     model.load_state_dict({name: found[theirs] for name, theirs in names.items()}, strict=False)
     return model.eval()
 

@@ -22,7 +22,7 @@ from qkv.interop.huggingface.files import (
     read_weights,
     refuse_odd,
     require_names,
-    require_tokeniser,
+    require_tokenizer,
     with_kind,
     write_model,
 )
@@ -56,7 +56,7 @@ def load_gpt2(folder: str | Path, attention: str | None = None) -> Decoder:
     if config.tied:
         found.pop("lm_head.weight", None)
     require_names(found, _shapes(config, tokens), folder)
-    require_tokeniser(folder, tokens)
+    require_tokenizer(folder, tokens)
     model = Decoder(config, tokens)
     fresh = model.load_state_dict(_to_ours(found, config), strict=False).missing_keys
     # a kind that sums has a norm on its heads, which GPT-2 knows nothing of: it begins as it is

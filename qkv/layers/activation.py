@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import nn
 
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "identity": nn.Identity,
@@ -20,5 +20,5 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 def make_activation(name: str) -> nn.Module:
     """The activation of this name."""
     if name not in ACTIVATIONS:
-        raise unknown("activation", name, ACTIVATIONS)
+        raise unknown_name_error("activation", name, ACTIVATIONS)
     return ACTIVATIONS[name]()

@@ -1,9 +1,9 @@
-"""A short depthwise convolution: each token mixed with a few neighbours, channel by channel.
+"""A short depthwise convolution: each token mixed with a few neighbors, channel by channel.
 
-    y_t = sum_(w < width) filter_w * x_(t - w)            (causal; centred otherwise)
+    y_t = sum_(w < width) filter_w * x_(t - w)            (causal; centered otherwise)
 
-It starts near the identity, but not at it: a block has to see its neighbours from the start. Linear
-attention kinds cannot compare neighbours well by themselves, and this gives it to them for 3 numbers
+It starts near the identity, but not at it: a block has to see its neighbors from the start. Linear
+attention kinds cannot compare neighbors well by themselves, and this gives it to them for 3 numbers
 a channel.
 """
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from qkv.cost import Cost, Span, learned, linear
 from qkv.layers.activation import make_activation
-from qkv.layers.initialisation import initialise
-from qkv.registry import unknown
+from qkv.layers.initialization import initialize
+from qkv.registry import unknown_name_error
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 
@@ -18,7 +18,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer"
 class Dense(nn.Module):
     """inputs -> outputs; `linear` holds W and b, which may be set by hand.
 
-    Batch normalisation takes the mean away, and with it whatever a bias adds: `bias=False` loses nothing beside it.
+    Batch normalization takes the mean away, and with it whatever a bias adds: `bias=False` loses nothing beside it.
     """
 
     def __init__(
@@ -27,16 +27,16 @@ class Dense(nn.Module):
         outputs: int,
         activation: str = "identity",
         *,
-        normalisation: str | None = None,
+        normalization: str | None = None,
         residual: nn.Module | None = None,
         bias: bool = True,
-        initialisation: str = "auto",
+        initialization: str = "auto",
     ):
         super().__init__()
         if inputs < 1 or outputs < 1:
             raise ValueError(f"inputs and outputs must be at least 1, got {inputs} and {outputs}")
-        if normalisation is not None and normalisation not in NORMS:
-            raise unknown("normalisation", normalisation, NORMS)
+        if normalization is not None and normalization not in NORMS:
+            raise unknown_name_error("normalization", normalization, NORMS)
         if residual is not None and not isinstance(residual, nn.Module):
             raise TypeError(
                 f"residual must be a path around the layer such as ScaledBranch(), or None; got {residual!r}"
@@ -45,9 +45,9 @@ class Dense(nn.Module):
             raise ValueError(f"a residual path needs as many outputs as inputs, got {inputs} and {outputs}")
         self.residual = residual
         self.linear = nn.Linear(inputs, outputs, bias=bias)
-        self.norm = nn.Identity() if normalisation is None else NORMS[normalisation](outputs)
+        self.norm = nn.Identity() if normalization is None else NORMS[normalization](outputs)
         self.activation = make_activation(activation)
-        initialise(self.linear, initialisation, activation)
+        initialize(self.linear, initialization, activation)
 
     def pre_activation(self, x: Tensor) -> Tensor:
         """a = W x + b, before anything else is done with it."""

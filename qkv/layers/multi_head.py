@@ -87,7 +87,7 @@ class Context:
 class MultiHead(nn.Module):
     """Attention of `heads` heads between linear projections.
 
-    `convolution` mixes each token with its neighbours first, `output_norm` (such as
+    `convolution` mixes each token with its neighbors first, `output_norm` (such as
     `nn.RMSNorm(value_dim)`) norms what each head gives: linear kinds need both to learn recall.
     """
 
@@ -203,7 +203,7 @@ class MultiHead(nn.Module):
             )
         if self.convolution is not None:
             raise ValueError(
-                f"a convolution of width {self.convolution.width} mixes neighbours of one sequence, and cross "
+                f"a convolution of width {self.convolution.width} mixes neighbors of one sequence, and cross "
                 "attention has two; build its MultiHead without convolution"
             )
 
@@ -282,7 +282,7 @@ class MultiHead(nn.Module):
 
 
 def _home(layer: nn.Module) -> Tensor:
-    """A tensor of the layer's type and device: a weight, of a wrapped layer one inside; a quantised layer has none."""
+    """A tensor of the layer's type and device: a weight, of a wrapped layer one inside; a quantized layer has none."""
     return next((x for x in layer.parameters() if x.is_floating_point()), torch.empty(0))
 
 

@@ -73,7 +73,7 @@ def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
 
         d[i][j] = min(d[i-1][j] + 1, d[i][j-1] + 1, d[i-1][j-1] + (a[i] != b[j]))
 
-    A whole row of the table at once: neighbours differ by -1, 0 or 1, so two bits an entry say it
+    A whole row of the table at once: neighbors differ by -1, 0 or 1, so two bits an entry say it
     all, and Python's integers are as long as `a` is. Hyyro's form of Myers' algorithm:
     https://doi.org/10.1145/316542.316550.
     """

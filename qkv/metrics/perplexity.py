@@ -2,8 +2,8 @@
 
     per token   exp(loss / tokens)        per word   exp(loss / words)        bits per byte   loss / (bytes ln 2)
 
-The loss is the sum of -ln p over the whole text. Tokens are those of one tokeniser, so perplexities per token of two
-tokenisers cannot be compared; per word they can. A word is what stands between white space, and the end of a line is
+The loss is the sum of -ln p over the whole text. Tokens are those of one tokenizer, so perplexities per token of two
+tokenizers cannot be compared; per word they can. A word is what stands between white space, and the end of a line is
 one word more, as WikiText counts.
 """
 

@@ -36,14 +36,14 @@ def separating_line(points: Tensor, labels: Tensor) -> Separation:
     labels = torch.as_tensor(labels)
     _require(points, labels)
     sign = 2.0 * labels.double() - 1
-    centre = points.mean(0)
-    size = float((points - centre).abs().max()) or 1.0
-    scaled = (points - centre) / size
+    center = points.mean(0)
+    size = float((points - center).abs().max()) or 1.0
+    scaled = (points - center) / size
     signed = torch.cat((scaled, torch.ones(len(points), 1, dtype=torch.float64)), 1) * sign[:, None]
     found = _solve(torch.zeros(signed.shape[1]), A_ub=-signed.numpy(), b_ub=-torch.ones(len(points)).numpy())
     if found is not None:
         weight = found[:-1] / size
-        bias = float(found[-1] - weight @ centre)
+        bias = float(found[-1] - weight @ center)
         if bool((sign * (points @ weight + bias) > 0).all()):
             return Separation(True, weight.tolist(), bias, None)
     return _certify(signed, labels)
@@ -78,7 +78,7 @@ def _solve(cost: Tensor, **constraints: Any) -> Tensor | None:
     try:
         from scipy.optimize import linprog  # noqa: PLC0415 - an extra
     except ImportError:
-        raise QkvError('linear programming needs scipy, which is not installed: pip install "qkv[optimise]"') from None
+        raise QkvError('linear programming needs scipy, which is not installed: pip install "qkv[optimize]"') from None
     constraints.setdefault("bounds", (None, None))
     result = linprog(cost.numpy(), method="highs", **constraints)
     return torch.from_numpy(result.x).double() if result.status == 0 else None

@@ -29,7 +29,7 @@ def cosine(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
 
 
 def damerau_levenshtein(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
-    """1 - distance / length of the longer; an edit inserts, deletes, replaces, or swaps two neighbours.
+    """1 - distance / length of the longer; an edit inserts, deletes, replaces, or swaps two neighbors.
 
     Unrestricted: what was swapped may be edited again, so `ca` is two edits from `abc`
     (swap, then insert between), not three.

@@ -110,7 +110,7 @@ def _refuse_window(attention: Attention, name: str, why: str) -> None:
 
 
 def _refuse_decay(attention: Attention, positions: Positions | None) -> None:
-    """What fades with distance does so towards the past alone: a kind that takes places only thus takes none here."""
+    """What fades with distance does so toward the past alone: a kind that takes places only thus takes none here."""
     accepts = attention.accepts - {"decay"}
     if positions is None or positions.serves(accepts):
         return
@@ -139,7 +139,7 @@ def _heads(config: BlockSizes, positions: Positions | None, attention: Attention
 
 def _norm(config: BlockSizes, attention: Attention) -> nn.Module | None:
     """A norm on each head's output for kinds that sum instead of averaging: without it they stay at chance."""
-    return None if getattr(attention, "normalises", True) else HeadNorm(config.dim // config.heads)
+    return None if getattr(attention, "normalizes", True) else HeadNorm(config.dim // config.heads)
 
 
 class HeadNorm(nn.RMSNorm):

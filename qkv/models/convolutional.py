@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from qkv.cost import Cost, Span, convolution, linear
 from qkv.models.registry import register
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 
 FILTERS = (8, 16)
 HIDDEN = (320, 120)
@@ -33,7 +33,7 @@ class ConvolutionalConfig:
 
     def __post_init__(self) -> None:
         if self.downsample not in STRIDES:
-            raise unknown("downsample", self.downsample, STRIDES)
+            raise unknown_name_error("downsample", self.downsample, STRIDES)
         if self.padding < 0:
             raise ValueError(f"padding must be 0 or more, got {self.padding}")
 

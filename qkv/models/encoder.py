@@ -34,7 +34,7 @@ from qkv.models.builders import Places, cost_of_blocks, encoder_block
 from qkv.models.masks import may_look, require_mask
 from qkv.models.registry import register
 from qkv.models.validation import require_at_least, require_length
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 from qkv.shapes import Hidden, Mask
 
 FIRST = 0.02
@@ -77,7 +77,7 @@ class EncoderConfig:
         require_at_least(1, self, "dim", "heads", "layers", "max_length")
         require_at_least(0, self, "hidden_dim")
         if self.norm not in NORMS:
-            raise unknown("norm", self.norm, NORMS)
+            raise unknown_name_error("norm", self.norm, NORMS)
         if not self.epsilon > 0:
             raise ValueError(f"epsilon must be more than 0, got {self.epsilon}")
 

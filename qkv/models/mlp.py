@@ -33,9 +33,9 @@ class NetworkConfig:
     """identity, sigmoid, tanh, relu, gelu or gelu_tanh."""
     residual: bool = False
     """Whether a path leads around each layer whose width does not change."""
-    normalisation: str | None = None
+    normalization: str | None = None
     """batch, layer or None."""
-    initialisation: str = "auto"
+    initialization: str = "auto"
     """auto, xavier, he, lecun or orthogonal."""
 
     def __post_init__(self) -> None:
@@ -58,8 +58,8 @@ class Network(nn.Module):
         activation: str = "relu",
         *,
         residual: nn.Module | None = None,
-        normalisation: str | None = None,
-        initialisation: str = "auto",
+        normalization: str | None = None,
+        initialization: str = "auto",
         bias: bool = True,
     ):
         super().__init__()
@@ -67,11 +67,11 @@ class Network(nn.Module):
             raise ValueError(f"sizes must name at least inputs and outputs, got {tuple(sizes)}")
         self.sizes = tuple(sizes)
         *hidden, last = pairwise(sizes)
-        options = {"bias": bias, "initialisation": initialisation}
+        options = {"bias": bias, "initialization": initialization}
         self.layers = nn.ModuleList()
         for i, o in hidden:
             around = deepcopy(residual) if i == o else None
-            self.layers.append(Dense(i, o, activation, normalisation=normalisation, residual=around, **options))  # type: ignore[arg-type]
+            self.layers.append(Dense(i, o, activation, normalization=normalization, residual=around, **options))  # type: ignore[arg-type]
         self.layers.append(Dense(*last, **options))  # type: ignore[arg-type]
 
     @classmethod
@@ -83,8 +83,8 @@ class Network(nn.Module):
             (prod(axes), *[config.hidden_dim] * config.layers, outputs),
             config.activation,
             residual=ScaledBranch() if config.residual else None,
-            normalisation=config.normalisation,
-            initialisation=config.initialisation,
+            normalization=config.normalization,
+            initialization=config.initialization,
         )
 
     def forward(self, x: Tensor) -> Tensor:

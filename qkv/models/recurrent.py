@@ -18,7 +18,7 @@ from qkv.cost import Cost, Shape, Span, learned, linear, recurrent
 from qkv.models.masks import require_mask
 from qkv.models.registry import register
 from qkv.models.validation import require_at_least, require_length
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 from qkv.shapes import Mask, Rows
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -51,9 +51,9 @@ class RecurrentConfig:
         if self.dim % 2:
             raise ValueError(f"dim must be even (half for each direction of reading), got {self.dim}")
         if self.cell not in CELLS:
-            raise unknown("cell", self.cell, CELLS)
+            raise unknown_name_error("cell", self.cell, CELLS)
         if self.attention not in LOOKS:
-            raise unknown("attention of a recurrent model", self.attention, LOOKS)
+            raise unknown_name_error("attention of a recurrent model", self.attention, LOOKS)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from qkv.records import filled
-from qkv.registry import unknown
+from qkv.records import from_mapping
+from qkv.registry import unknown_name_error
 
 Model = TypeVar("Model", bound=type[nn.Module])
 
@@ -22,7 +22,7 @@ class Family:
 
     def configure(self, values: dict[str, Any]) -> Any:
         """The record with these values; an unknown name is an error that says the nearest."""
-        return filled(self.config, values, f"setting of {self.model.__name__}:")
+        return from_mapping(self.config, values, f"setting of {self.model.__name__}:")
 
     def build(self, config: Any, *sizes: int) -> nn.Module:
         """A model of these sizes; a class whose constructor takes plain numbers has a `from_config` beside it."""
@@ -53,5 +53,5 @@ def register(name: str, config: type[Any]) -> Callable[[Model], Model]:
 def family(name: str) -> Family:
     """The family of this name."""
     if name not in families:
-        raise unknown("model", name, families)
+        raise unknown_name_error("model", name, families)
     return families[name]

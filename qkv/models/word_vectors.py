@@ -1,7 +1,7 @@
-"""Word vectors: two tables, learnt by telling the neighbours of a word from noise (word2vec).
+"""Word vectors: two tables, learned by telling the neighbors of a word from noise (word2vec).
 
-    skip_gram   score(w, c) = centre_w . context_c                        for every neighbour c of w
-    cbow        score(w)    = mean of centre_c over neighbours c . context_w
+    skip_gram   score(w, c) = center_w . context_c                        for every neighbor c of w
+    cbow        score(w)    = mean of center_c over neighbors c . context_w
     loss        sum over scores:  log(1 + e^-score)  +  negatives * mean over noise n of log(1 + e^score(., n))
 
 A group of words shares its noise, so the mean is over more words than `negatives`, with the same expectation.
@@ -20,7 +20,7 @@ from qkv.cost import Cost, Span, learned
 from qkv.data import Windows
 from qkv.models.registry import register
 from qkv.models.validation import require_at_least
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 
 OBJECTIVES = ("skip_gram", "cbow")
 GROUPS = 32
@@ -40,19 +40,19 @@ class WordVectorsConfig:
     dim: int = 100
     """Width of a vector."""
     objective: str = "skip_gram"
-    """skip_gram: neighbours from a word; cbow: a word from the mean of its neighbours."""
+    """skip_gram: neighbors from a word; cbow: a word from the mean of its neighbors."""
     negatives: int = 5
-    """Words of noise that each neighbour is told from."""
+    """Words of noise that each neighbor is told from."""
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "dim", "negatives")
         if self.objective not in OBJECTIVES:
-            raise unknown("objective", self.objective, OBJECTIVES)
+            raise unknown_name_error("objective", self.objective, OBJECTIVES)
 
 
 @register("word_vectors", WordVectorsConfig)
 class WordVectors(nn.Module):
-    """A centre vector and a context vector for each word."""
+    """A center vector and a context vector for each word."""
 
     def __init__(self, config: WordVectorsConfig, words: int):
         super().__init__()
@@ -60,19 +60,19 @@ class WordVectors(nn.Module):
             raise ValueError(f"words must be at least 1, got {words}")
         self.config = config
         # gensim's first vectors; those of word2vec, half as long, end with a higher loss of held-out text
-        self.centre = nn.Parameter((2 * torch.rand(words, config.dim) - 1) / config.dim)
+        self.center = nn.Parameter((2 * torch.rand(words, config.dim) - 1) / config.dim)
         self.context = nn.Parameter(torch.zeros(words, config.dim))
 
     def forward(self, source: Words, target: Words) -> Scores:
         """The score of each target beside each source; of cbow, beside all sources at once: then sources = 1."""
-        given = self.centre[source]
+        given = self.center[source]
         if self.config.objective == "cbow":
             given = given.mean(1, keepdim=True)
         return given @ self.context[target].transpose(1, 2)
 
     def loss(self, windows: Windows) -> Tensor:
-        """The definition: summed over neighbours, of cbow over words that have any."""
-        given, pairs = self._given(windows.seen, self.centre[windows.words], self.centre[windows.contexts])
+        """The definition: summed over neighbors, of cbow over words that have any."""
+        given, pairs = self._given(windows.seen, self.center[windows.words], self.center[windows.contexts])
         if self.config.objective == "cbow":
             right = (given * self.context[windows.words]).sum(-1)
             found = functional.softplus(-right) * pairs[..., 0]
@@ -94,57 +94,57 @@ class WordVectors(nn.Module):
         """Gradient descent on `loss`, GROUPS groups at a time; the sum of the losses as they were met.
 
         Only rows that occur are read and written: a gradient as large as the tables would take most of the time. As in
-        word2vec, cbow gives its whole error to each neighbour, though each has but a share in the mean.
+        word2vec, cbow gives its whole error to each neighbor, though each has but a share in the mean.
         """
         update = self._update_cbow if self.config.objective == "cbow" else self._update_skip_gram
         return float(update(windows, rate))
 
     def _rates(self, windows: Windows, rate: float) -> Tensor:
-        """(2, words): the rate of each row of centre and context, lower than `rate` for very common words alone.
+        """(2, words): the rate of each row of center and context, lower than `rate` for very common words alone.
 
         One after the other, changes of the same row would see each other; together they overshoot where they are many.
         """
         groups = len(windows.words)
-        words, noise = (ids.flatten().bincount(minlength=len(self.centre)) for ids in (windows.words, windows.noise))
+        words, noise = (ids.flatten().bincount(minlength=len(self.center)) for ids in (windows.words, windows.noise))
         words, noise = words / windows.words.numel(), self.config.negatives * noise / windows.noise.numel()
-        centre = (1 + self.config.negatives) * words * int(windows.seen.sum())
+        center = (1 + self.config.negatives) * words * int(windows.seen.sum())
         context = (words + noise) * self.count(windows)
-        scores = torch.stack((centre, context)) * (rate * min(GROUPS, groups) / groups)
-        return rate * (LARGEST / scores).clamp_(max=1).to(self.centre.dtype)
+        scores = torch.stack((center, context)) * (rate * min(GROUPS, groups) / groups)
+        return rate * (LARGEST / scores).clamp_(max=1).to(self.center.dtype)
 
     def _update_skip_gram(self, windows: Windows, rate: float) -> Tensor:
         shared, around = windows.noise.shape[1], windows.contexts.shape[1]
-        right = functional.pad(windows.seen.to(self.centre.dtype), (0, shared))
+        right = functional.pad(windows.seen.to(self.center.dtype), (0, shared))
         weight = right.clone()
         weight[..., around:] = right.sum(-1, keepdim=True) * (self.config.negatives / shared)
         targets = torch.cat((windows.contexts, windows.noise), 1)
-        centre, context = self._rates(windows, rate)
-        rates = centre[windows.words][..., None], context[targets][:, None]
+        center, context = self._rates(windows, rate)
+        rates = center[windows.words][..., None], context[targets][:, None]
         scores = torch.empty_like(right)
         ids = _parts(windows.words, targets)
         for (words, target), parts in zip(ids, _parts(scores, right, weight, *rates), strict=True):
             score, positive, weights, own, other = parts
-            given, wanted = _rows(self.centre, words), _rows(self.context, target)
+            given, wanted = _rows(self.center, words), _rows(self.context, target)
             torch.bmm(given, wanted.transpose(1, 2), out=score)
             pull = torch.addcmul(positive, weights, score.sigmoid(), value=-1)  # - d loss / d score
             _add(self.context, target, torch.bmm((pull * other).transpose(1, 2), given))
-            _add(self.centre, words, torch.bmm(pull.mul_(own), wanted))
+            _add(self.center, words, torch.bmm(pull.mul_(own), wanted))
         return _dot(weight, functional.softplus(scores)) - _dot(right, scores)
 
     def _update_cbow(self, windows: Windows, rate: float) -> Tensor:
-        seen = windows.seen.to(self.centre.dtype)
+        seen = windows.seen.to(self.center.dtype)
         pairs = seen.sum(-1, keepdim=True)
         there, shared = pairs.clamp(max=1), windows.noise.shape[1]
         weight = there.expand(-1, -1, shared) * (self.config.negatives / shared)
-        centre, context = self._rates(windows, rate)
-        shares, spread = seen * pairs.clamp(min=1).reciprocal_(), seen.mul_(centre[windows.contexts][:, None])
+        center, context = self._rates(windows, rate)
+        shares, spread = seen * pairs.clamp(min=1).reciprocal_(), seen.mul_(center[windows.contexts][:, None])
         rates = context[windows.words][..., None], context[windows.noise][:, None]
         hits, misses = torch.empty_like(there), torch.empty_like(weight)
         ids = _parts(windows.words, windows.contexts, windows.noise)
         numbers = _parts(shares, spread, there, weight, hits, misses, *rates)
         for (words, around, noise), parts in zip(ids, numbers, strict=True):
             share, back, real, weights, hit, miss, own, other = parts
-            given = torch.bmm(share, _rows(self.centre, around))
+            given = torch.bmm(share, _rows(self.center, around))
             wanted, wrong = _rows(self.context, words), _rows(self.context, noise)
             torch.linalg.vecdot(given, wanted, out=hit[..., 0])
             torch.bmm(given, wrong.transpose(1, 2), out=miss)
@@ -152,26 +152,26 @@ class WordVectors(nn.Module):
             push = miss.sigmoid().mul_(weights).neg_()
             _add(self.context, noise, torch.bmm((push * other).transpose(1, 2), given))
             _add(self.context, words, given.mul_(pull * own))
-            _add(self.centre, around, torch.bmm(back.transpose(1, 2), torch.baddbmm(wanted.mul_(pull), push, wrong)))
+            _add(self.center, around, torch.bmm(back.transpose(1, 2), torch.baddbmm(wanted.mul_(pull), push, wrong)))
         return _dot(there, functional.softplus(-hits)) + _dot(weight, functional.softplus(misses))
 
-    def _given(self, seen: Tensor, centres: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """What each word of a group is scored by, and how many neighbours noise stands beside."""
-        pairs = seen.sum(-1, keepdim=True).to(centres.dtype)
+    def _given(self, seen: Tensor, centers: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
+        """What each word of a group is scored by, and how many neighbors noise stands beside."""
+        pairs = seen.sum(-1, keepdim=True).to(centers.dtype)
         if self.config.objective == "skip_gram":
-            return centres, pairs
-        return seen.to(centres.dtype) / pairs.clamp(min=1) @ contexts, pairs.clamp(max=1)
+            return centers, pairs
+        return seen.to(centers.dtype) / pairs.clamp(min=1) @ contexts, pairs.clamp(max=1)
 
-    def vectors(self, representation: str = "centre") -> Table:
-        """One row a word: "centre", "context", their "mean", or their "concatenation", which is twice as wide."""
+    def vectors(self, representation: str = "center") -> Table:
+        """One row a word: "center", "context", their "mean", or their "concatenation", which is twice as wide."""
         made: dict[str, Callable[[], Tensor]] = {
-            "centre": lambda: self.centre,
+            "center": lambda: self.center,
             "context": lambda: self.context,
-            "mean": lambda: (self.centre + self.context) / 2,
-            "concatenation": lambda: torch.cat((self.centre, self.context), 1),
+            "mean": lambda: (self.center + self.context) / 2,
+            "concatenation": lambda: torch.cat((self.center, self.context), 1),
         }
         if representation not in made:
-            raise unknown("representation", representation, made)
+            raise unknown_name_error("representation", representation, made)
         return made[representation]().detach()
 
     def cost(self, span: Span) -> Cost:

@@ -1,7 +1,7 @@
 """The worked problems: each answered by a few lines of public calls, beside what was written by hand."""
 
-from .catalogue import problem as problem
-from .catalogue import problems as problems
+from .catalog import problem as problem
+from .catalog import problems as problems
 from .expectation import AtLeast as AtLeast
 from .expectation import AtMost as AtMost
 from .expectation import Between as Between

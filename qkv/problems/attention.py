@@ -271,7 +271,7 @@ def train_short_test_long() -> Answer:
     from qkv.train import Settings
 
     language, lengths = Markov(tokens=8), (32, 64, 128, 256)
-    settings = Settings(steps=400, batch_size=32, learning_rate=5e-3, warmup=40, every=400)
+    settings = Settings(steps=400, batch_size=32, learning_rate=5e-3, warmup=40, validate_every=400)
     losses, excess = {}, {}
     for positions in ("shaw", "alibi", "t5", "rope", "sinusoidal", "learned"):
         torch.manual_seed(0)
@@ -323,15 +323,15 @@ def two_relations_at_once() -> Answer:
         read, places = nn.Embedding(tokens, dim), Learned(dim, length)
         layer, write = MultiHead(dim, heads, Softmax()), nn.Linear(dim, 2 * tokens)
         weights = [weight for part in (read, places, layer, write) for weight in part.parameters()]
-        optimiser = torch.optim.Adam(weights, 0.01)
+        optimizer = torch.optim.Adam(weights, 0.01)
         for step in range(401):
             x = torch.randint(tokens, (128 if step < 400 else 2048, length))
             said = write(layer(places(read(x), torch.arange(length)), causal=True))[:, 2:].unflatten(-1, (2, tokens))
             wanted = torch.stack((x[:, 1:-1], x[:, :1].expand(-1, length - 2)), -1)
             if step < 400:  # the last batch is for the examination
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 nn.functional.cross_entropy(said.flatten(0, 2), wanted.flatten()).backward()
-                optimiser.step()
+                optimizer.step()
         right = (said.argmax(-1) == wanted).all(-1).float().mean().item()
         return right, sum(weight.numel() for weight in weights)
 

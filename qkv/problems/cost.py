@@ -66,8 +66,8 @@ def feed_forward() -> Answer:
     slip="150 is the number of statistics, a mean and a variance for each of 75 tokens; learned are 2 x 100 numbers",
     expected={"learned parameters": 200, "statistics a token": 2, "statistics of 75 tokens": 150},
 )
-def layer_normalisation() -> Answer:
-    """Layer normalisation over 100 features: how many numbers does it learn, how many does it compute for 75 tokens?"""
+def layer_normalization() -> Answer:
+    """Layer normalization over 100 features: how many numbers does it learn, how many does it compute for 75 tokens?"""
     import torch
 
     from qkv.layers import NormBefore
@@ -89,7 +89,7 @@ def layer_normalisation() -> Answer:
     hand_written="50,300 and 200,300 parameters",
     slip="one total drops the factor 4, and statistics are counted as if they were parameters",
     expected={
-        "before normalisation": 200_000,
+        "before normalization": 200_000,
         "with one layer norm each": 200_800,
         "with two": 201_600,
         "with an output projection too": 211_600,
@@ -115,7 +115,7 @@ def four_layers() -> Answer:
     second = size(*(block.around_feed_forward for block in blocks))
     whole = size(*blocks)
     return {
-        "before normalisation": whole - outputs - first - second,
+        "before normalization": whole - outputs - first - second,
         "with one layer norm each": whole - outputs - second,
         "with two": whole - outputs,
         "with an output projection too": whole,

@@ -1,12 +1,12 @@
-"""Training in one call, for problems whose answer has to be learnt."""
+"""Training in one call, for problems whose answer has to be learned."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from qkv.train import Loop, Settings, Task, create
+from qkv.train import Loop, Settings, Objective, create
 
 
-def fit(task: Task, settings: Settings) -> list[float]:
+def fit(task: Objective, settings: Settings) -> list[float]:
     """Train by the loop that all models share, in a folder that is thrown away; the loss of every update.
 
     The model is left with its best weights, ready to be asked.

@@ -29,7 +29,7 @@ def vanishing_gradients() -> Answer:
     """How much of a gradient passes through L layers, with weights of spectral norm 1, and what keeps it alive?
 
     Depths 2 to 50; sigmoid, tanh, ReLU and GELU, whose derivatives are at most s = 1/4, 1, 1 and 1.129; with and
-    without normalisation and a residual path. The path alone keeps a gradient from vanishing and lets it grow, by up to
+    without normalization and a residual path. The path alone keeps a gradient from vanishing and lets it grow, by up to
     (1 + s)^(L-1). With each layer scaled by 1/L it is flat: between (1 - s/L)^(L-1) and (1 + s/L)^(L-1) at any depth.
     """
     import torch
@@ -41,9 +41,9 @@ def vanishing_gradients() -> Answer:
     ways = {
         "": {},
         ", residual unscaled": {"residual": ScaledBranch()},
-        ", layer norm": {"normalisation": "layer"},
-        ", batch norm": {"normalisation": "batch"},
-        ", residual and layer norm": {"residual": ScaledBranch(), "normalisation": "layer"},
+        ", layer norm": {"normalization": "layer"},
+        ", batch norm": {"normalization": "batch"},
+        ", residual and layer norm": {"residual": ScaledBranch(), "normalization": "layer"},
     }
     steepest = {"sigmoid": 0.25, "tanh": 1.0, "relu": 1.0, "gelu": 1.1290}
     norms = {f"{name}{way}": gradient_by_depth(name, 50, 8, **ways[way]) for name in steepest for way in ways}  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ def vanishing_gradients() -> Answer:
         by_depth = [gradient_by_depth(name, L, 8, residual=ScaledBranch(1 / L))[-1] for L in range(1, 51)]
         norms[f"{name}, residual by 1/L"] = by_depth
         torch.manual_seed(0)
-        deep = Network([8] * 22, name, residual=ScaledBranch(1 / 20), initialisation="orthogonal")
+        deep = Network([8] * 22, name, residual=ScaledBranch(1 / 20), initialization="orthogonal")
         arrived = gradient_norms(deep, lambda model: model(torch.randn(1, 8)).sum())
         ends[name] = arrived[0].output / arrived[19].output
 

@@ -83,8 +83,8 @@ def square_of_a_dot_product() -> Answer:
 
 @answers(
     "D3",
-    hand_written="Z = diag(phi(Q) phi(K)' 1)^-1 phi(Q) (phi(K)' V), the normaliser summed over i",
-    slip="row i of the normaliser sums over the keys j, not over i",
+    hand_written="Z = diag(phi(Q) phi(K)' 1)^-1 phi(Q) (phi(K)' V), the normalizer summed over i",
+    slip="row i of the normalizer sums over the keys j, not over i",
     expected={
         "apart from qkv.attend(kind='taylor')": AtMost(1e-12),
         "error falls with every term, scores up to 1": True,

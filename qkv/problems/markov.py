@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.random import generator
-from qkv.train import Settings, Task
+from qkv.train import Settings, Objective
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Markov:
             found.append(torch.multinomial(table[found[-2], found[-1]], 1, generator=random)[:, 0])
         return torch.stack(found[:length], 1)
 
-    def task(self, model: nn.Module, settings: Settings, length: int = 32, rows: int = 2048) -> Task:
+    def task(self, model: nn.Module, settings: Settings, length: int = 32, rows: int = 2048) -> Objective:
         """Predict every token of `rows` sequences of this length; judged by the excess on others as long."""
         train = self.draw(rows, length, "train")
 
@@ -51,7 +51,7 @@ class Markov:
             (x,) = tensors
             return functional.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten(), reduction="sum")
 
-        return Task(
+        return Objective(
             model=model,
             order=order,
             collate=lambda ids: (train[ids],),

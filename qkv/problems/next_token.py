@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from qkv.train import Task
+from qkv.train import Objective
 
 LENGTH = 32
 """Tokens of a window."""
@@ -27,9 +27,9 @@ class NextToken:
         rows = self.text[starts[:, None] + torch.arange(LENGTH + 1)]
         return rows[:, :-1], rows[:, 1:]
 
-    def task(self, model: nn.Module, batch_size: int = 32) -> Task:
+    def task(self, model: nn.Module, batch_size: int = 32) -> Objective:
         """Fit the next tokens; nothing is held out here."""
-        return Task(
+        return Objective(
             model=model,
             order=lambda step: list(range(batch_size * step, batch_size * (step + 1))),
             collate=self.windows,

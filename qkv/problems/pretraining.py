@@ -30,10 +30,10 @@ def filling_in_and_writing_on() -> Answer:
     from qkv.inference import Reader
     from qkv.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
     from qkv.problems import NextToken, fit
-    from qkv.tasks import MaskedJob
+    from qkv.tasks import MaskedTask
     from qkv.train import Settings
 
-    job = MaskedJob.load({"source": "python", "size": 600, "length": 32, "examples": 256})
+    job = MaskedTask.load({"source": "python", "size": 600, "length": 32, "examples": 256})
     tokens, segments = job.sizes()
     sizes: dict[str, Any] = {"dim": 64, "heads": 4, "hidden_dim": 128, "dropout": 0.0, "max_length": 64}
     torch.manual_seed(0)
@@ -48,22 +48,22 @@ def filling_in_and_writing_on() -> Answer:
         return not torch.equal(block(row)[0, 0], block(other)[0, 0])
 
     # one text, two objectives: name what is hidden, or what comes next
-    settings = Settings(steps=400, batch_size=32, learning_rate=5e-3, warmup=50, every=400)
-    bert_losses = fit(job.task(bert, settings), settings)
+    settings = Settings(steps=400, batch_size=32, learning_rate=5e-3, warmup=50, validate_every=400)
+    bert_losses = fit(job.objective(bert, settings), settings)
     train, valid = (NextToken(job.part(name).tokens.long()) for name in ("train", "valid"))
     gpt_losses = fit(train.task(gpt), settings)
 
     figures = job.evaluate(bert, "valid")
     right = valid.accuracy(gpt)
-    *prompt, last = job.tokeniser.encode("New in version 3")
+    *prompt, last = job.tokenizer.encode("New in version 3")
     (written,) = greedy(gpt, torch.tensor([prompt]), None, Limits(max_length=12, start=last))
-    ((fillers,),) = Reader(bert, job.tokeniser).fill(["New in version 3 [MASK] 8"], best=3)
+    ((fillers,),) = Reader(bert, job.tokenizer).fill(["New in version 3 [MASK] 8"], best=3)
     return {
         "parameters of a block: original encoder, BERT, GPT": [sum(p.numel() for p in b.parameters()) for b in blocks],
         "the first token sees the last: original encoder, BERT, GPT": [sees(block.eval()) for block in blocks],
         "can write on: BERT, GPT": [hasattr(model, "start") and hasattr(model, "step") for model in (bert, gpt)],
         "BERT fills in New in version 3 [MASK] 8": {one.text: one.probability for one in fillers},
-        "GPT writes on New in version 3": job.tokeniser.decode(written.tokens),
+        "GPT writes on New in version 3": job.tokenizer.decode(written.tokens),
         "BERT's hidden tokens, over the best constant guess": figures["masked_accuracy"] / figures["unigram_accuracy"],
         "GPT's next tokens, over the best constant guess": right / valid.constant(),
         "named rightly: BERT, GPT": [figures["masked_accuracy"], right],

@@ -131,9 +131,9 @@ def attention_helps_translation() -> Answer:
     """
     from qkv.problems import fit
     from qkv.runs import build, configure
-    from qkv.tasks import Preset, Pronounce
+    from qkv.tasks import Preset, PronounceTask
 
-    words = Pronounce.load({})
+    words = PronounceTask.load({})
     words.strings.parts["valid"] = words.strings.parts["valid"][:100]
     job = words.with_test(words.strings.parts["test"][::15][:400])
     transformer = {"dim": 64, "heads": 4, "hidden_dim": 128, "encoder_layers": 2, "decoder_layers": 1}
@@ -142,12 +142,12 @@ def attention_helps_translation() -> Answer:
         "LSTM with attention": ("recurrent", {"dim": 64, "attention": "additive"}),
         "Transformer": ("encoder_decoder", {**transformer, "positions": "rope", "convolution": 5}),
     }
-    training = {"steps": 200, "batch_size": 128, "learning_rate": 5e-3, "warmup": 50, "every": 200}
+    training = {"steps": 200, "batch_size": 128, "learning_rate": 5e-3, "warmup": 50, "validate_every": 200}
     found = {}
     for name, (family, sizes) in contestants.items():
         config = configure("pronounce", Preset(family, {**sizes, "dropout": 0.0, "max_length": 64}, training), {})
         model = build(config, job)
-        losses = fit(job.task(model, config.train), config.train)
+        losses = fit(job.objective(model, config.train), config.train)
         scores = job.evaluate(model, "test")
         names = ("jaccard", "cosine", "damerau_levenshtein")
         found[name] = {**{score: scores[score] for score in names}, "loss": sum(losses[-20:]) / 20}
@@ -189,7 +189,7 @@ def three_similarities() -> Answer:
     expected={
         "pairs judged": AtLeast(290),
         "mean": AtLeast(0.33),
-        "centre": AtLeast(0.33),
+        "center": AtLeast(0.33),
         "mean less context": AtLeast(0.05),
         "mean less concatenation": AtLeast(0.03),
         "context vectors are longer, times": AtLeast(1.1),
@@ -197,30 +197,30 @@ def three_similarities() -> Answer:
     slow=True,
 )
 def four_representations_of_words() -> Answer:
-    """word2vec gives each word a centre and a context vector: which representation agrees best with people?
+    """word2vec gives each word a center and a context vector: which representation agrees best with people?
 
-    Centre, context, their mean or their concatenation, learnt from WikiText-2 and judged on WS-353.
+    Center, context, their mean or their concatenation, learned from WikiText-2 and judged on WS-353.
     """
     from qkv.data import ws353
     from qkv.inference import agreement
     from qkv.problems import fit
     from qkv.runs import build, configure, preset
-    from qkv.tasks import Words
+    from qkv.tasks import WordsTask
 
     config = configure("words", preset("words", "wikitext"), {})
-    job = Words.load(config.data)
+    job = WordsTask.load(config.data)
     model = build(config, job)
-    losses = fit(job.task(model, config.train), config.train)
-    names = ("centre", "context", "mean", "concatenation")
+    losses = fit(job.objective(model, config.train), config.train)
+    names = ("center", "context", "mean", "concatenation")
     found = {name: agreement(job.vectors(model, name), ws353()) for name in names}
     rho = {name: figures.spearman for name, figures in found.items()}
-    lengths = {name: float(job.vectors(model, name).table.norm(dim=1).mean()) for name in ("centre", "context")}
+    lengths = {name: float(job.vectors(model, name).table.norm(dim=1).mean()) for name in ("center", "context")}
     return {
         **rho,
-        "pairs judged": found["centre"].pairs,
+        "pairs judged": found["center"].pairs,
         "mean less context": rho["mean"] - rho["context"],
         "mean less concatenation": rho["mean"] - rho["concatenation"],
-        "context vectors are longer, times": lengths["context"] / lengths["centre"],
+        "context vectors are longer, times": lengths["context"] / lengths["center"],
         "loss of every update": {"skip-gram": losses},
     }
 
@@ -247,9 +247,9 @@ def learning_rates_of_two_nets() -> Answer:
 
     from qkv.problems import fit
     from qkv.runs import build, configure
-    from qkv.tasks import Digits, Preset
+    from qkv.tasks import DigitsTask, Preset
 
-    digits = Digits.load({})
+    digits = DigitsTask.load({})
     few = digits.parts["train"].select(torch.arange(0, 4000, 4))
     job = replace(digits, parts={**digits.parts, "train": few})
     curves, held_out, best = {}, {}, {}
@@ -258,10 +258,10 @@ def learning_rates_of_two_nets() -> Answer:
     for downsample in ("pool", "stride"):
         models = {}
         for rate in (0.1, 0.01, 0.001):
-            training = {"steps": 150, "batch_size": 32, "learning_rate": rate, "warmup": 10, "every": 150}
+            training = {"steps": 150, "batch_size": 32, "learning_rate": rate, "warmup": 10, "validate_every": 150}
             config = configure("digits", Preset("convolutional", {"downsample": downsample}, training), {})
             models[rate], name = build(config, job), f"{downsample}, {rate:g}"
-            curves[name] = fit(job.task(models[rate], config.train), config.train)
+            curves[name] = fit(job.objective(models[rate], config.train), config.train)
             held_out[name] = job.evaluate(models[rate], "valid")["accuracy"]
         best[downsample] = max(models, key=lambda rate: held_out[f"{downsample}, {rate:g}"])
         for part, judged in (("train", trained), ("test", tested)):

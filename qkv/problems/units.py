@@ -34,11 +34,11 @@ def perceptron_and_xor() -> Answer:
     said = [torch.tensor(table) for table in product((0, 1), repeat=4)]
     drawable = [table for table in said if len(table.unique()) == 1 or separating_line(points, table).separable]
 
-    learnt = {}
+    learned = {}
     for name, table in tables.items():
         perceptron = Perceptron(2)
         perceptron.fit(points, torch.tensor(table))
-        learnt[f"perceptron on {name}"] = int((perceptron(points) == torch.tensor(table)).sum())
+        learned[f"perceptron on {name}"] = int((perceptron(points) == torch.tensor(table)).sum())
 
     by_hand = Network([2, 2, 1], "relu")  # x1 + x2, what exceeds 1 of it, and the first less twice the second
     weights = [[[1.0, 1], [1, 1]], [0.0, -1], [[1.0, -2]], [-0.5]]
@@ -47,16 +47,16 @@ def perceptron_and_xor() -> Answer:
 
     torch.manual_seed(0)
     trained = Network([2, 2, 1], "tanh")
-    optimiser = torch.optim.Adam(trained.parameters(), 0.1)
+    optimizer = torch.optim.Adam(trained.parameters(), 0.1)
     for _ in range(300):
         loss = binary_cross_entropy_with_logits(trained(points)[:, 0], xor.float())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     return {
         "best line for XOR": max(int((table == xor).sum()) for table in drawable),
         "tables that a line can draw": len(drawable),
-        **learnt,
+        **learned,
         "2-2-1 network set by hand": int(((by_hand(points)[:, 0] > 0) == xor).sum()),
         "2-2-1 network trained": int(((trained(points)[:, 0] > 0) == xor).sum()),
         "trained weights": [weight.tolist() for weight in trained.parameters()],
@@ -167,15 +167,15 @@ def softmax_of_two_classes() -> Answer:
 
 @answers(
     "A7",
-    hand_written="gradient mean(x) + (A + A')/2 theta; minimiser -A^-1 mean(x); J there b mean(y) - 1/2 m'A^-1 m",
+    hand_written="gradient mean(x) + (A + A')/2 theta; minimizer -A^-1 mean(x); J there b mean(y) - 1/2 m'A^-1 m",
     expected={
         "gradient, apart from autograd": AtMost(1e-12),
-        "minimiser, apart from gradient descent": AtMost(1e-9),
+        "minimizer, apart from gradient descent": AtMost(1e-9),
         "least value, apart from the formula": AtMost(1e-12),
     },
 )
 def quadratic_objective() -> Answer:
-    """J(theta) = mean_i(theta.x_i + b y_i) + 1/2 theta'A theta: its gradient, its minimiser and its least value?"""
+    """J(theta) = mean_i(theta.x_i + b y_i) + 1/2 theta'A theta: its gradient, its minimizer and its least value?"""
     import torch
 
     random = torch.Generator().manual_seed(0)
@@ -198,7 +198,7 @@ def quadratic_objective() -> Answer:
     value = b * y.mean() - m @ torch.linalg.solve(a, m) / 2
     return {
         "gradient, apart from autograd": (gradient - formula).abs().max().item(),
-        "minimiser, apart from gradient descent": (least - found).abs().max().item(),
+        "minimizer, apart from gradient descent": (least - found).abs().max().item(),
         "least value, apart from the formula": (loss(least, a) - value).abs().item(),
     }
 
@@ -249,11 +249,11 @@ def bias_and_variance() -> Answer:
 
 
 @answers("A9", hand_written="200 + 2 x 20 = 240 parameters", expected={"parameters": 240, "weights": 200, "norm": 40})
-def layer_with_batch_normalisation() -> Answer:
-    """A layer 10 -> 20 without bias, with batch normalisation: how many parameters?"""
+def layer_with_batch_normalization() -> Answer:
+    """A layer 10 -> 20 without bias, with batch normalization: how many parameters?"""
     from qkv.layers import Dense
 
-    layer = Dense(10, 20, "relu", normalisation="batch", bias=False)
+    layer = Dense(10, 20, "relu", normalization="batch", bias=False)
     return {
         "parameters": sum(weight.numel() for weight in layer.parameters()),
         "weights": layer.linear.weight.numel(),

@@ -16,7 +16,7 @@ from qkv.attention import Attention, Softmax, parse
 from qkv.cost import Cost, Shape, Span, interpolate, linear
 from qkv.cost.polynomial import Expression, Sizes, symbol
 from qkv.layers import DecoderBlock, EncoderBlock, FeedForward, Heads, MultiHead, NormBefore
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 
 NEEDS = {
     "attention": ("d_in", "d_k", "d_v"),
@@ -66,7 +66,7 @@ class Block:
 
     def __post_init__(self) -> None:
         if self.kind not in NEEDS:
-            raise unknown("block", self.kind, NEEDS)
+            raise unknown_name_error("block", self.kind, NEEDS)
         for name in NEEDS[self.kind]:
             if self.widths.get(name, 0) < 1:
                 raise ValueError(f"{self.kind} needs --{name.replace('_', '-')} of at least 1")

@@ -26,7 +26,7 @@ class Meeting:
     lengths: tuple[Expression, ...]
     """Exact, smallest first; one where a law changes just there is the first whole length beyond it."""
     stretches: tuple[tuple[int, int | None], ...]
-    """The first and the last of neighbouring whole lengths at all of which they are equal; None: for ever."""
+    """The first and the last of neighboring whole lengths at all of which they are equal; None: for ever."""
 
     @property
     def always(self) -> bool:
@@ -37,7 +37,7 @@ class Meeting:
 def meet(first: Law, second: Law, longest: int, formulas: tuple[Expression | None, Expression | None]) -> Meeting:
     """Where these costs are equal, up to a length and, if their laws stay what they are there, beyond it.
 
-    `formulas` are tried first; where they do not hold, those of the neighbourhood are.
+    `formulas` are tried first; where they do not hold, those of the neighborhood are.
     """
 
     def lead(length: int) -> int:

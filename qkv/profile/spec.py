@@ -18,11 +18,11 @@ from torch import nn
 
 from qkv.cost import Input
 from qkv.models import family
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 from qkv.runs.load import Config, configure, preset, read_config
 from qkv.storage import QkvError, open_file, read_json
-from qkv.tasks.base import Job, Outline, jobs
-from qkv.tasks.classification import ClassJob
+from qkv.tasks.base import Task, ModelSizes, tasks
+from qkv.tasks.classification import ClassificationTask
 from qkv.train import Run
 
 
@@ -49,29 +49,29 @@ def find(spec: str, inputs: Sequence[str] = ()) -> Subject:
     if path.is_dir():
         return _from_folder(path, given)
     name, colon, chosen = spec.partition(":")
-    if name in jobs:
+    if name in tasks:
         return _from_preset(name, chosen or None, given)
     if colon:
         return _from_factory(name, chosen, given)
-    raise unknown(
-        "task, block or folder", spec, [*jobs, "attention", "multi_head", "feed_forward", "encoder", "decoder"]
+    raise unknown_name_error(
+        "task, block or folder", spec, [*tasks, "attention", "multi_head", "feed_forward", "encoder", "decoder"]
     )
 
 
 def _from_preset(task: str, chosen: str | None, given: tuple[Input, ...]) -> Subject:
     config = configure(task, preset(task, chosen), {})
     try:
-        outline = jobs[task].outline(config.data) or _outline(jobs[task].load(config.data))
+        outline = tasks[task].model_sizes(config.data) or _outline(tasks[task].load(config.data))
     except QkvError as error:
         raise QkvError(f"the sizes of {task} come from its data; train a run and name its folder ({error})") from None
-    return _of_outline(f"{task}:{chosen or next(iter(jobs[task].presets))}", outline, config, given)
+    return _of_outline(f"{task}:{chosen or next(iter(tasks[task].presets))}", outline, config, given)
 
 
 def _from_folder(folder: Path, given: tuple[Input, ...]) -> Subject:
     if "model_type" in _load(folder / "config.json"):
         return _from_config(folder / "config.json", given)
     config = read_config(Run(folder))
-    job = jobs[config.task].restore(config.data, read_json(folder / "vocabulary.json"))
+    job = tasks[config.task].restore(config.data, read_json(folder / "vocabulary.json"))
     return _of_outline(str(folder), _outline(job), config, given)
 
 
@@ -95,11 +95,11 @@ def _from_factory(module: str, function: str, given: tuple[Input, ...]) -> Subje
     return Subject(f"{module}:{function}", made, given or _usual_inputs(made))
 
 
-def _outline(job: Job) -> Outline:
-    return Outline(job.sizes(), job.shape if isinstance(job, ClassJob) else None)
+def _outline(job: Task) -> ModelSizes:
+    return ModelSizes(job.sizes(), job.shape if isinstance(job, ClassificationTask) else None)
 
 
-def _of_outline(label: str, outline: Outline, config: Config, given: tuple[Input, ...]) -> Subject:
+def _of_outline(label: str, outline: ModelSizes, config: Config, given: tuple[Input, ...]) -> Subject:
     """A model of ours: one example of a job that knows their shape, or what `forward` names."""
     chosen = family(config.family)
     with torch.random.fork_rng():  # what the weights are does not matter
@@ -142,7 +142,7 @@ def _from_config(path: Path, given: tuple[Input, ...]) -> Subject:
         raise QkvError("a Hugging Face config needs the package transformers: pip install transformers") from None
     kinds = transformers.CONFIG_MAPPING
     if record.get("model_type") not in kinds:
-        named = unknown("model_type", record.get("model_type"), ["gpt2", "llama", "mistral", "bert", "qwen2"])
+        named = unknown_name_error("model_type", record.get("model_type"), ["gpt2", "llama", "mistral", "bert", "qwen2"])
         raise QkvError(str(named).split(" (")[0] + " to the transformers that is installed", path)
     try:
         config = kinds[record["model_type"]].from_dict(record)

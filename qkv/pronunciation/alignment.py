@@ -1,4 +1,4 @@
-"""Which letters of a word make which of its phones: pairs are cut into units by expectation maximisation.
+"""Which letters of a word make which of its phones: pairs are cut into units by expectation maximization.
 
     ("phone", (F, OW, N))   ->   ph:F  o:OW  n:N  e:-
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from qkv.pronunciation.arpabet import Phones, strip_stress
 from qkv.pronunciation.ipa import ipa_symbols, to_ipa
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 
 ALPHABETS = ("arpabet", "ipa")
 
@@ -40,7 +40,7 @@ class Pronunciation:
     def write(self, alphabet: str = "arpabet") -> str:
         """As text: phones with spaces between, or IPA."""
         if alphabet not in ALPHABETS:
-            raise unknown("alphabet", alphabet, ALPHABETS)
+            raise unknown_name_error("alphabet", alphabet, ALPHABETS)
         if alphabet == "arpabet":
             return " ".join(self.phones)
         return to_ipa(self.stressed or self.phones, stress=self.stressed is None)

@@ -65,7 +65,7 @@ def _halve(weights: bytes) -> bytes:
 def _without_folders(config: bytes) -> bytes:
     """Where somebody's files were is nobody else's concern."""
     record = json.loads(config)
-    for name in ("train_file", "test_file", "unlabelled", "teachers"):
+    for name in ("train_file", "test_file", "unlabeled", "teachers"):
         if record["data"].get(name):
             record["data"][name] = ",".join(Path(part.strip()).name for part in record["data"][name].split(","))
     return (json.dumps(record, indent=1) + "\n").encode()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from qkv.pronunciation.answer import ALPHABETS, Answer, Pronunciation
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 
 Ways = tuple[Pronunciation, ...]
 Write = Callable[[str, Ways, str], str]
@@ -50,11 +50,11 @@ class Format:
 def write_lexicon(answers: Iterable[Answer], format: str, alphabet: str | None = None) -> Iterator[str]:  # noqa: A002
     """The pieces of the file, one after the other; answers without a pronunciation are passed over."""
     if format not in FORMATS:
-        raise unknown("lexicon format", format, FORMATS)
+        raise unknown_name_error("lexicon format", format, FORMATS)
     chosen = FORMATS[format]
     alphabet = chosen.alphabet if alphabet is None else alphabet
     if alphabet not in ALPHABETS:
-        raise unknown("alphabet", alphabet, ALPHABETS)
+        raise unknown_name_error("alphabet", alphabet, ALPHABETS)
     yield chosen.head.replace("{alphabet}", _PLS_ALPHABETS[alphabet])
     written: set[str] = set()
     for answer in answers:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from qkv.decode import Hypothesis
     from qkv.pronunciation.joint_ngram import Joint
-    from qkv.tasks import StringJob
+    from qkv.tasks import Seq2SeqTask
 
 BATCH = 128
 """Words of like length that are decoded together."""
@@ -29,7 +29,7 @@ LONGEST_WORD = 256
 class Network:
     """The model of a run folder, alone: no dictionary stands before it."""
 
-    def __init__(self, model: "nn.Module", job: "StringJob", joint: Path | None = None):
+    def __init__(self, model: "nn.Module", job: "Seq2SeqTask", joint: Path | None = None):
         self.model = model
         self.job = job
         self._joint = joint
@@ -46,7 +46,7 @@ class Network:
 
         _, job, model = tasks.restore(Path(folder), *map(Path, others))
         if (
-            not isinstance(job, tasks.StringJob)
+            not isinstance(job, tasks.Seq2SeqTask)
             or job.settings.source != "characters"
             or job.settings.target != "words"
         ):

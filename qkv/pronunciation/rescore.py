@@ -30,7 +30,7 @@ def rescore(joint: Joint, word: str, found: "list[Hypothesis]", phones: Sequence
     """The same hypotheses, likeliest first; `phones` is what each says.
 
     Where one cannot be cut into units, such as the name of a letter, the joint model has no say: it could not have been
-    learnt from, and would be the least likely of all.
+    learned from, and would be the least likely of all.
     """
     own = torch.tensor([one.score for one in found], dtype=torch.float64)
     other = torch.tensor([joint.score(word, said) for said in phones], dtype=torch.float64)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from qkv.registry import Registry
-from qkv.train import Settings, Task
+from qkv.train import Settings, Objective
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Preset:
 
 
 @dataclass(frozen=True)
-class Outline:
+class ModelSizes:
     """What a model is built for."""
 
     sizes: tuple[int, ...]
@@ -33,7 +33,7 @@ class Outline:
     """Where the sizes are from, if it is not the data."""
 
 
-class Job(ABC):
+class Task(ABC):
     """Data that is ready to train on, or to decode with."""
 
     kind: ClassVar[str]
@@ -43,16 +43,16 @@ class Job(ABC):
 
     @classmethod
     @abstractmethod
-    def load(cls, options: dict[str, Any]) -> "Job":
+    def load(cls, options: dict[str, Any]) -> "Task":
         """Read the data that these options (`--set data.name=value`) name."""
 
     @classmethod
     @abstractmethod
-    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Job":
+    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Task":
         """What a trained run needs of it: the vocabulary of its folder, no data."""
 
     @classmethod
-    def outline(cls, options: dict[str, Any]) -> Outline | None:
+    def model_sizes(cls, options: dict[str, Any]) -> ModelSizes | None:
         """What is known of a model without the data that these options name; None: they have to be read."""
         return None
 
@@ -69,14 +69,14 @@ class Job(ABC):
     def sizes(self) -> tuple[int, ...]:
         """Vocabulary sizes that a model is built with."""
 
-    def begin(self, model: nn.Module) -> None:  # noqa: B027 - most tasks have nothing to do here
+    def init_weights(self, model: nn.Module) -> None:  # noqa: B027 - most tasks have nothing to do here
         """Change the first weights of a model for this task; nothing, unless a task says so."""
 
     @abstractmethod
-    def task(self, model: nn.Module, settings: Settings) -> Task:
+    def objective(self, model: nn.Module, settings: Settings) -> Objective:
         """The job as the training loop sees it."""
 
-    def require(self, model: nn.Module) -> None:
+    def validate_model(self, model: nn.Module) -> None:
         """Raise if this model cannot learn it; asked before there is a run folder."""
         return
 
@@ -85,5 +85,5 @@ class Job(ABC):
         """How good the model is on a part of the data."""
 
 
-jobs: Registry[Job] = Registry("task", group="qkv.tasks")
-register = jobs.register
+tasks: Registry[Task] = Registry("task", group="qkv.tasks")
+register = tasks.register

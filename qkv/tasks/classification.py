@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qkv.data import Labelled, Shuffled
+from qkv.data import Labeled, Shuffled
 from qkv.data.files.points import parse_numbers
 from qkv.metrics import accuracy, confusion_matrix
 from qkv.storage import QkvError
-from qkv.tasks.base import Job
-from qkv.train import Settings, Task
+from qkv.tasks.base import Task
+from qkv.train import Settings, Objective
 from qkv.train.objective import Tensors
 
 READY = 2**28
@@ -52,10 +52,10 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class ClassJob(Job):
+class ClassificationTask(Task):
     """Examples of several classes in the parts "train", "valid" and "test"."""
 
-    parts: dict[str, Labelled]
+    parts: dict[str, Labeled]
     classes: tuple[str, ...]
     shape: tuple[int, ...]
     """Of one example."""
@@ -64,16 +64,16 @@ class ClassJob(Job):
     """The options in full."""
 
     @classmethod
-    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "ClassJob":
+    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "ClassificationTask":
         """Classes, shape and scale without data."""
         scale = Scale(tuple(vocabulary["mean"]), tuple(vocabulary["deviation"]))
         return cls({}, tuple(vocabulary["classes"]), tuple(vocabulary["shape"]), scale, options)
 
     @abstractmethod
-    def read_test(self, path: str) -> Labelled:
+    def read_test(self, path: str) -> Labeled:
         """Other examples to evaluate on, of the same classes."""
 
-    def with_test(self, examples: Labelled) -> "ClassJob":
+    def with_test(self, examples: Labeled) -> "ClassificationTask":
         """The same job with these examples as its test part."""
         if tuple(examples.inputs.shape[1:]) != self.shape:
             raise QkvError(f"examples must have shape {self.shape}, got {tuple(examples.inputs.shape[1:])}")
@@ -81,14 +81,14 @@ class ClassJob(Job):
             raise QkvError(f"labels must be 0 to {len(self.classes) - 1}, got {int(examples.labels.max())}")
         return replace(self, parts={**self.parts, "test": examples})
 
-    def with_data(self) -> "ClassJob":
+    def with_data(self) -> "ClassificationTask":
         """The same job with the data that its options name."""
         loaded = type(self).load(self.given)
-        assert isinstance(loaded, ClassJob)
+        assert isinstance(loaded, ClassificationTask)
         if (loaded.classes, loaded.shape) != (self.classes, self.shape):
             raise QkvError(
                 f"the data have changed since the training: {len(self.classes)} classes of shape {self.shape} were "
-                f"learnt, {len(loaded.classes)} of shape {loaded.shape} are there"
+                f"learned, {len(loaded.classes)} of shape {loaded.shape} are there"
             )
         return replace(self, parts=loaded.parts)
 
@@ -112,7 +112,7 @@ class ClassJob(Job):
         """The axes of an example, then the number of classes."""
         return *self.shape, len(self.classes)
 
-    def task(self, model: nn.Module, settings: Settings) -> Task:
+    def objective(self, model: nn.Module, settings: Settings) -> Objective:
         """Fit the training part."""
         train, valid = self.parts["train"], self.parts["valid"]
         batches = Shuffled(len(train), settings.batch_size, settings.seed)
@@ -135,12 +135,12 @@ class ClassJob(Job):
                 total += float(loss(model, self._seen(model, inputs, labels)))
             return total / len(valid)
 
-        return Task(
+        return Objective(
             model=model,
             order=batches.batch,
             collate=collate,
             count=lambda tensors: len(tensors[1]),
-            loss=lambda model, tensors: loss(model, tensors, settings.smoothing),
+            loss=lambda model, tensors: loss(model, tensors, settings.label_smoothing),
             validate=validate,
         )
 
@@ -183,7 +183,7 @@ class ClassJob(Job):
             raise ValueError(f"{text[:40]!r} has {len(numbers)} numbers, but the model takes {prod(self.shape)}")
         return torch.tensor(numbers, dtype=torch.float64).view(self.shape)
 
-    def _part(self, split: str) -> Labelled:
+    def _part(self, split: str) -> Labeled:
         if split not in self.parts:
             raise QkvError(f"there is no part {split!r} (there are: {', '.join(self.parts)})")
         return self.parts[split]
@@ -193,7 +193,7 @@ class ClassJob(Job):
         return tuple(tensor.to(device) for tensor in (self.scale.apply(inputs), *rest))
 
 
-def _chunks(examples: Labelled) -> list[tuple[Tensor, Tensor]]:
+def _chunks(examples: Labeled) -> list[tuple[Tensor, Tensor]]:
     return list(zip(examples.inputs.split(TOGETHER), examples.labels.split(TOGETHER), strict=True))
 
 

@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qkv.data import Labelled, mnist, read_npz, read_pictures
+from qkv.data import Labeled, mnist, read_npz, read_pictures
 from qkv.data.corpora.mnist import CLASSES, SHAPE
 from qkv.storage import QkvError
-from qkv.tasks.base import Outline, Preset, register
-from qkv.tasks.classification import ClassJob, Scale
+from qkv.tasks.base import ModelSizes, Preset, register
+from qkv.tasks.classification import ClassificationTask, Scale
 from qkv.tasks.options import read_options
 
 HELD_OUT = 0.1
@@ -20,7 +20,7 @@ LEAST = 10
 
 def quick() -> Preset:
     """A convolutional net with pooling on 5,000 digits, in half a minute."""
-    return Preset("convolutional", {}, {"steps": 600, "batch_size": 64, "learning_rate": 2e-3, "every": 100})
+    return Preset("convolutional", {}, {"steps": 600, "batch_size": 64, "learning_rate": 2e-3, "validate_every": 100})
 
 
 def stride() -> Preset:
@@ -43,7 +43,7 @@ def whole() -> Preset:
     return Preset(
         "convolutional",
         {},
-        {"steps": 2000, "batch_size": 128, "learning_rate": 3e-3, "average": 0.998, "every": 500},
+        {"steps": 2000, "batch_size": 128, "learning_rate": 3e-3, "ema_decay": 0.998, "validate_every": 500},
         {"part": "whole"},
     )
 
@@ -65,7 +65,7 @@ class PictureOptions:
 
 
 @register("digits")
-class Digits(ClassJob):
+class DigitsTask(ClassificationTask):
     """Read handwritten digits: MNIST, or pictures from .npz (MedMNIST) or IDX files."""
 
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {
@@ -77,7 +77,7 @@ class Digits(ClassJob):
     }
 
     @classmethod
-    def load(cls, options: dict[str, Any]) -> "Digits":
+    def load(cls, options: dict[str, Any]) -> "DigitsTask":
         """MNIST, unless a training file is given."""
         given = read_options(PictureOptions, options)
         parts = mnist(given.part) if given.train_file is None else _own(given)
@@ -92,20 +92,20 @@ class Digits(ClassJob):
         return cls(parts, tuple(map(str, range(classes))), shape, scale, asdict(given))
 
     @classmethod
-    def outline(cls, options: dict[str, Any]) -> Outline | None:
+    def model_sizes(cls, options: dict[str, Any]) -> ModelSizes | None:
         """MNIST's, which is known without reading it."""
         given = read_options(PictureOptions, options)
         if (given.train_file, given.test_file) != (None, None):
             return None
         note = f"{CLASSES} classes of pictures of {' x '.join(map(str, SHAPE))}, as MNIST has; it was not read"
-        return Outline((*SHAPE, CLASSES), SHAPE, note)
+        return ModelSizes((*SHAPE, CLASSES), SHAPE, note)
 
-    def read_test(self, path: str) -> Labelled:
+    def read_test(self, path: str) -> Labeled:
         """The test part of an .npz file, or an IDX file with its labels beside it."""
         return _test(path, None)
 
 
-def _own(given: PictureOptions) -> dict[str, Labelled]:
+def _own(given: PictureOptions) -> dict[str, Labeled]:
     """The parts of a training file; those that are nowhere are held out of it."""
     assert given.train_file is not None
     path = Path(given.train_file)
@@ -125,7 +125,7 @@ def _own(given: PictureOptions) -> dict[str, Labelled]:
     return parts
 
 
-def _test(path: str, labels: str | None) -> Labelled:
+def _test(path: str, labels: str | None) -> Labeled:
     if not path.endswith(".npz"):
         return read_pictures(path, labels)
     parts = read_npz(path)

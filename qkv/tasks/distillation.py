@@ -1,4 +1,4 @@
-"""Learning from other models: what they believe of every token, and what they say of words that nobody labelled.
+"""Learning from other models: what they believe of every token, and what they say of words that nobody labeled.
 
     loss = (1 - trust) cross entropy with the targets + trust * cross entropy with the mean belief of the teachers
 
@@ -19,16 +19,16 @@ from qkv.inference.source_text import longest_source
 from qkv.models import Ensemble
 from qkv.runs.load import restore
 from qkv.storage import QkvError
-from qkv.tasks.base import Job
-from qkv.tasks.seq2seq import Example, Search, Strings, answer, collate, cross_entropy, device_of, encode, make_task
-from qkv.train import Settings, Task
+from qkv.tasks.base import Task
+from qkv.tasks.seq2seq import Example, Search, Strings, answer, collate, cross_entropy, device_of, encode, make_objective
+from qkv.train import Settings, Objective
 from qkv.train.objective import Tensors
 
 TOGETHER = {"cpu": 256, "cuda": 1024}
 """Examples that teachers read at once, by device."""
 
 
-def teachers_of(folders: str, job: Job) -> Ensemble:
+def teachers_of(folders: str, job: Task) -> Ensemble:
     """The trained models of these run folders, separated by commas; they must know the tokens of the job."""
     _, theirs, model = restore(*(Path(name.strip()) for name in folders.split(",")))
     if theirs.vocabulary() != job.vocabulary():
@@ -87,18 +87,18 @@ class Beliefs(nn.Module):
         return self.table[places.clamp(max=len(self.table) - 1)]
 
 
-def taught(strings: Strings, teachers: Ensemble, trust: float) -> Callable[[nn.Module, Settings], Task]:
+def taught(strings: Strings, teachers: Ensemble, trust: float) -> Callable[[nn.Module, Settings], Objective]:
     """The job of fitting the training part, and with the share `trust` of the loss what the teachers believe of it."""
     beliefs = Beliefs(teachers, encode(strings, strings.parts["train"]))
 
-    def task(model: nn.Module, settings: Settings) -> Task:
-        plain = make_task(model, strings, settings)
+    def task(model: nn.Module, settings: Settings) -> Objective:
+        plain = make_objective(model, strings, settings)
 
         def loss(model: nn.Module, tensors: Tensors) -> Tensor:
             source, mask, given, wanted, numbers = tensors
             logits = model(source, given, mask)
             believed = _disagreement(logits, wanted, beliefs(numbers, wanted.shape[1]))
-            return (1 - trust) * cross_entropy(logits, wanted, settings.smoothing) + trust * believed
+            return (1 - trust) * cross_entropy(logits, wanted, settings.label_smoothing) + trust * believed
 
         def numbered(ids: list[int]) -> Tensors:
             return *plain.collate(ids), torch.tensor(ids)

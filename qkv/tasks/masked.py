@@ -8,18 +8,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qkv.data import Documents, Tokeniser, read_text, sentences
+from qkv.data import Documents, Tokenizer, read_text, sentences
 from qkv.data.corpora.text import read_documents
 from qkv.data.sampling.mlm import Hiding
 from qkv.data.sampling.sentence_pairs import Frame, SentencePairs
 from qkv.models import Encoder
-from qkv.random import derive
-from qkv.registry import unknown
+from qkv.random import derive_seed
+from qkv.registry import unknown_name_error
 from qkv.storage import QkvError
-from qkv.tasks.base import Job, Outline, Preset, register
+from qkv.tasks.base import Task, ModelSizes, Preset, register
 from qkv.tasks.options import read_options, read_text_options
 from qkv.tasks.text import sizes_asked_for
-from qkv.train import Settings, Task
+from qkv.train import Settings, Objective
 from qkv.train.objective import Tensors
 
 TOGETHER = 64
@@ -33,7 +33,7 @@ def small() -> Preset:
     return Preset(
         "encoder",
         {"dim": 96, "heads": 4, "hidden_dim": 384, "layers": 2, "dropout": 0.1, "max_length": 64},
-        {"steps": 2000, "batch_size": 32, "learning_rate": 3e-3, "warmup": 200, "every": 250},
+        {"steps": 2000, "batch_size": 32, "learning_rate": 3e-3, "warmup": 200, "validate_every": 250},
         {"source": "python", "size": 2000, "length": 64},
     )
 
@@ -43,7 +43,7 @@ def wikitext() -> Preset:
     return Preset(
         "encoder",
         {"dim": 384, "heads": 6, "hidden_dim": 1536, "layers": 6, "dropout": 0.2, "max_length": 128},
-        {"minutes": 8.0, "batch_size": 256, "learning_rate": 7e-4, "warmup": 1000, "weight_decay": 0.1, "every": 1000},
+        {"minutes": 8.0, "batch_size": 256, "learning_rate": 7e-4, "warmup": 1000, "weight_decay": 0.1, "validate_every": 1000},
         {"source": "wikitext", "size": 8192, "length": 128, "examples": 1024},
     )
 
@@ -54,10 +54,10 @@ class MaskedOptions:
 
     source: str = "python"
     """python, wikitext, a folder of .txt files, or one file."""
-    tokeniser: str = "wordpiece"
+    tokenizer: str = "wordpiece"
     """wordpiece, trained on the text, or a tokenizer.json that has [MASK], [CLS] and [SEP]."""
     size: int = 2000
-    """Tokens of a tokeniser that is trained."""
+    """Tokens of a tokenizer that is trained."""
     length: int = 64
     """Tokens of an example, [CLS] and two [SEP] among them."""
     share: float = 0.15
@@ -98,10 +98,10 @@ class Judged(NamedTuple):
 
 @register("masked")
 @dataclass(frozen=True)
-class MaskedJob(Job):
+class MaskedTask(Task):
     """Fill in hidden tokens and tell which sentence is the next: BERT's pretraining, on any text."""
 
-    tokeniser: Tokeniser
+    tokenizer: Tokenizer
     settings: MaskedOptions
     texts: dict[str, Documents]
     """Part -> its documents; empty for a restored run, which needs none to answer."""
@@ -112,39 +112,39 @@ class MaskedJob(Job):
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {"small": small, "wikitext": wikitext}
 
     @classmethod
-    def load(cls, options: dict[str, Any]) -> "MaskedJob":
-        """Find the text, and train or read the tokeniser."""
+    def load(cls, options: dict[str, Any]) -> "MaskedTask":
+        """Find the text, and train or read the tokenizer."""
         given = read_text_options(MaskedOptions, options)
         texts = read_text(given.source)
-        if given.tokeniser in ("bytes", "characters"):
+        if given.tokenizer in ("bytes", "characters"):
             raise ValueError(
-                f"tokeniser {given.tokeniser!r} has no [MASK]; take wordpiece, or the tokenizer.json of a BERT"
+                f"tokenizer {given.tokenizer!r} has no [MASK]; take wordpiece, or the tokenizer.json of a BERT"
             )
-        if given.tokeniser == "wordpiece":
-            tokeniser = Tokeniser.train(texts["train"], "wordpiece", given.size)
+        if given.tokenizer == "wordpiece":
+            tokenizer = Tokenizer.train(texts["train"], "wordpiece", given.size)
         else:
-            tokeniser = Tokeniser.load(given.tokeniser)
-        return cls(require_signs(tokeniser, given.tokeniser), given, texts)
+            tokenizer = Tokenizer.load(given.tokenizer)
+        return cls(require_signs(tokenizer, given.tokenizer), given, texts)
 
     @classmethod
-    def outline(cls, options: dict[str, Any]) -> Outline | None:
-        """As many tokens as are asked for, if a tokeniser is trained; no text is read."""
+    def model_sizes(cls, options: dict[str, Any]) -> ModelSizes | None:
+        """As many tokens as are asked for, if a tokenizer is trained; no text is read."""
         given = read_text_options(MaskedOptions, options)
-        if given.tokeniser != "wordpiece":
+        if given.tokenizer != "wordpiece":
             return None
-        return Outline((given.size, SEGMENTS), note=sizes_asked_for(given.size))
+        return ModelSizes((given.size, SEGMENTS), note=sizes_asked_for(given.size))
 
     @classmethod
-    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "MaskedJob":
-        """The tokeniser without a text; `with_data` finds that again."""
-        tokeniser = Tokeniser.from_record(vocabulary)
-        return cls(require_signs(tokeniser, "vocabulary.json"), read_options(MaskedOptions, options), {})
+    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "MaskedTask":
+        """The tokenizer without a text; `with_data` finds that again."""
+        tokenizer = Tokenizer.from_record(vocabulary)
+        return cls(require_signs(tokenizer, "vocabulary.json"), read_options(MaskedOptions, options), {})
 
-    def with_data(self) -> "MaskedJob":
+    def with_data(self) -> "MaskedTask":
         """The same job with the text that its options name."""
         return replace(self, texts=read_text(self.settings.source), test_file=None, _parts={})
 
-    def with_test(self, path: str) -> "MaskedJob":
+    def with_test(self, path: str) -> "MaskedTask":
         """The same job with this text as its test part; what is counted is still the training part."""
         texts = {**read_text(self.settings.source), "test": read_documents(path)}
         return replace(self, texts=texts, test_file=path, _parts={})
@@ -155,17 +155,17 @@ class MaskedJob(Job):
         return asdict(self.settings)
 
     def vocabulary(self) -> dict[str, Any]:
-        """The tokeniser."""
-        return self.tokeniser.to_record()
+        """The tokenizer."""
+        return self.tokenizer.to_record()
 
     def sizes(self) -> tuple[int, ...]:
         """Tokens and segments."""
-        return len(self.tokeniser), SEGMENTS
+        return len(self.tokenizer), SEGMENTS
 
     def part(self, name: str) -> SentencePairs:
         """The pairs of sentences of a part; its text is cut when it is first asked for."""
         if name not in ("train", "valid", "test"):
-            raise unknown("part of the text", name, ("train", "valid", "test"))
+            raise unknown_name_error("part of the text", name, ("train", "valid", "test"))
         if name not in self._parts:
             if not self.texts:
                 raise QkvError("this job was restored without its text; ask with_data() for it")
@@ -174,17 +174,17 @@ class MaskedJob(Job):
 
     def unigram(self) -> Tensor:
         """The probability of each token wherever it stands, from counts in the training part with one more each."""
-        counts = self.part("train").tokens.long().bincount(minlength=len(self.tokeniser)) + 1
+        counts = self.part("train").tokens.long().bincount(minlength=len(self.tokenizer)) + 1
         return counts.double() / counts.sum()
 
     def examples(self, split: str) -> Iterator[Tensors]:
         """The examples of a held-out part that everybody is judged on."""
         own, part = self.settings, self.part(split)
-        keys = [derive(own.seed, f"{split} {purpose}") for purpose in ("pairs of sentences", "hidden tokens")]
+        keys = [derive_seed(own.seed, f"{split} {purpose}") for purpose in ("pairs of sentences", "hidden tokens")]
         for numbers in torch.arange(own.examples).split(TOGETHER):
             yield _collate(part, self._hiding(), keys, numbers)
 
-    def require(self, model: nn.Module) -> None:
+    def validate_model(self, model: nn.Module) -> None:
         """An encoder with both heads, for rows as long as these."""
         if not isinstance(model, Encoder) or not model.config.pretraining:
             what = "an encoder without heads" if isinstance(model, Encoder) else f"a {type(model).__name__}"
@@ -195,10 +195,10 @@ class MaskedJob(Job):
                 "set both, such as --set model.max_length=256 --set data.length=256"
             )
 
-    def task(self, model: nn.Module, settings: Settings) -> Task:
+    def objective(self, model: nn.Module, settings: Settings) -> Objective:
         """Fresh pairs, hidden anew, at every step: a function of the seed and the number of the example alone."""
-        self.require(model)
-        keys = [derive(settings.seed, purpose) for purpose in ("pairs of sentences", "hidden tokens")]
+        self.validate_model(model)
+        keys = [derive_seed(settings.seed, purpose) for purpose in ("pairs of sentences", "hidden tokens")]
         hiding = self._hiding()
         train = self.part("train")
         valid = list(self.examples("valid"))
@@ -206,12 +206,12 @@ class MaskedJob(Job):
         def validate(model: nn.Module, may_stop: Callable[[], None]) -> float:
             return judge(model, valid, may_stop).score
 
-        return Task(
+        return Objective(
             model=model,
             order=lambda step: list(range(step * settings.batch_size, (step + 1) * settings.batch_size)),
             collate=lambda ids: _collate(train, hiding, keys, torch.tensor(ids, dtype=torch.int64)),
             count=lambda tensors: int(tensors[4].sum()),
-            loss=lambda model, tensors: _loss(model, tensors, settings.smoothing),
+            loss=lambda model, tensors: _loss(model, tensors, settings.label_smoothing),
             validate=validate,
         )
 
@@ -221,7 +221,7 @@ class MaskedJob(Job):
         `unigram_accuracy` is what always naming one token gets, the best one for these very examples; `unigram_loss`,
         in nats a token as `masked_loss`, that of the shares of tokens in the training part.
         """
-        self.require(model)
+        self.validate_model(model)
         examples = list(self.examples(split))
         model.eval()
         found = judge(model, examples, lambda: None)
@@ -238,11 +238,11 @@ class MaskedJob(Job):
         }
 
     def _read(self, name: str) -> SentencePairs:
-        signs = self.tokeniser
+        signs = self.tokenizer
         assert signs.classify is not None
         assert signs.separator is not None
         frame = Frame(signs.classify, signs.separator, signs.pad, self.settings.length)
-        cut = (self.tokeniser.encode_all(sentences(document)) for document in self.texts[name])
+        cut = (self.tokenizer.encode_all(sentences(document)) for document in self.texts[name])
         try:
             return SentencePairs(cut, frame)
         except ValueError as error:
@@ -250,16 +250,16 @@ class MaskedJob(Job):
             raise QkvError(f"the {name} part of the text makes no pairs: {error}", where) from error
 
     def _hiding(self) -> Hiding:
-        return Hiding.of(self.tokeniser, self.settings.share, whole_words=self.settings.whole_words)
+        return Hiding.of(self.tokenizer, self.settings.share, whole_words=self.settings.whole_words)
 
 
-def require_signs(tokeniser: Tokeniser, where: str) -> Tokeniser:
-    """The tokeniser, if it has what a BERT reads: [MASK], [CLS] and [SEP]."""
-    needed = {"[MASK]": tokeniser.mask, "[CLS]": tokeniser.classify, "[SEP]": tokeniser.separator}
+def require_signs(tokenizer: Tokenizer, where: str) -> Tokenizer:
+    """The tokenizer, if it has what a BERT reads: [MASK], [CLS] and [SEP]."""
+    needed = {"[MASK]": tokenizer.mask, "[CLS]": tokenizer.classify, "[SEP]": tokenizer.separator}
     missing = [name for name, number in needed.items() if number is None]
     if missing:
-        raise QkvError(f"the tokeniser has no {', '.join(missing)}, which the task masked needs", where)
-    return tokeniser
+        raise QkvError(f"the tokenizer has no {', '.join(missing)}, which the task masked needs", where)
+    return tokenizer
 
 
 @torch.no_grad()

@@ -2,14 +2,14 @@
 
 from typing import Any, TypeVar
 
-from qkv.records import filled
+from qkv.records import from_mapping
 
 Options = TypeVar("Options")
 
 
 def read_options(record: type[Options], given: dict[str, Any]) -> Options:
     """The record with these values; an unknown name is an error that says the nearest."""
-    return filled(record, given, "data setting")
+    return from_mapping(record, given, "data setting")
 
 
 def read_text_options(record: type[Options], given: dict[str, Any]) -> Options:

@@ -12,14 +12,14 @@ from qkv.data import Pair, Vocabulary, in_standard_test, part_of, read_pairs
 from qkv.data.corpora.standard_test import headword
 from qkv.draw.text import shorten
 from qkv.models import Recurrent
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 from qkv.runs.load import read_config
 from qkv.storage import QkvError, open_file
-from qkv.tasks.base import Job, Preset, register
+from qkv.tasks.base import Task, Preset, register
 from qkv.tasks.distillation import label, taught, teachers_of
 from qkv.tasks.options import read_options
-from qkv.tasks.seq2seq import Search, Strings, evaluate, hold_out, make_task
-from qkv.train import Run, Settings, Task
+from qkv.tasks.seq2seq import Search, Strings, evaluate, hold_out, make_objective
+from qkv.train import Run, Settings, Objective
 
 LEGIBLE = 32
 """Characters of a source that an error shows."""
@@ -40,7 +40,7 @@ def quick() -> Preset:
             "convolution": 5,
             "max_length": 64,
         },
-        {"minutes": 4.0, "learning_rate": 3e-3, "average": 0.998, "smoothing": 0.1, "every": 1000},
+        {"minutes": 4.0, "learning_rate": 3e-3, "ema_decay": 0.998, "label_smoothing": 0.1, "validate_every": 1000},
     )
 
 
@@ -49,7 +49,7 @@ def recurrent() -> Preset:
     return Preset(
         "recurrent",
         {"dim": 192, "dropout": 0.0, "max_length": 64},
-        {"minutes": 4.0, "learning_rate": 3e-3, "average": 0.998, "smoothing": 0.1, "every": 1000},
+        {"minutes": 4.0, "learning_rate": 3e-3, "ema_decay": 0.998, "label_smoothing": 0.1, "validate_every": 1000},
     )
 
 
@@ -74,9 +74,9 @@ def large() -> Preset:
             "learning_rate": 1.5e-3,
             "warmup": 1000,
             "weight_decay": 0.05,
-            "average": 0.999,
-            "smoothing": 0.1,
-            "every": 2000,
+            "ema_decay": 0.999,
+            "label_smoothing": 0.1,
+            "validate_every": 2000,
         },
     )
 
@@ -100,14 +100,14 @@ def pupil() -> Preset:
             "batch_size": 1024,
             "learning_rate": 2e-3,
             "warmup": 1000,
-            "average": 0.999,
-            "every": 1000,
+            "ema_decay": 0.999,
+            "validate_every": 1000,
         },
     )
 
 
 @dataclass(frozen=True)
-class StringOptions:
+class Seq2SeqOptions:
     """Where the pairs come from, and who else teaches."""
 
     train_file: str | None = None
@@ -126,27 +126,27 @@ class StringOptions:
     """Words kept out of training and choosing, in any case: `standard` (the 12,000 words of the standard CMUdict test
     list), `held_out` (the test part of our own division), or both with a comma."""
     teachers: str = ""
-    """Run folders, separated by commas, whose beliefs are learnt as well as the targets."""
+    """Run folders, separated by commas, whose beliefs are learned as well as the targets."""
     trust: float = 0.7
     """The share of the loss that the teachers' beliefs have."""
-    unlabelled: str | None = None
+    unlabeled: str | None = None
     """A file of sources, one a line, whose targets are what the teachers say."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.trust <= 1:
             raise ValueError(f"trust must be from 0 (the targets alone) to 1 (the teachers alone), got {self.trust}")
-        if self.unlabelled is not None and not self.teachers:
-            raise ValueError(f"unlabelled={self.unlabelled!r} needs teachers, run folders that say its sources")
+        if self.unlabeled is not None and not self.teachers:
+            raise ValueError(f"unlabeled={self.unlabeled!r} needs teachers, run folders that say its sources")
         if self.held_out < 0:
             raise ValueError(f"held_out must be 0 or more, got {self.held_out}")
 
 
 @dataclass(frozen=True)
-class StringJob(Job):
+class Seq2SeqTask(Task):
     """Pairs of strings."""
 
     strings: Strings
-    settings: StringOptions
+    settings: Seq2SeqOptions
     bad_lines: tuple[str, ...] = ()
     """What was wrong with lines that were left out."""
 
@@ -158,18 +158,18 @@ class StringJob(Job):
     }
 
     @classmethod
-    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "StringJob":
+    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Seq2SeqTask":
         """Vocabularies without data; `with_test` can add some to evaluate on."""
         sources, targets = (Vocabulary.from_record(vocabulary[side]) for side in ("sources", "targets"))
-        return cls(Strings({}, sources, targets), read_options(StringOptions, options))
+        return cls(Strings({}, sources, targets), read_options(Seq2SeqOptions, options))
 
-    def with_data(self) -> "StringJob":
+    def with_data(self) -> "Seq2SeqTask":
         """The same job, its vocabularies too, with the pairs that its options name."""
         loaded = type(self).load(self.options)
-        assert isinstance(loaded, StringJob)
+        assert isinstance(loaded, Seq2SeqTask)
         return replace(self, strings=replace(self.strings, parts=loaded.strings.parts), bad_lines=loaded.bad_lines)
 
-    def with_test(self, pairs: Sequence[Pair]) -> "StringJob":
+    def with_test(self, pairs: Sequence[Pair]) -> "Seq2SeqTask":
         """The same job with these pairs as its test part."""
         strings = Strings({**self.strings.parts, "test": list(pairs)}, self.strings.sources, self.strings.targets)
         return type(self)(strings, self.settings, self.bad_lines)
@@ -187,22 +187,22 @@ class StringJob(Job):
         """Sources, then targets."""
         return len(self.strings.sources), len(self.strings.targets)
 
-    def task(self, model: nn.Module, settings: Settings) -> Task:
+    def objective(self, model: nn.Module, settings: Settings) -> Objective:
         """Fit the training part, and what teachers believe of it if there are any."""
         own = self.settings
         if not own.teachers:
-            return make_task(model, self.strings, settings)
+            return make_objective(model, self.strings, settings)
         teachers = teachers_of(own.teachers, self)
-        train = [*self.strings.parts["train"], *label(teachers, self.strings, self._unlabelled())]
+        train = [*self.strings.parts["train"], *label(teachers, self.strings, self._unlabeled())]
         strings = replace(self.strings, parts={**self.strings.parts, "train": train})
         return taught(strings, teachers, own.trust)(model, settings)
 
-    def require(self, model: nn.Module) -> None:
+    def validate_model(self, model: nn.Module) -> None:
         """Teachers and their words must be there, and every pair must fit into the model."""
         for name in self.settings.teachers.split(",") if self.settings.teachers else ():
             read_config(Run(Path(name.strip())))
-        if self.settings.unlabelled is not None:
-            open_file(Path(self.settings.unlabelled)).close()
+        if self.settings.unlabeled is not None:
+            open_file(Path(self.settings.unlabeled)).close()
         self._require_room(model)
 
     def _require_room(self, model: nn.Module) -> None:
@@ -223,11 +223,11 @@ class StringJob(Job):
                 f"model.max_length={longest}: leave it out, or --set model.max_length={length}"
             )
 
-    def _unlabelled(self) -> list[tuple[str, ...]]:
+    def _unlabeled(self) -> list[tuple[str, ...]]:
         """Sources that have no targets: new ones, that may be trained on."""
-        if self.settings.unlabelled is None:
+        if self.settings.unlabeled is None:
             return []
-        with open_file(Path(self.settings.unlabelled)) as file:
+        with open_file(Path(self.settings.unlabeled)) as file:
             lines = file.read().decode("utf-8", "replace").splitlines()
         split = tuple if self.settings.source == "characters" else str.split
         given = dict.fromkeys(tuple(split(line.strip())) for line in lines if line.strip())
@@ -243,13 +243,13 @@ class StringJob(Job):
 
 
 @register("pairs")
-class Pairs(StringJob):
+class PairsTask(Seq2SeqTask):
     """Map strings to strings: any TSV file of sources and targets."""
 
     @classmethod
-    def load(cls, options: dict[str, Any]) -> "Pairs":
+    def load(cls, options: dict[str, Any]) -> "PairsTask":
         """Read the files."""
-        given = read_options(StringOptions, options)
+        given = read_options(Seq2SeqOptions, options)
         if given.train_file is None:
             raise QkvError("the task pairs needs a file to train on: --train-file FILE.tsv")
         strings, bad_lines = read_parts(given)
@@ -262,7 +262,7 @@ def _length(pair: Pair, reads_any: bool) -> int:
     return written if reads_any else max(len(pair.source), written)
 
 
-def read_parts(given: StringOptions) -> tuple[Strings, tuple[str, ...]]:
+def read_parts(given: Seq2SeqOptions) -> tuple[Strings, tuple[str, ...]]:
     """The three parts of a training file and, if there is one, a test file; and a line about each bad line."""
     assert given.train_file is not None
     train, bad = _read(given.train_file, given)
@@ -280,7 +280,7 @@ def leave_out(pairs: list[Pair], exclude: str) -> list[Pair]:
     names = [name.strip() for name in exclude.split(",") if name.strip()]
     for name in names:
         if name not in _EXCLUDED:
-            raise unknown("list of words to exclude", name, _EXCLUDED)
+            raise unknown_name_error("list of words to exclude", name, _EXCLUDED)
     tests = [_EXCLUDED[name] for name in names]
     return [pair for pair in pairs if not any(test("".join(pair.source)) for test in tests)]
 
@@ -291,6 +291,6 @@ _EXCLUDED: dict[str, Callable[[str], bool]] = {
 }
 
 
-def _read(path: str, given: StringOptions) -> tuple[list[Pair], tuple[str, ...]]:
+def _read(path: str, given: Seq2SeqOptions) -> tuple[list[Pair], tuple[str, ...]]:
     found = read_pairs(Path(path), source=given.source, target=given.target, strict=given.strict)
     return list(found.pairs), tuple(f"{path}:{line.number}: {line.reason}" for line in found.bad)

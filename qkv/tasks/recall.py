@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.data import Recall
-from qkv.tasks.base import Job, Preset, register
+from qkv.tasks.base import Task, Preset, register
 from qkv.tasks.options import read_options
-from qkv.train import Settings, Task
+from qkv.train import Settings, Objective
 from qkv.train.objective import Tensors
 
 IGNORED = -100
@@ -27,7 +27,7 @@ def small() -> Preset:
     return Preset(
         "decoder",
         {**sizes, "positions": "none"},
-        {"steps": 1600, "batch_size": 8, "learning_rate": 5e-3, "weight_decay": 0.1, "warmup": 400, "every": 400},
+        {"steps": 1600, "batch_size": 8, "learning_rate": 5e-3, "weight_decay": 0.1, "warmup": 400, "validate_every": 400},
     )
 
 
@@ -67,7 +67,7 @@ class RecallOptions:
 
 @register("recall")
 @dataclass(frozen=True)
-class RecallJob(Job):
+class RecallTask(Task):
     """Remember pairs and answer with the value of a key: generated, never the same example twice."""
 
     settings: RecallOptions
@@ -75,12 +75,12 @@ class RecallJob(Job):
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {"small": small}
 
     @classmethod
-    def load(cls, options: dict[str, Any]) -> "RecallJob":
+    def load(cls, options: dict[str, Any]) -> "RecallTask":
         """Nothing is read."""
         return cls(read_options(RecallOptions, options))
 
     @classmethod
-    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "RecallJob":
+    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "RecallTask":
         """The same."""
         return cls.load(options)
 
@@ -102,7 +102,7 @@ class RecallJob(Job):
         """Guessing among the values in the row."""
         return 1 / self.settings.pairs
 
-    def task(self, model: nn.Module, settings: Settings) -> Task:
+    def objective(self, model: nn.Module, settings: Settings) -> Objective:
         """Fresh examples at every step; one update after the other of each size.
 
         Few pairs show in moments how a key finds its value, which with many alone takes long to appear.
@@ -119,12 +119,12 @@ class RecallJob(Job):
             places = torch.tensor(ids) - ids[0]
             return tokens[places], labels[places]
 
-        return Task(
+        return Objective(
             model=model,
             order=lambda step: list(range(step * settings.batch_size, (step + 1) * settings.batch_size)),
             collate=collate,
             count=lambda tensors: int((tensors[1] != IGNORED).sum()),
-            loss=lambda model, tensors: _loss(model, tensors, settings.smoothing),
+            loss=lambda model, tensors: _loss(model, tensors, settings.label_smoothing),
             validate=lambda model, may_stop: self._examine(model, "valid")[1],
         )
 

@@ -1,4 +1,4 @@
-"""The report of a run that maps strings: how it learnt, how often it errs, what it answers, where it looked."""
+"""The report of a run that maps strings: how it learned, how often it errs, what it answers, where it looked."""
 
 import math
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from torch import nn
 from qkv.data import Pair
 from qkv.draw import Answer, Example, Picture, Report, alignment_panels
 from qkv.explain import Alignment, alignment
-from qkv.random import derive
+from qkv.random import derive_seed
 from qkv.runs.load import Config
-from qkv.tasks.pairs import StringJob
+from qkv.tasks.pairs import Seq2SeqTask
 from qkv.tasks.seq2seq import Search, answer
 from qkv.train import Run
 
@@ -22,14 +22,14 @@ BEAMS = 4
 """Of what is answered, and of what is looked at: the picture is of the best answer."""
 
 
-def unseen(job: StringJob, count: int = SHOWN, seed: int = 0) -> list[Pair]:
+def unseen(job: Seq2SeqTask, count: int = SHOWN, seed: int = 0) -> list[Pair]:
     """A few pairs of the test part, or of those held out: the same ones every time."""
     pairs = job.strings.parts.get("test") or job.strings.parts["valid"]
-    ranked = sorted(range(len(pairs)), key=lambda number: derive(seed, "pairs to show", number))
+    ranked = sorted(range(len(pairs)), key=lambda number: derive_seed(seed, "pairs to show", number))
     return [pairs[number] for number in ranked[:count]]
 
 
-def examples(job: StringJob, model: nn.Module, pairs: list[Pair], best: int = 3) -> list[Example]:
+def examples(job: Seq2SeqTask, model: nn.Module, pairs: list[Pair], best: int = 3) -> list[Example]:
     """What the model answers to each, with probabilities, beside what is right."""
     found = answer(model, job.strings, [pair.source for pair in pairs], Search(beams=max(BEAMS, best), best=best))
     return [
@@ -42,7 +42,7 @@ def examples(job: StringJob, model: nn.Module, pairs: list[Pair], best: int = 3)
     ]
 
 
-def looked(job: StringJob, model: nn.Module, pair: Pair) -> tuple[tuple[str, ...], Alignment] | None:
+def looked(job: Seq2SeqTask, model: nn.Module, pair: Pair) -> tuple[tuple[str, ...], Alignment] | None:
     """What the model writes for this source and where it looked meanwhile; None if it cannot look."""
     ((hypothesis,),) = answer(model, job.strings, [pair.source], Search(beams=BEAMS))
     try:
@@ -53,7 +53,7 @@ def looked(job: StringJob, model: nn.Module, pair: Pair) -> tuple[tuple[str, ...
 
 
 def make_report(
-    run: Run, config: Config, job: StringJob, model: nn.Module, rates: dict[str, dict[str, float]]
+    run: Run, config: Config, job: Seq2SeqTask, model: nn.Module, rates: dict[str, dict[str, float]]
 ) -> Report:
     """All that the page shows."""
     lines = run.read_metrics()
@@ -75,7 +75,7 @@ def make_report(
         rates=rates,
         examples=examples(job, model, shown),
         pictures=pictures,
-        trained_with=trained_with(config.train.smoothing, job.settings.teachers),
+        trained_with=trained_with(config.train.label_smoothing, job.settings.teachers),
     )
 
 
@@ -85,12 +85,12 @@ def trained_with(smoothing: float, teachers: str) -> str:
     return " and ".join([*parts, *(["teachers"] if teachers else [])])
 
 
-def text(job: StringJob, tokens: tuple[int, ...]) -> str:
+def text(job: Seq2SeqTask, tokens: tuple[int, ...]) -> str:
     """An answer as people write it."""
     return written(job, job.strings.targets.decode(tokens))
 
 
-def written(job: StringJob, tokens: Sequence[str]) -> str:
+def written(job: Seq2SeqTask, tokens: Sequence[str]) -> str:
     """A target as people write it."""
     return ("" if job.settings.target == "characters" else " ").join(tokens)
 

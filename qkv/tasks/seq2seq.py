@@ -16,7 +16,7 @@ from qkv.decode import Hypothesis, Limits, beam, greedy
 from qkv.inference.source_text import in_known_case
 from qkv.inference.thread_pool import side_by_side
 from qkv.metrics import cosine, damerau_levenshtein, error_rates, jaccard
-from qkv.train import Settings, Task
+from qkv.train import Settings, Objective
 from qkv.train.objective import Tensors
 
 FEWEST = 32
@@ -49,7 +49,7 @@ def hold_out(pairs: list[Pair], count: int) -> tuple[list[Pair], list[Pair]]:
     return [p for p in pairs if p.source not in held], [p for p in pairs if p.source in held]
 
 
-def make_task(model: nn.Module, strings: Strings, settings: Settings) -> Task:
+def make_objective(model: nn.Module, strings: Strings, settings: Settings) -> Objective:
     """The job of fitting the training part; every (source, target) is an example."""
     encoded = encode(strings, strings.parts["train"])
     buckets = Buckets([(len(source), len(target)) for source, target in encoded], settings.batch_size, settings.seed)
@@ -67,12 +67,12 @@ def make_task(model: nn.Module, strings: Strings, settings: Settings) -> Task:
             tokens += count(tensors)
         return total / tokens
 
-    return Task(
+    return Objective(
         model=model,
         order=lambda step: buckets.batch(*buckets.at(step)),
         collate=examples.batch,
         count=count,
-        loss=lambda model, tensors: loss(model, tensors, settings.smoothing),
+        loss=lambda model, tensors: loss(model, tensors, settings.label_smoothing),
         validate=validate,
     )
 

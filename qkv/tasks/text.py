@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qkv.data import Documents, TokenFile, Tokeniser, TokenRows, read_text
+from qkv.data import Documents, TokenFile, Tokenizer, TokenRows, read_text
 from qkv.data.corpora.archive import cache_folder
 from qkv.data.corpora.text import identify, read_documents
 from qkv.inference.sliding_window import IGNORED, measure
 from qkv.layers import Packing, pack_documents
 from qkv.metrics import Perplexity
 from qkv.models import Decoder
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 from qkv.storage import QkvError
-from qkv.tasks.base import Job, Outline, Preset, register
+from qkv.tasks.base import Task, ModelSizes, Preset, register
 from qkv.tasks.options import read_options, read_text_options
-from qkv.train import Settings, Task
+from qkv.train import Settings, Objective
 from qkv.train.objective import Tensors
 
 FIRST = 0.02
@@ -35,7 +35,7 @@ def small() -> Preset:
     return Preset(
         "decoder",
         {"dim": 128, "heads": 4, "hidden_dim": 512, "layers": 2, "dropout": 0.1, "max_length": 1024},
-        {"steps": 1000, "batch_size": 16, "learning_rate": 3e-3, "weight_decay": 0.1, "warmup": 50, "every": 200},
+        {"steps": 1000, "batch_size": 16, "learning_rate": 3e-3, "weight_decay": 0.1, "warmup": 50, "validate_every": 200},
         {"source": "python", "size": 2000, "length": 128},
     )
 
@@ -46,7 +46,7 @@ def wikitext() -> Preset:
     return Preset(
         "decoder",
         {**sizes, "positions": "learned"},
-        {"steps": 2000, "batch_size": 32, "learning_rate": 1e-3, "weight_decay": 0.1, "warmup": 100, "every": 250},
+        {"steps": 2000, "batch_size": 32, "learning_rate": 1e-3, "weight_decay": 0.1, "warmup": 100, "validate_every": 250},
         {"source": "wikitext", "size": 16000, "length": 512, "sample": 20_000_000},
     )
 
@@ -57,10 +57,10 @@ class TextOptions:
 
     source: str = "python"
     """python, wikitext, a folder of .txt files, or one file."""
-    tokeniser: str = "bytes"
+    tokenizer: str = "bytes"
     """bytes, wordpiece or characters, trained on the text; or a tokenizer.json."""
     size: int = 2000
-    """Tokens of a tokeniser that is trained."""
+    """Tokens of a tokenizer that is trained."""
     sample: int = 4_000_000
     """Characters that it is trained on, from the beginning of the text."""
     length: int = 128
@@ -68,7 +68,7 @@ class TextOptions:
     test_file: str | None = None
     """Another text to evaluate on."""
     digest: str = ""
-    """Of the tokeniser; found when it is trained, and proven from then on."""
+    """Of the tokenizer; found when it is trained, and proven from then on."""
 
     def __post_init__(self) -> None:
         for name in ("size", "sample", "length"):
@@ -78,49 +78,49 @@ class TextOptions:
 
 @register("text")
 @dataclass(frozen=True)
-class TextJob(Job):
+class TextTask(Task):
     """Continue a text: Python's documentation, WikiText-2, or any .txt files."""
 
     settings: TextOptions
-    tokeniser: Tokeniser
+    tokenizer: Tokenizer
     parts: dict[str, Documents]
 
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {"small": small, "wikitext": wikitext}
 
     @classmethod
-    def load(cls, options: dict[str, Any]) -> "TextJob":
-        """Open the text and train or load the tokeniser; the text itself is read when it is needed."""
+    def load(cls, options: dict[str, Any]) -> "TextTask":
+        """Open the text and train or load the tokenizer; the text itself is read when it is needed."""
         given = read_text_options(TextOptions, options)
         parts = _read_parts(given)
-        tokeniser = _tokeniser(given, parts["train"])
-        if given.digest not in ("", tokeniser.digest):
+        tokenizer = _tokenizer(given, parts["train"])
+        if given.digest not in ("", tokenizer.digest):
             raise QkvError(
-                "the text or the tokeniser is not the one that the run was started with", f"data.source={given.source}"
+                "the text or the tokenizer is not the one that the run was started with", f"data.source={given.source}"
             )
-        return cls(replace(given, digest=tokeniser.digest), tokeniser, parts)
+        return cls(replace(given, digest=tokenizer.digest), tokenizer, parts)
 
     @classmethod
-    def outline(cls, options: dict[str, Any]) -> Outline | None:
+    def model_sizes(cls, options: dict[str, Any]) -> ModelSizes | None:
         """As many tokens as are asked for, if they are pieces of words: of characters a text may have fewer."""
         given = read_text_options(TextOptions, options)
-        if given.tokeniser not in ("bytes", "wordpiece"):
+        if given.tokenizer not in ("bytes", "wordpiece"):
             return None
-        return Outline((given.size,), note=sizes_asked_for(given.size))
+        return ModelSizes((given.size,), note=sizes_asked_for(given.size))
 
     @classmethod
-    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "TextJob":
-        """The tokeniser of a run folder; one that the model was not trained with is refused."""
+    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "TextTask":
+        """The tokenizer of a run folder; one that the model was not trained with is refused."""
         given = read_options(TextOptions, options)
-        tokeniser = Tokeniser.from_record(vocabulary)
-        if given.digest != tokeniser.digest:
-            raise QkvError("the tokeniser in vocabulary.json is not the one that the model was trained with")
-        return cls(given, tokeniser, {})
+        tokenizer = Tokenizer.from_record(vocabulary)
+        if given.digest != tokenizer.digest:
+            raise QkvError("the tokenizer in vocabulary.json is not the one that the model was trained with")
+        return cls(given, tokenizer, {})
 
-    def with_data(self) -> "TextJob":
+    def with_data(self) -> "TextTask":
         """The same job with the text that its options name."""
         return replace(self, parts=_read_parts(self.settings))
 
-    def with_test(self, path: str) -> "TextJob":
+    def with_test(self, path: str) -> "TextTask":
         """The same job with this text as its test part."""
         return replace(self, parts={"test": read_documents(path)})
 
@@ -130,14 +130,14 @@ class TextJob(Job):
         return asdict(self.settings)
 
     def vocabulary(self) -> dict[str, Any]:
-        """The tokeniser."""
-        return self.tokeniser.to_record()
+        """The tokenizer."""
+        return self.tokenizer.to_record()
 
     def sizes(self) -> tuple[int, ...]:
         """Tokens."""
-        return (len(self.tokeniser),)
+        return (len(self.tokenizer),)
 
-    def begin(self, model: nn.Module) -> None:
+    def init_weights(self, model: nn.Module) -> None:
         """Short vectors for tokens where they are read and predicted with the same ones.
 
         A token enters as sqrt(dim) times its vector, so at first its successor is thought to be itself, with a logit
@@ -146,7 +146,7 @@ class TextJob(Job):
         if isinstance(model, Decoder) and model.config.tied:
             nn.init.normal_(model.embed.weight, std=FIRST)
 
-    def require(self, model: nn.Module) -> None:
+    def validate_model(self, model: nn.Module) -> None:
         """Rows must fit into the model."""
         length = self.settings.length
         longest = getattr(getattr(model, "config", None), "max_length", length)
@@ -156,47 +156,47 @@ class TextJob(Job):
                 f"take fewer, or --set model.max_length={length}"
             )
 
-    def task(self, model: nn.Module, settings: Settings) -> Task:
+    def objective(self, model: nn.Module, settings: Settings) -> Objective:
         """Predict each next token of packed rows; documents in a row do not see each other."""
-        self.require(model)
+        self.validate_model(model)
         length = self.settings.length
         rows = TokenRows(self._token_file(), length, settings.batch_size, settings.seed)
 
         def validate(model: nn.Module, may_stop: Callable[[], None]) -> float:
             documents = _watched(self.parts["valid"], may_stop)
-            found = measure(model, self.tokeniser, documents, length, length, VALIDATED)
+            found = measure(model, self.tokenizer, documents, length, length, VALIDATED)
             return found.loss / found.tokens
 
-        return Task(
+        return Objective(
             model=model,
             order=rows.batch,
-            collate=lambda firsts: collate(torch.stack([rows.read(first) for first in firsts]), self.tokeniser),
+            collate=lambda firsts: collate(torch.stack([rows.read(first) for first in firsts]), self.tokenizer),
             count=lambda tensors: int((tensors[1] != IGNORED).sum()),
-            loss=lambda model, tensors: _loss(model, tensors, settings.smoothing),
+            loss=lambda model, tensors: _loss(model, tensors, settings.label_smoothing),
             validate=validate,
         )
 
     def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:
         """Perplexities of a part, each token with at least half a row before it; there is nothing to search."""
         if split not in self.parts:
-            raise unknown("part of the text", split, self.parts)
+            raise unknown_name_error("part of the text", split, self.parts)
         length = self.settings.length
         with torch.inference_mode():
-            found = measure(model.eval(), self.tokeniser, self.parts[split], length, max(length // 2, 1))
+            found = measure(model.eval(), self.tokenizer, self.parts[split], length, max(length // 2, 1))
         return figures(found)
 
     def _token_file(self) -> TokenFile:
-        known = "\n".join((*identify(self.settings.source), self.tokeniser.digest))
+        known = "\n".join((*identify(self.settings.source), self.tokenizer.digest))
         folder = cache_folder() / "tokens" / blake2b(known.encode(), digest_size=12).hexdigest()
-        return TokenFile(folder, self.parts["train"], self.tokeniser)
+        return TokenFile(folder, self.parts["train"], self.tokenizer)
 
 
-def collate(tokens: Tensor, tokeniser: Tokeniser) -> Tensors:
+def collate(tokens: Tensor, tokenizer: Tokenizer) -> Tensors:
     """Rows of tokens and one more as (inputs, targets, where documents are); what follows an end is no target."""
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].clone()
-    if tokeniser.start != tokeniser.end:
-        targets[targets == tokeniser.start] = IGNORED
-    packing = pack_documents(inputs == tokeniser.start)
+    if tokenizer.start != tokenizer.end:
+        targets[targets == tokenizer.start] = IGNORED
+    packing = pack_documents(inputs == tokenizer.start)
     return inputs, targets, *(() if packing is None else packing.tensors)
 
 
@@ -236,12 +236,12 @@ def _read_parts(given: TextOptions) -> dict[str, Documents]:
     return parts if given.test_file is None else {**parts, "test": read_documents(given.test_file)}
 
 
-def _tokeniser(given: TextOptions, documents: Documents) -> Tokeniser:
-    if given.tokeniser in Tokeniser.KINDS:
-        return Tokeniser.train(_beginning(documents, given.sample), given.tokeniser, given.size)
-    if Path(given.tokeniser).suffix != ".json":
-        raise unknown("tokeniser", given.tokeniser, (*Tokeniser.KINDS, "FILE.json"))
-    return Tokeniser.load(given.tokeniser)
+def _tokenizer(given: TextOptions, documents: Documents) -> Tokenizer:
+    if given.tokenizer in Tokenizer.KINDS:
+        return Tokenizer.train(_beginning(documents, given.sample), given.tokenizer, given.size)
+    if Path(given.tokenizer).suffix != ".json":
+        raise unknown_name_error("tokenizer", given.tokenizer, (*Tokenizer.KINDS, "FILE.json"))
+    return Tokenizer.load(given.tokenizer)
 
 
 def _beginning(documents: Documents, characters: int) -> Iterator[str]:

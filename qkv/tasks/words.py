@@ -1,4 +1,4 @@
-"""The task `words`: a vector for every word of a text, by telling its neighbours from noise."""
+"""The task `words`: a vector for every word of a text, by telling its neighbors from noise."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -11,9 +11,9 @@ from qkv.data import Documents, Shuffled, Vectors, Windows, WordCounts, WordWind
 from qkv.data.corpora.text import read_documents
 from qkv.models import WordVectors
 from qkv.storage import QkvError
-from qkv.tasks.base import Job, Outline, Preset, register
+from qkv.tasks.base import Task, ModelSizes, Preset, register
 from qkv.tasks.options import read_options, read_text_options
-from qkv.train import Settings, Task, linear_rate
+from qkv.train import Settings, Objective, linear_rate
 from qkv.train.settings import require_own_update
 
 HELD_OUT = 100
@@ -28,20 +28,20 @@ _TRAINING = {"learning_rate": 0.025, "batch_size": 10, "warmup": 0}
 
 def small() -> Preset:
     """Python's documentation, which is already here: half a minute."""
-    return Preset("word_vectors", {}, {**_TRAINING, "steps": 300, "every": 100})
+    return Preset("word_vectors", {}, {**_TRAINING, "steps": 300, "validate_every": 100})
 
 
 def wikitext() -> Preset:
     """WikiText-2, five times: about half a minute once it is here."""
-    return Preset("word_vectors", {}, {**_TRAINING, "steps": 838, "every": 419}, {"source": "wikitext"})
+    return Preset("word_vectors", {}, {**_TRAINING, "steps": 838, "validate_every": 419}, {"source": "wikitext"})
 
 
 def cbow() -> Preset:
-    """The same, each word from the mean of its neighbours."""
+    """The same, each word from the mean of its neighbors."""
     return Preset(
         "word_vectors",
         {"objective": "cbow"},
-        {**_TRAINING, "steps": 838, "every": 419},
+        {**_TRAINING, "steps": 838, "validate_every": 419},
         {"source": "wikitext"},
     )
 
@@ -55,15 +55,15 @@ class WordOptions:
     least: int = 5
     """Rarer words are left out."""
     window: int = 5
-    """Neighbours on each side; of each word so many or fewer, by chance."""
+    """Neighbors on each side; of each word so many or fewer, by chance."""
     threshold: float = 1e-3
     """Words whose share is above this are left out at times; 0: never."""
 
 
 @register("words")
 @dataclass(frozen=True)
-class Words(Job):
-    """Word vectors of a text: its words with their neighbours, and noise."""
+class WordsTask(Task):
+    """Word vectors of a text: its words with their neighbors, and noise."""
 
     settings: WordOptions
     counts: WordCounts
@@ -72,7 +72,7 @@ class Words(Job):
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {"small": small, "wikitext": wikitext, "cbow": cbow}
 
     @classmethod
-    def load(cls, options: dict[str, Any]) -> "Words":
+    def load(cls, options: dict[str, Any]) -> "WordsTask":
         """Count the words of the training part, then number those of every part."""
         given = read_text_options(WordOptions, options)
         texts = read_text(given.source)
@@ -83,31 +83,31 @@ class Words(Job):
         return cls(given, counts, {name: _windows(text, counts, given) for name, text in texts.items()})
 
     @classmethod
-    def outline(cls, options: dict[str, Any]) -> Outline | None:
+    def model_sizes(cls, options: dict[str, Any]) -> ModelSizes | None:
         """How many words WikiText-2 has is known without reading it."""
         given = read_text_options(WordOptions, options)
         if (given.source, given.least) != ("wikitext", WordOptions.least):
             return None
         note = f"{WIKITEXT_WORDS:,} words, those that WikiText-2 has {given.least} times or more; it was not read"
-        return Outline((WIKITEXT_WORDS,), note=note)
+        return ModelSizes((WIKITEXT_WORDS,), note=note)
 
     @classmethod
-    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Words":
+    def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "WordsTask":
         """The words without the text."""
         return cls(read_options(WordOptions, options), WordCounts.from_record(vocabulary), {})
 
-    def with_data(self) -> "Words":
+    def with_data(self) -> "WordsTask":
         """The same job with the text that its options name."""
-        loaded = Words.load(self.options)
+        loaded = WordsTask.load(self.options)
         if loaded.counts != self.counts:
             raise QkvError(
-                f"the text has changed since the training: {len(self.counts):,} words were learnt, "
+                f"the text has changed since the training: {len(self.counts):,} words were learned, "
                 f"{len(loaded.counts):,} are there now",
                 self.settings.source,
             )
         return loaded
 
-    def with_test(self, path: str) -> "Words":
+    def with_test(self, path: str) -> "WordsTask":
         """The same job with this text as its test part."""
         windows = _windows(read_documents(path), self.counts, replace(self.settings, source=path))
         return replace(self, parts={"test": windows})
@@ -125,13 +125,13 @@ class Words(Job):
         """How many words there are."""
         return (len(self.counts),)
 
-    def task(self, model: nn.Module, settings: Settings) -> Task:
+    def objective(self, model: nn.Module, settings: Settings) -> Objective:
         """Plain gradient descent whose rate falls in a line; an example is a block of the text."""
         require_own_update(settings)
         _own(model)
         train = self.parts["train"]
         batches = Shuffled(train.blocks, settings.batch_size, settings.seed)
-        return Task(
+        return Objective(
             model=model,
             order=batches.visits,
             collate=lambda ids: train.draw(ids, settings.seed),
@@ -143,12 +143,12 @@ class Words(Job):
         )
 
     def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:
-        """The loss for a neighbour (of cbow, for a word) of a part of the text; there is nothing to search."""
+        """The loss for a neighbor (of cbow, for a word) of a part of the text; there is nothing to search."""
         if split not in self.parts:
             raise QkvError(f"there is no part {split!r} (there are: {', '.join(self.parts)})")
         return {"words": len(self.counts), "loss": self._judge(model, split, lambda: None)}
 
-    def vectors(self, model: nn.Module, representation: str = "centre") -> Vectors:
+    def vectors(self, model: nn.Module, representation: str = "center") -> Vectors:
         """The vectors by word."""
         return Vectors(self.counts.words, _own(model).vectors(representation).cpu())
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from qkv.data import Labelled, read_points
+from qkv.data import Labeled, read_points
 from qkv.data import xor as xor_points
 from qkv.storage import QkvError
 from qkv.tasks.base import Preset, register
-from qkv.tasks.classification import ClassJob, Scale
+from qkv.tasks.classification import ClassificationTask, Scale
 from qkv.tasks.options import read_options
 
 LEAST_TESTED = 5
@@ -22,7 +22,7 @@ def network() -> Preset:
     return Preset(
         "network",
         {"hidden_dim": 2, "layers": 1, "activation": "tanh"},
-        {"steps": 500, "learning_rate": 0.1, "warmup": 0, "weight_decay": 0.0, "every": 50, "seed": 1},
+        {"steps": 500, "learning_rate": 0.1, "warmup": 0, "weight_decay": 0.0, "validate_every": 50, "seed": 1},
     )
 
 
@@ -41,7 +41,7 @@ def wide() -> Preset:
     return Preset(
         "network",
         {"hidden_dim": 32, "layers": 2},
-        {"steps": 1000, "batch_size": 64, "learning_rate": 0.01, "warmup": 10, "every": 100},
+        {"steps": 1000, "batch_size": 64, "learning_rate": 0.01, "warmup": 10, "validate_every": 100},
     )
 
 
@@ -62,7 +62,7 @@ class PointOptions:
 
 
 @register("xor")
-class Xor(ClassJob):
+class XorTask(ClassificationTask):
     """Tell points apart: XOR, or a CSV file of numbers with a class in the last column."""
 
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {
@@ -73,7 +73,7 @@ class Xor(ClassJob):
     }
 
     @classmethod
-    def load(cls, options: dict[str, Any]) -> "Xor":
+    def load(cls, options: dict[str, Any]) -> "XorTask":
         """The four corners, unless a training file is given."""
         given = read_options(PointOptions, options)
         if given.train_file is None:
@@ -93,12 +93,12 @@ class Xor(ClassJob):
             )
         return cls(parts, points.classes, shape, scale, asdict(given))
 
-    def read_test(self, path: str) -> Labelled:
+    def read_test(self, path: str) -> Labeled:
         """Another CSV file."""
         return read_points(path, self.classes).examples
 
 
-def _parts(points: Labelled, share: float, test: Labelled | None, file: str) -> dict[str, Labelled]:
+def _parts(points: Labeled, share: float, test: Labeled | None, file: str) -> dict[str, Labeled]:
     """Three parts of a file; where no class has any to spare for it, the training points are chosen on too."""
     train, held = points.hold_out(share, least=LEAST_TESTED) if test is None else (points, test)
     if not len(held):

@@ -3,7 +3,7 @@
 from .loop import Loop as Loop
 from .loop import Machine as Machine
 from .loop import Progress as Progress
-from .objective import Task as Task
+from .objective import Objective as Objective
 from .run import Checkpoint as Checkpoint
 from .run import Run as Run
 from .run import create as create

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from qkv.data import shard
 from qkv.train.distributed import Group
-from qkv.train.objective import Task, Tensors
+from qkv.train.objective import Objective, Tensors
 
 
 class Update(NamedTuple):
@@ -22,7 +22,7 @@ class Update(NamedTuple):
 class Updates(Dataset[Update]):
     """Update number `step` on this process."""
 
-    def __init__(self, task: Task, accumulate: int, group: Group):
+    def __init__(self, task: Objective, accumulate: int, group: Group):
         self.order, self.collate = task.order, task.collate
         self.accumulate, self.rank, self.world = accumulate, group.rank, group.world
 

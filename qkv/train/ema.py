@@ -20,11 +20,11 @@ def statistics_of(model: nn.Module) -> list[Tensor]:
 
 
 def require_whole_batches(model: nn.Module, settings: Settings) -> None:
-    """Refuse to cut batches for a model that normalises over them: its update would be another."""
-    if settings.accumulate > 1 and statistics_of(model):
+    """Refuse to cut batches for a model that normalizes over them: its update would be another."""
+    if settings.accumulation_steps > 1 and statistics_of(model):
         raise ValueError(
-            f"train.accumulate={settings.accumulate} cuts a batch into parts, over which batch normalisation would "
-            "take other means; leave it out, or take another normalisation"
+            f"train.accumulation_steps={settings.accumulation_steps} cuts a batch into parts, over which batch normalization would "
+            "take other means; leave it out, or take another normalization"
         )
 
 

@@ -18,15 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.random import derive
+from qkv.random import derive_seed
 from qkv.storage import QkvError
 from qkv.train.backward import Gradients, Launched, Recorded, require_one_card
 from qkv.train.batches import Update, Updates
 from qkv.train.clip import clip_gradient
 from qkv.train.distributed import Group, world
 from qkv.train.ema import Weights, average_in, copy_of, moved, require_whole_batches, statistics_of
-from qkv.train.objective import Task
-from qkv.train.optimizer import make_optimiser, memory_of, remind
+from qkv.train.objective import Objective
+from qkv.train.optimizer import make_optimizer, memory_of, remind
 from qkv.train.resume_check import changed_conditions, identify, require_same
 from qkv.train.run import Checkpoint, Run
 from qkv.train.settings import MEASURED, Settings, require_own_update
@@ -80,7 +80,7 @@ class Progress:
 class _Objective(nn.Module):
     """The loss as a module, so that it can be wrapped and compiled."""
 
-    def __init__(self, task: Task):
+    def __init__(self, task: Objective):
         super().__init__()
         self.model = task.model
         self.task_loss = task.loss
@@ -109,7 +109,7 @@ class Loop:
     """Training of one task in one run folder; `report` is given every line of metrics as it is written."""
 
     def __init__(
-        self, task: Task, settings: Settings, run: Run, machine: Machine = _CPU, report: Report = _say_nothing
+        self, task: Objective, settings: Settings, run: Run, machine: Machine = _CPU, report: Report = _say_nothing
     ):
         self.task, self.settings, self.run, self.report, self.machine = task, settings, run, report, machine
         self.group = Group(torch.device(machine.device))
@@ -124,7 +124,7 @@ class Loop:
         self.objective = self.group.wrap(_compiled(objective) if machine.compile else objective)
         make: Callable[[nn.Module, Group], Gradients] = Recorded if machine.graphs else Launched
         self.gradients = make(self.objective, self.group)
-        self.optimiser = make_optimiser(self.model, settings)
+        self.optimizer = make_optimizer(self.model, settings)
         self._statistics = statistics_of(self.model)
         require_whole_batches(self.model, settings)
         self.average: Weights = copy_of(self.model)
@@ -191,7 +191,7 @@ class Loop:
             )
         try:
             self.model.load_state_dict(found.tensors["model"])
-            remind(self.optimiser, found.tensors["optimiser"])
+            remind(self.optimizer, found.tensors["optimizer"])
         except (RuntimeError, ValueError) as error:
             first = str(error).strip().split("\n")[:2][-1].strip()
             raise QkvError(f"the checkpoint is of another model: {first}", self.run.folder) from error
@@ -211,7 +211,7 @@ class Loop:
                 self._validate_if_due()
 
     def _updates(self) -> Generator[Update, None, None]:
-        updates = Updates(self.task, self.settings.accumulate, self.group)
+        updates = Updates(self.task, self.settings.accumulation_steps, self.group)
         while self.progress.steps is None or self.progress.step < self.progress.steps:
             end = MEASURED.stop if self.progress.steps is None else self.progress.steps
             yield from updates.load(range(self.progress.step, end), self.machine.workers)
@@ -241,30 +241,30 @@ class Loop:
         mine = 0 if update.idle else sum(self.task.count(part) for part in update.parts)
         tokens = int(self.group.sum(mine))
         learn = self._descend if self.task.update is None else self._update_itself
-        learnt = learn(update, rate, tokens)
+        learned = learn(update, rate, tokens)
         self.progress.step += 1
         seconds = time.perf_counter() - started
-        self._tell({"loss": learnt.pop("loss"), "rate": rate, **learnt, "tokens": tokens, "seconds": seconds})
+        self._tell({"loss": learned.pop("loss"), "rate": rate, **learned, "tokens": tokens, "seconds": seconds})
 
     def _descend(self, update: Update, rate: float, tokens: int) -> dict[str, float]:
-        """One step of the optimiser; with a loss that is not finite, none."""
+        """One step of the optimizer; with a loss that is not finite, none."""
         step = self.progress.step
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = rate
         before = [buffer.clone() for buffer in self._statistics]
         lost = self.gradients.add(update, max(tokens, 1))
-        norm = clip_gradient(self.optimiser, self.settings.clip)  # here a GPU is waited for, once
+        norm = clip_gradient(self.optimizer, self.settings.max_grad_norm)  # here a GPU is waited for, once
         loss = self.group.sum(sum(float(part) for part in lost)) / max(tokens, 1)
         if math.isfinite(loss) and math.isfinite(norm):
-            self.optimiser.step()
-            if self.settings.average:
-                average_in(self.average, self.model, min(self.settings.average, (1 + step) / (10 + step)))
+            self.optimizer.step()
+            if self.settings.ema_decay:
+                average_in(self.average, self.model, min(self.settings.ema_decay, (1 + step) / (10 + step)))
             self.progress.skipped = 0
         else:
             for buffer, was in zip(self._statistics, before, strict=True):
                 buffer.copy_(was)
             self._skip(step, loss, norm)
-        self.optimiser.zero_grad(set_to_none=not self.gradients.keeps_places)
+        self.optimizer.zero_grad(set_to_none=not self.gradients.keeps_places)
         return {"loss": loss, "norm": norm}
 
     def _update_itself(self, update: Update, rate: float, tokens: int) -> dict[str, float]:
@@ -286,7 +286,7 @@ class Loop:
 
     def _seed(self, purpose: str, *ids: int) -> None:
         """Seed where it matters; torch.manual_seed sees to every kind of device, which takes as long as a small net."""
-        number = derive(self.settings.seed, purpose, *ids)
+        number = derive_seed(self.settings.seed, purpose, *ids)
         torch.default_generator.manual_seed(number)
         if self.device.type == "cuda":
             torch.cuda.manual_seed_all(number)
@@ -301,7 +301,7 @@ class Loop:
     def _validate_if_due(self) -> None:
         """Validate and save at every `every`-th step and at the last; a run stopped meanwhile does it on its return."""
         here = self.progress
-        due = here.step % self.settings.every == 0 or here.step == here.steps
+        due = here.step % self.settings.validate_every == 0 or here.step == here.steps
         if here.step in (0, here.validated) or not due:
             return
         score = self._score()
@@ -330,7 +330,7 @@ class Loop:
 
     def _judged(self) -> Weights:
         """The weights that are validated and kept: the running mean if there is one."""
-        return self.average if self.settings.average else self.model.state_dict()
+        return self.average if self.settings.ema_decay else self.model.state_dict()
 
     def _save(self) -> None:
         if self.group.rank == 0:
@@ -338,7 +338,7 @@ class Loop:
                 "model": self.model.state_dict(),
                 "average": self.average,
                 "best": self.best,
-                "optimiser": memory_of(self.optimiser),
+                "optimizer": memory_of(self.optimizer),
             }
             progress = {
                 **asdict(self.progress),

@@ -11,7 +11,7 @@ Tensors = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Task:
+class Objective:
     """A model, its examples in order, and how well it does.
 
     All functions are pure: the same step gives the same ids, the same ids the same tensors.
@@ -29,7 +29,7 @@ class Task:
     validate: Callable[[nn.Module, Callable[[], None]], float]
     """How bad the model is on held-out examples; calls its second argument often, which may raise to stop."""
     update: Callable[[nn.Module, Tensors, float], float] | None = None
-    """Instead of a gradient and the optimiser: change the model at this learning rate; gives the sum of the loss."""
+    """Instead of a gradient and the optimizer: change the model at this learning rate; gives the sum of the loss."""
     rate: Callable[[Settings, int], float] = learning_rate
     """The learning rate of a step."""
     beside: tuple[nn.Module, ...] = ()

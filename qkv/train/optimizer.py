@@ -1,4 +1,4 @@
-"""The optimiser, and its memory as tensors under plain names."""
+"""The optimizer, and its memory as tensors under plain names."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from qkv.train.ema import Weights
 from qkv.train.settings import Settings
 
 
-def make_optimiser(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
     """AdamW; only matrices decay."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
@@ -21,16 +21,16 @@ def make_optimiser(model: nn.Module, settings: Settings) -> torch.optim.Optimize
     return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.98), fused=fused)
 
 
-def memory_of(optimiser: torch.optim.Optimizer) -> Weights:
-    """What the optimiser remembers: "7.exp_avg" is that of parameter number 7."""
-    states = optimiser.state_dict()["state"]
+def memory_of(optimizer: torch.optim.Optimizer) -> Weights:
+    """What the optimizer remembers: "7.exp_avg" is that of parameter number 7."""
+    states = optimizer.state_dict()["state"]
     return {f"{number}.{name}": value for number, entry in states.items() for name, value in entry.items()}
 
 
-def remind(optimiser: torch.optim.Optimizer, memory: Weights) -> None:
+def remind(optimizer: torch.optim.Optimizer, memory: Weights) -> None:
     """Give back what `memory_of` took."""
     states: dict[int, dict[str, Tensor]] = {}
     for name, value in memory.items():
         number, _, what = name.partition(".")
         states.setdefault(int(number), {})[what] = value
-    optimiser.load_state_dict({**optimiser.state_dict(), "state": states})
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": states})

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from qkv.storage import QkvError
-from qkv.train.objective import Task
+from qkv.train.objective import Objective
 from qkv.train.settings import Settings
 
 Identity = dict[str, dict[str, Any]]
 
 
-def identify(task: Task, settings: Settings, device: torch.device, processes: int) -> Identity:
+def identify(task: Objective, settings: Settings, device: torch.device, processes: int) -> Identity:
     """The settings, a digest of the first batch, and the conditions on which the last bits depend."""
     digest = sha256()
     for tensor in task.collate(task.order(0)):

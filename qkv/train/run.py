@@ -1,4 +1,4 @@
-"""A run folder: what was asked for, what was learnt, and how to go on.
+"""A run folder: what was asked for, what was learned, and how to go on.
 
     config.json  vocabulary.json  data.json  metrics.jsonl  checkpoints/step-00001200/  model.safetensors  report.html
     lock (empty; locked while a process trains)  tensorboard/ (where that package is installed)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 MEASURED = range(10, 40)
 """The steps whose time decides how many fit into `minutes`."""
-_OPTIMISING = ("weight_decay", "clip", "accumulate", "average", "smoothing")
+_OPTIMIZING = ("weight_decay", "max_grad_norm", "accumulation_steps", "ema_decay", "label_smoothing")
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class Settings:
     """Steps over which the learning rate rises from 0."""
     weight_decay: float = 0.01
     """Decay of matrices; vectors (biases, norms) do not decay."""
-    clip: float = 1.0
+    max_grad_norm: float = 1.0
     """Longest gradient."""
-    accumulate: int = 1
+    accumulation_steps: int = 1
     """Parts that a batch is cut into, one after the other, to save memory; the update is the same."""
-    average: float = 0.0
+    ema_decay: float = 0.0
     """Decay of the running mean of the weights that is evaluated instead of them; 0: there is none."""
-    smoothing: float = 0.0
+    label_smoothing: float = 0.0
     """Label smoothing: the share of probability spread over all tokens."""
-    every: int = 500
+    validate_every: int = 500
     """Steps between validations; each is followed by a checkpoint."""
     seed: int = 0
     """Decides initial weights, order of examples and dropout."""
@@ -40,17 +40,17 @@ class Settings:
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None:
             raise ValueError("give steps or minutes: how long to train")
-        for name, least in (("steps", 1), ("batch_size", 1), ("accumulate", 1), ("every", 1), ("warmup", 0)):
+        for name, least in (("steps", 1), ("batch_size", 1), ("accumulation_steps", 1), ("validate_every", 1), ("warmup", 0)):
             value = getattr(self, name)
             if value is not None and not value >= least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
-        for name in ("minutes", "learning_rate", "clip"):
+        for name in ("minutes", "learning_rate", "max_grad_norm"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be more than 0, got {value}")
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay must be 0 or more, got {self.weight_decay}")
-        for name in ("average", "smoothing"):
+        for name in ("ema_decay", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
 
@@ -58,7 +58,7 @@ class Settings:
 def require_own_update(settings: Settings) -> None:
     """Refuse what a task with an update of its own would ignore."""
     for field in fields(Settings):
-        if field.name in _OPTIMISING and getattr(settings, field.name) != field.default:
+        if field.name in _OPTIMIZING and getattr(settings, field.name) != field.default:
             raise ValueError(f"train.{field.name} means nothing to a task that updates its model itself; leave it out")
 
 

@@ -15,7 +15,7 @@ from qkv import tasks
 from qkv.explain import observe
 from qkv.inference.source_text import longest_source
 from qkv.pronunciation.bundled import NAME, run_folder
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 from qkv.storage import QkvError
 from qkv.train import Run
 from qkv.web.params import text_of
@@ -63,7 +63,7 @@ class Bench(ABC):
         """The answer, or a ValueError in words; `seconds` says how long it took."""
         handlers = self.handlers()
         if name not in handlers:
-            raise unknown("question", name[:40], handlers)
+            raise unknown_name_error("question", name[:40], handlers)
         start = perf_counter()
         with torch.no_grad():  # a kind with weights of its own computes them anew
             found = handlers[name](asked)
@@ -78,7 +78,7 @@ class RunBench(Bench):
         self.config, self.job, self.model = tasks.restore(self.folder)
         if not isinstance(self.job, READABLE):
             raise QkvError(f"a run of task {self.config.task!r} has no attention to look at", self.folder)
-        writes = isinstance(self.job, tasks.StringJob)
+        writes = isinstance(self.job, tasks.Seq2SeqTask)
         self.screens = ("atlas", "stepwise", "beside", *(("decoding",) if writes else ()))
         self.weights_hash = sha256(Run(self.folder).weights.read_bytes()).hexdigest()
         self._scenes: OrderedDict[tuple[str, str], ModelScene] = OrderedDict()
@@ -99,7 +99,7 @@ class RunBench(Bench):
             "device": str(parameter.device),
             "longest": longest_source(self.model),
             "text": example(self.job),
-            "writes": isinstance(self.job, tasks.StringJob),
+            "writes": isinstance(self.job, tasks.Seq2SeqTask),
         }
 
     def handlers(self) -> dict[str, Handler]:
@@ -140,7 +140,7 @@ class RunBench(Bench):
     def sequences(self, text: str, answer: str) -> tuple[Sequence, Sequence | None]:
         """Source and target of a text; a model that only continues has no target."""
         source = read_source(self.job, self.model, text)
-        if not isinstance(self.job, tasks.StringJob):
+        if not isinstance(self.job, tasks.Seq2SeqTask):
             return source, None
         if answer.strip():
             return source, read_target(self.job, self.model, answer)
@@ -182,6 +182,6 @@ def newest_run(parent: Path) -> Path:
 def _can_be_read(folder: Path) -> bool:
     """A run that is damaged is not passed over: opening it says what is wrong."""
     try:
-        return issubclass(tasks.jobs[tasks.read_config(Run(folder)).task], READABLE)
+        return issubclass(tasks.tasks[tasks.read_config(Run(folder)).task], READABLE)
     except (QkvError, ValueError):
         return True

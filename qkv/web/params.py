@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 
 LONGEST_TEXT = 20_000
 """Characters: 2,048 tokens and room."""
@@ -31,7 +31,7 @@ def choice_of(asked: Mapping[str, Any], name: str, default: str, choices: Sequen
     """One of a few words."""
     value = asked.get(name, default)
     if not isinstance(value, str) or value not in choices:
-        raise unknown(name, _shown(value), choices)
+        raise unknown_name_error(name, _shown(value), choices)
     return value
 
 

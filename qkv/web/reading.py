@@ -9,10 +9,10 @@ from torch import nn
 from qkv.data import Recall, Vocabulary, pad
 from qkv.decode import greedy
 from qkv.inference.source_text import in_known_case, longest_source, split_source
-from qkv.tasks import Job, MaskedJob, RecallJob, StringJob, TextJob
+from qkv.tasks import Task, MaskedTask, RecallTask, Seq2SeqTask, TextTask
 from qkv.tasks.seq2seq import limits_of
 
-READABLE = (RecallJob, StringJob, TextJob, MaskedJob)
+READABLE = (RecallTask, Seq2SeqTask, TextTask, MaskedTask)
 """Tasks whose inputs are tokens."""
 
 
@@ -26,31 +26,31 @@ class Sequence:
     """What had to be changed or was never seen."""
 
 
-def example(job: Job) -> str:
+def example(job: Task) -> str:
     """A text to begin with; what the page shows of it is computed when it is asked for."""
-    if isinstance(job, RecallJob):
+    if isinstance(job, RecallTask):
         options = job.settings
         source = Recall(options.vocabulary, options.length, options.pairs)
         return " ".join(map(str, source.examples(options.seed, "test", 0, 1)[0][0].tolist()))
-    if isinstance(job, MaskedJob):
-        return f"the value of the {job.tokeniser.token(job.tokeniser.mask or 0)} is returned"
-    if isinstance(job, TextJob):
+    if isinstance(job, MaskedTask):
+        return f"the value of the {job.tokenizer.token(job.tokenizer.mask or 0)} is returned"
+    if isinstance(job, TextTask):
         return "The statement"
-    assert isinstance(job, StringJob)
+    assert isinstance(job, Seq2SeqTask)
     known = job.strings.sources.tokens
     if job.kind == "pronounce":
         return "attention"
     return "".join(known[:6]) if job.settings.source == "characters" else " ".join(known[:6])
 
 
-def read_source(job: Job, model: nn.Module, text: str) -> Sequence:
+def read_source(job: Task, model: nn.Module, text: str) -> Sequence:
     """The text cut into tokens of this model; an empty or too long one is refused in words."""
-    if isinstance(job, TextJob):
+    if isinstance(job, TextTask):
         read = _pieces(text, job)
-    elif isinstance(job, MaskedJob):
+    elif isinstance(job, MaskedTask):
         read = _framed(text, job)
     else:
-        read = _ids(text, job) if isinstance(job, RecallJob) else _characters_or_words(text, job)
+        read = _ids(text, job) if isinstance(job, RecallTask) else _characters_or_words(text, job)
     if not read.ids:
         raise ValueError("the text is empty; write something for the model to read")
     longest = longest_source(model)
@@ -59,7 +59,7 @@ def read_source(job: Job, model: nn.Module, text: str) -> Sequence:
     return read
 
 
-def read_target(job: StringJob, model: Any, text: str) -> Sequence:
+def read_target(job: Seq2SeqTask, model: Any, text: str) -> Sequence:
     """An answer that somebody wants to look at, in the model's tokens."""
     known = set(job.strings.targets.tokens)
     tokens = split_source(text, job.settings.target)
@@ -69,7 +69,7 @@ def read_target(job: StringJob, model: Any, text: str) -> Sequence:
     return read
 
 
-def answer_greedily(job: StringJob, model: Any, source: Sequence) -> Sequence:
+def answer_greedily(job: Seq2SeqTask, model: Any, source: Sequence) -> Sequence:
     """What the model writes by itself."""
     with torch.inference_mode():
         rows, mask = pad([source.ids])
@@ -82,24 +82,24 @@ def names(vocabulary: Vocabulary, ids: tuple[int, ...] | list[int]) -> list[str]
     return [vocabulary.SPECIAL[number] if number < 4 else vocabulary.tokens[number - 4] for number in ids]
 
 
-def _framed(text: str, job: MaskedJob) -> Sequence:
+def _framed(text: str, job: MaskedTask) -> Sequence:
     """[CLS] text [SEP]; a [MASK] in the text is one."""
     if not text.strip():
         return Sequence([], [], [])
-    own = job.tokeniser
+    own = job.tokenizer
     ids = [own.classify or 0, *own.encode(text, special=True), own.separator or 0]
-    notes = ["some of the text is unknown to the tokeniser"] if own.unknown in ids else []
+    notes = ["some of the text is unknown to the tokenizer"] if own.unknown in ids else []
     return Sequence([own.token(number) for number in ids], ids, notes)
 
 
-def _pieces(text: str, job: TextJob) -> Sequence:
+def _pieces(text: str, job: TextTask) -> Sequence:
     """After the token that every text starts with."""
-    one = job.tokeniser
+    one = job.tokenizer
     ids = [one.start, *one.encode(text)] if text else []
     return Sequence([one.token(number) for number in ids], ids, [])
 
 
-def _ids(text: str, job: RecallJob) -> Sequence:
+def _ids(text: str, job: RecallTask) -> Sequence:
     tokens = text.split()
     highest = job.settings.vocabulary - 1
     for token in tokens:
@@ -109,8 +109,8 @@ def _ids(text: str, job: RecallJob) -> Sequence:
     return Sequence(tokens, [int(token) for token in tokens], [])
 
 
-def _characters_or_words(text: str, job: Job) -> Sequence:
-    assert isinstance(job, StringJob)
+def _characters_or_words(text: str, job: Task) -> Sequence:
+    assert isinstance(job, Seq2SeqTask)
     known = set(job.strings.sources.tokens)
     tokens = split_source(text, job.settings.source)
     return _known(in_known_case(tokens, known), known, job.strings.sources)

@@ -1,6 +1,6 @@
 """One file that holds the page and its numbers: it opens from a disk, in a notebook, years from now, offline.
 
-The modules are those of the server. A module of a `file:` page may not import its neighbour, so each becomes a
+The modules are those of the server. A module of a `file:` page may not import its neighbor, so each becomes a
 `data:` address in an import map; answers are recorded beforehand and stand in the file in base64.
 """
 

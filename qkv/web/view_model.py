@@ -95,7 +95,7 @@ class ModelScene(Scene):
 
 def averages(attention: Attention) -> bool:
     """Whether the weights of a query sum to 1."""
-    return bool(getattr(attention, "normalises", True))
+    return bool(getattr(attention, "normalizes", True))
 
 
 def scale_of(call: Call) -> float | None:

@@ -20,7 +20,7 @@ KEYS = [
 
 def recall(folder, attention, seeds=1, rates=(0.01,), positions=None, changes=CHANGES, report=lambda _: None):
     contestants = enter("recall", None, changes, Field(attention, positions))
-    job = tasks.jobs["recall"].load(changes["data"])
+    job = tasks.tasks["recall"].load(changes["data"])
     return Comparison(job, contestants, folder, Rules(seeds, rates), report)
 
 
@@ -97,7 +97,7 @@ class TestComparison:
             raise AssertionError("a finished run was trained or judged again")
 
         monkeypatch.setattr(Loop, "train", refuse)
-        monkeypatch.setattr(tasks.RecallJob, "evaluate", refuse)
+        monkeypatch.setattr(tasks.RecallTask, "evaluate", refuse)
         again = recall(tmp_path, "softmax", seeds=2).compete()
         varying = "peak_bytes"  # the allocator's diary
         assert [{**one, varying: 0} for one in again] == [{**one, varying: 0} for one in before]
@@ -140,8 +140,8 @@ class TestComparison:
         assert "no points yet" in (tmp_path / "all" / "compare.svg").read_text()
 
     def test_a_figure_that_is_no_number_does_not_end_it(self, tmp_path, monkeypatch):
-        whole = tasks.RecallJob.evaluate
-        monkeypatch.setattr(tasks.RecallJob, "evaluate", lambda *a, **s: {**whole(*a, **s), "perplexity": math.inf})
+        whole = tasks.RecallTask.evaluate
+        monkeypatch.setattr(tasks.RecallTask, "evaluate", lambda *a, **s: {**whole(*a, **s), "perplexity": math.inf})
         records = recall(tmp_path, "softmax,linear").compete()
         assert [set(record["figures"]) for record in records] == [{"accuracy"}, {"accuracy"}]
         assert json.loads((tmp_path / "compare.json").read_text())["finished"]
@@ -163,7 +163,7 @@ class TestComparison:
             recall(tmp_path, "softmax", changes=other).compete()
 
     def test_minutes_that_were_measured_are_no_other_settings(self, tmp_path):
-        train = {"batch_size": 4, "warmup": 1, "every": 2, "minutes": 1e-4}
+        train = {"batch_size": 4, "warmup": 1, "validate_every": 2, "minutes": 1e-4}
         changes = {**CHANGES, "train": train}
         recall(tmp_path, "softmax", changes=changes).compete()
         run = tmp_path / "softmax" / "rate-0.01-seed-0"
@@ -189,9 +189,9 @@ class TestComparison:
 
 class TestStrings:
     def compare(self, folder, data, models, **rules):
-        train = {"steps": 3, "batch_size": 8, "warmup": 1, "every": 3}
+        train = {"steps": 3, "batch_size": 8, "warmup": 1, "validate_every": 3}
         changes = {"model": {"max_length": 12}, "train": train, "data": data}
-        job = tasks.jobs["pairs"].load(data)
+        job = tasks.tasks["pairs"].load(data)
         contestants = enter("pairs", None, changes, Field(models=models))
         return Comparison(job, contestants, folder, Rules(1, (0.01,), **rules), lambda _: None)
 

@@ -13,7 +13,7 @@ from tests.tasks.tiny import CHANGES, TINY, write_pairs
 
 def cost(attention):
     (only,) = enter("recall", None, CHANGES, Field(attention))
-    job = tasks.jobs["recall"].load(TINY)
+    job = tasks.tasks["recall"].load(TINY)
     return expense(only.config, job, example(job, only.config.train), "cpu")
 
 
@@ -39,7 +39,7 @@ def test_taylor_has_the_state_that_its_cost_says():
 def test_a_recurrent_model_holds_the_source_only_if_it_looks(tmp_path, attention, held):
     changes = {"model": {"dim": 6}, "train": {"steps": 1}}
     (only,) = enter("pairs", None, changes, Field(models=f"recurrent:attention={attention}"))
-    job = tasks.jobs["pairs"].load(write_pairs(tmp_path))
+    job = tasks.tasks["pairs"].load(write_pairs(tmp_path))
     row = example(job, only.config.train)
     source = (torch.ones(1, held or 5, dtype=torch.int64), None, *row[2:])
     found = expense(only.config, job, source, "cpu")
@@ -49,7 +49,7 @@ def test_a_recurrent_model_holds_the_source_only_if_it_looks(tmp_path, attention
 
 
 def test_the_example_is_of_median_length(tmp_path):
-    job = tasks.jobs["pairs"].load(write_pairs(tmp_path))
+    job = tasks.tasks["pairs"].load(write_pairs(tmp_path))
     lengths = sorted(len(pair.source) for pair in job.strings.parts["valid"])
     settings = enter("pairs", None, {}, Field(models="recurrent"))[0].config.train
     assert example(job, settings)[0].shape == (1, lengths[len(lengths) // 2])

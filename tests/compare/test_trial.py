@@ -22,7 +22,7 @@ def test_the_best_on_held_out_data_is_chosen():
 
 def test_a_training_does_not_go_on_with_another_file(tmp_path):
     files = write_pairs(tmp_path)
-    job = tasks.jobs["pairs"].load(files)
+    job = tasks.tasks["pairs"].load(files)
     config = replace(tasks.configure("pairs", tasks.preset("pairs", None), {}), data=job.options)
     folder = tmp_path / "run"
     for _ in range(2):

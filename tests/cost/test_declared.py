@@ -152,7 +152,7 @@ def settings(draw, name):
 OF_EXAMPLES = {
     "perceptron": lambda draw: ({}, (odd(draw, 30), 2)),
     "network": lambda draw: (
-        {"layers": draw.choice((0, 1, 3)), "hidden_dim": odd(draw, 30), "normalisation": draw.choice((None, "layer"))},
+        {"layers": draw.choice((0, 1, 3)), "hidden_dim": odd(draw, 30), "normalization": draw.choice((None, "layer"))},
         (odd(draw, 9), odd(draw, 9), odd(draw, 9) + 2),
     ),
     "convolutional": lambda draw: (

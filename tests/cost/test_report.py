@@ -52,12 +52,12 @@ def test_fused_attention_keeps_no_square():
     assert write(report.memory["saved"].formula) == str((5 * 64 + 4) * 4) + "*n"
 
 
-def test_weights_gradients_and_optimiser():
-    weights = of(nn.Linear(3, 5), ["float[7,3]"], optimiser="adam").weights
-    assert (weights.parameters, weights.gradients, weights.optimiser) == (80, 80, 160)
-    assert of(nn.Linear(3, 5), ["float[7,3]"], optimiser="sgd").weights.optimiser == 0
-    with pytest.raises(ValueError, match="optimiser 'adm' is not known"):
-        of(nn.Linear(3, 5), ["float[7,3]"], optimiser="adm")
+def test_weights_gradients_and_optimizer():
+    weights = of(nn.Linear(3, 5), ["float[7,3]"], optimizer="adam").weights
+    assert (weights.parameters, weights.gradients, weights.optimizer) == (80, 80, 160)
+    assert of(nn.Linear(3, 5), ["float[7,3]"], optimizer="sgd").weights.optimizer == 0
+    with pytest.raises(ValueError, match="optimizer 'adm' is not known"):
+        of(nn.Linear(3, 5), ["float[7,3]"], optimizer="adm")
 
 
 @pytest.mark.parametrize(

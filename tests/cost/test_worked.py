@@ -81,7 +81,7 @@ def test_a_padded_first_convolution_sees_one_more_place_each_way():
     assert report.needed.value == 276_840 + (14**2 - 13**2) * 72 == 278_784
 
 
-def test_a_layer_with_batch_normalisation():
+def test_a_layer_with_batch_normalization():
     layer = nn.Sequential(nn.Linear(10, 20, bias=False), nn.BatchNorm1d(20))
     assert of(layer, ["float[b,10]"], {"b": 8}).parameters.value == 240
 

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers
 
-from qkv.data import Tokeniser, read_text
+from qkv.data import Tokenizer, read_text
 from qkv.storage import QkvError
 
 KINDS = ("bytes", "wordpiece", "characters")
@@ -16,7 +16,7 @@ KINDS = ("bytes", "wordpiece", "characters")
 
 @pytest.fixture(scope="module")
 def trained():
-    return {kind: Tokeniser.train(read_text()["train"], kind, 600) for kind in KINDS}
+    return {kind: Tokenizer.train(read_text()["train"], kind, 600) for kind in KINDS}
 
 
 @pytest.mark.parametrize(
@@ -27,27 +27,27 @@ def test_bytes_write_any_text(trained, text):
 
 
 def test_characters_by_hand():
-    tokeniser = Tokeniser.train(["abba", "ac\n"], "characters", 7)
-    assert [tokeniser.token(number) for number in range(len(tokeniser))] == [
+    tokenizer = Tokenizer.train(["abba", "ac\n"], "characters", 7)
+    assert [tokenizer.token(number) for number in range(len(tokenizer))] == [
         "<pad>", "<start>", "<end>", "<unknown>", "\n", "a", "b",
     ]  # fmt: skip
-    assert tokeniser.encode("ab\nca") == [5, 6, 4, 3, 5]
-    assert tokeniser.decode([1, 5, 6, 2, 0, 3]) == "ab<unknown>"
+    assert tokenizer.encode("ab\nca") == [5, 6, 4, 3, 5]
+    assert tokenizer.decode([1, 5, 6, 2, 0, 3]) == "ab<unknown>"
 
 
 def test_bpe_by_hand():
     """The commonest pair is merged first: ab seven times, then a space and ab six times; 256 bytes, four special."""
-    tokeniser = Tokeniser.train(["abc abc abc abd abd abd abc"], "bytes", 262)
-    assert len(tokeniser) == 262
-    assert [tokeniser.token(260), tokeniser.token(261)] == ["ab", "Ġab"]
-    assert tokeniser.decode(tokeniser.encode("abc abd")) == "abc abd"
-    assert len(tokeniser.encode("abcabc abd")) == 6
+    tokenizer = Tokenizer.train(["abc abc abc abd abd abd abc"], "bytes", 262)
+    assert len(tokenizer) == 262
+    assert [tokenizer.token(260), tokenizer.token(261)] == ["ab", "Ġab"]
+    assert tokenizer.decode(tokenizer.encode("abc abd")) == "abc abd"
+    assert len(tokenizer.encode("abcabc abd")) == 6
 
 
 def test_wordpiece_cuts_words_into_the_longest_pieces_in_lower_case(trained):
     """By the rule of WordPiece: the longest beginning that is there, then the longest ##continuation, and so on."""
-    tokeniser = trained["wordpiece"]
-    there = {tokeniser.token(number) for number in range(len(tokeniser))}
+    tokenizer = trained["wordpiece"]
+    there = {tokenizer.token(number) for number in range(len(tokenizer))}
 
     def longest(word):
         pieces, start = [], 0
@@ -57,8 +57,8 @@ def test_wordpiece_cuts_words_into_the_longest_pieces_in_lower_case(trained):
             start = end
         return pieces
 
-    words = ["statement", "expression", "tokenisers", "the"]
-    found = [tokeniser.token(number) for number in tokeniser.encode("Statement EXPRESSION Tokenisers thé")]
+    words = ["statement", "expression", "tokenizers", "the"]
+    found = [tokenizer.token(number) for number in tokenizer.encode("Statement EXPRESSION Tokenizers thé")]
     assert found == [piece for word in words for piece in longest(word)]
 
 
@@ -86,8 +86,8 @@ def test_files_and_records(trained, kind, tmp_path):
     one = trained[kind]
     one.save(tmp_path / "tokenizer.json")
     text = 'The "assert" statement, 3 times.'
-    again = Tokeniser.load(tmp_path / "tokenizer.json")
-    assert again == one == Tokeniser.from_record(json.loads(json.dumps(one.to_record())))
+    again = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert again == one == Tokenizer.from_record(json.loads(json.dumps(one.to_record())))
     library = Library.from_file(str(tmp_path / "tokenizer.json"))
     assert one.encode(text) == library.encode(text, add_special_tokens=False).ids
     assert one.encode_all([text, "x"]) == [one.encode(text), one.encode("x")]
@@ -105,8 +105,8 @@ def test_a_copy_takes_names_of_special_tokens_for_text_too(trained, again):
 def test_training_gives_the_same_in_every_process(trained):
     """WordPiece of the library by itself does not: it numbers characters by a hash table's order."""
     code = (
-        "import json; from qkv.data import Tokeniser, read_text; print(json.dumps("
-        f"[Tokeniser.train(iter(read_text()['train']), kind, 600).to_record() for kind in {KINDS}]))"
+        "import json; from qkv.data import Tokenizer, read_text; print(json.dumps("
+        f"[Tokenizer.train(iter(read_text()['train']), kind, 600).to_record() for kind in {KINDS}]))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert json.loads(done.stdout) == [trained[kind].to_record() for kind in KINDS]
@@ -119,7 +119,7 @@ def test_a_loaded_one_keeps_its_ids_and_truncates_nothing(tmp_path):
     library.enable_truncation(2)
     library.enable_padding(length=2)
     library.save(str(tmp_path / "t.json"))
-    one = Tokeniser.load(tmp_path / "t.json")
+    one = Tokenizer.load(tmp_path / "t.json")
     assert (one.start, one.end, one.pad, one.unknown) == (0, 0, 0, 2)
     assert one.encode("a a a b") == [1, 1, 1, 2]
     assert one.encode("a") == [1]
@@ -129,28 +129,28 @@ def test_bad_input(tmp_path, trained):
     for number in (-1, 600):
         with pytest.raises(ValueError, match=f"ids must be 0 to 599, got {number}"):
             trained["bytes"].token(number)
-    with pytest.raises(ValueError, match="unknown kind of tokeniser 'byte'; did you mean 'bytes'"):
-        Tokeniser.train(["x"], "byte")
+    with pytest.raises(ValueError, match="unknown kind of tokenizer 'byte'; did you mean 'bytes'"):
+        Tokenizer.train(["x"], "byte")
     with pytest.raises(ValueError, match="size must be at least 260 for bytes, got 100"):
-        Tokeniser.train(["x"], "bytes", 100)
+        Tokenizer.train(["x"], "bytes", 100)
     with pytest.raises(ValueError, match="size must be at least 31 for the characters of these texts, got 30"):
-        Tokeniser.train([" ".join(chr(97 + i) for i in range(25)) + " ab"], "wordpiece", 30)
+        Tokenizer.train([" ".join(chr(97 + i) for i in range(25)) + " ab"], "wordpiece", 30)
     with pytest.raises(TypeError, match="texts must be an iterable of texts, got one text"):
-        Tokeniser.train("abc")
+        Tokenizer.train("abc")
     (tmp_path / "tok1.json").write_text("{}")
     with pytest.raises(QkvError, match="there is no file tok.json, in .*; did you mean tok1.json"):
-        Tokeniser.load(tmp_path / "tok.json")
-    with pytest.raises(QkvError, match=r"tok1.json is no tokeniser \(.*\), in "):
-        Tokeniser.load(tmp_path / "tok1.json")
+        Tokenizer.load(tmp_path / "tok.json")
+    with pytest.raises(QkvError, match=r"tok1.json is no tokenizer \(.*\), in "):
+        Tokenizer.load(tmp_path / "tok1.json")
     library = Library.from_str(
         json.dumps(trained["characters"].to_record()["tokenizer"]).replace("<start>", "<a>").replace("<end>", "<b>")
     )
     library.save(str(tmp_path / "none.json"))
     with pytest.raises(QkvError, match=r"no token for the start or the end of a text: none of <start>, .*none\.json"):
-        Tokeniser.load(tmp_path / "none.json")
+        Tokenizer.load(tmp_path / "none.json")
     with pytest.raises(ValueError, match=r"ids must be 0 to \d+, got 600"):
         trained["bytes"].decode([600])
-    with pytest.raises(ValueError, match="the record of a tokeniser must have a tokenizer, but has None"):
-        Tokeniser.from_record({"tokens": []})
-    with pytest.raises(ValueError, match=r"the record is no tokeniser \("):
-        Tokeniser.from_record({"tokenizer": {}})
+    with pytest.raises(ValueError, match="the record of a tokenizer must have a tokenizer, but has None"):
+        Tokenizer.from_record({"tokens": []})
+    with pytest.raises(ValueError, match=r"the record is no tokenizer \("):
+        Tokenizer.from_record({"tokenizer": {}})

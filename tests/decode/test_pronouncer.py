@@ -19,11 +19,11 @@ CLOSE = {"abs": 1e-5, "rel": 1e-6}
 @pytest.fixture(scope="module")
 def pronouncer(tmp_path_factory):
     """The model, and the ids of the words."""
-    job = tasks.jobs["pronounce"].load({})
-    train = {"steps": 300, "batch_size": 128, "every": 300}
+    job = tasks.tasks["pronounce"].load({})
+    train = {"steps": 300, "batch_size": 128, "validate_every": 300}
     config = tasks.configure("pronounce", tasks.preset("pronounce", "quick"), {"model": SIZES, "train": train})
     model = tasks.build(config, job)
-    loop = Loop(job.task(model, config.train), config.train, create(tmp_path_factory.mktemp("runs") / "run"))
+    loop = Loop(job.objective(model, config.train), config.train, create(tmp_path_factory.mktemp("runs") / "run"))
     loop.train()
     model.load_state_dict(loop.best)
     return model.eval(), [job.strings.sources.encode(pair.source) for pair in job.strings.parts["test"][:SIZE]]
@@ -47,7 +47,7 @@ def straight(pronouncer):
 
 
 @pytest.mark.slow
-def test_the_model_has_learnt_something(straight):
+def test_the_model_has_learned_something(straight):
     """Or all answers might be empty, and equal for that."""
     assert len(straight) == SIZE
     assert len({hypothesis.tokens for hypothesis in straight}) > 900

@@ -26,14 +26,14 @@ class Fixed:
 SEARCHES = [greedy, lambda *a: beam(*a, beams=3), lambda *a: sample(*a, seed=0)]
 
 
-def test_forbidden_tokens_are_taken_out_before_normalising():
+def test_forbidden_tokens_are_taken_out_before_normalizing():
     logits = torch.tensor([[5.0, 6.0, math.log(1), math.log(3)]])
     result = Stepper(Fixed(logits), torch.zeros(1, 1, dtype=torch.int64), None, LIMITS).step([0], [1])
     assert result.tolist()[0] == pytest.approx([-math.inf, -math.inf, math.log(0.25), math.log(0.75)])
     assert logits.tolist()[0][:2] == [5.0, 6.0]
 
 
-def test_half_precision_is_normalised_in_single():
+def test_half_precision_is_normalized_in_single():
     stepper = Stepper(Fixed(torch.zeros(1, 1002).half()), torch.zeros(1, 1, dtype=torch.int64), None, LIMITS)
     result = stepper.step([0], [1])
     assert result.dtype == torch.float32

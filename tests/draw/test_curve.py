@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 import pytest
 
 from qkv.draw import Axis, Series, curves
-from qkv.draw.curve import COLOURS
+from qkv.draw.curve import COLORS
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -94,32 +94,32 @@ def test_the_legend_names_every_series_and_wraps():
     assert len(set(strokes)) == 9
 
 
-def test_a_faint_series_has_the_colour_of_the_next():
+def test_a_faint_series_has_the_color_of_the_next():
     points = [(0, 1), (1, 2)]
     root = ET.fromstring(curves([Series("a", points, faint=True), Series("b", points), Series("c", points)], "t"))
     groups = [group for group in root.iter(f"{SVG}g") if group.get("class") == "series"]
-    assert [group.get("stroke") for group in groups] == [COLOURS[0], COLOURS[0], COLOURS[1]]
+    assert [group.get("stroke") for group in groups] == [COLORS[0], COLORS[0], COLORS[1]]
     assert [group.get("stroke-opacity") is None for group in groups] == [False, True, True]
 
 
-def luminance(colour):
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+def luminance(color):
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("color", COLORS)
 @pytest.mark.parametrize("paper", ["#ffffff", "#191919"])
-def test_lines_stand_out_on_light_and_dark(colour, paper):
+def test_lines_stand_out_on_light_and_dark(color, paper):
     """WCAG 2 asks for a contrast of 3 to 1 of graphical objects."""
-    darker, lighter = sorted((luminance(colour), luminance(paper)))
+    darker, lighter = sorted((luminance(color), luminance(paper)))
     assert (lighter + 0.05) / (darker + 0.05) >= 3
 
 
-def in_lab(colour):
+def in_lab(color):
     """CIE 1976, in which equal distances look about equally far."""
     red, green, blue = (
-        luminance(colour[0] + "0" * 2 * n + colour[1 + 2 * n : 3 + 2 * n] + "0" * (4 - 2 * n)) for n in range(3)
+        luminance(color[0] + "0" * 2 * n + color[1 + 2 * n : 3 + 2 * n] + "0" * (4 - 2 * n)) for n in range(3)
     )
     red, green, blue = red / 0.2126, green / 0.7152, blue / 0.0722
     x = (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.9505
@@ -129,8 +129,8 @@ def in_lab(colour):
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
-@pytest.mark.parametrize("pair", [*combinations(COLOURS, 2)], ids=" ".join)
-def test_no_two_lines_have_nearly_one_colour(pair):
+@pytest.mark.parametrize("pair", [*combinations(COLORS, 2)], ids=" ".join)
+def test_no_two_lines_have_nearly_one_color(pair):
     assert math.dist(*map(in_lab, pair)) > 35
 
 

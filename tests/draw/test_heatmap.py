@@ -35,7 +35,7 @@ def test_a_panel_that_does_not_fit():
         heatmaps([Panel("one", [[1.0, 2.0]])], ["a", "b"], "t")
 
 
-def test_a_cell_that_is_no_number_is_grey_and_spoils_no_other():
+def test_a_cell_that_is_no_number_is_gray_and_spoils_no_other():
     root = ET.fromstring(heatmaps([Panel("one", [[float("nan"), 2.0], [float("-inf"), 0.0]])], ["a", "b"], "t"))
     cells = [r.get("fill") for r in root.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None]
     assert cells == ["#b4b9c0", "#c9520a", "#b4b9c0", "#ffffff"]

@@ -87,7 +87,7 @@ def test_everything_is_on_the_page():
     assert page.texts("dd") == ["encoder decoder", "1,234,567", "3", "3.25 at step 3"]
     assert page.texts("h2") == [
         "Settings",
-        "How it learnt",
+        "How it learned",
         "How good it is",
         "What it answers",
         "Where it looked",
@@ -132,7 +132,7 @@ def test_tables():
 def test_a_run_with_nothing_yet():
     page = Page(report(Report("t", "recurrent", 7)))
     assert page.texts("dd") == ["recurrent", "7"]
-    assert page.texts("h2") == ["How it learnt"]
+    assert page.texts("h2") == ["How it learned"]
     assert "no points yet" in page.texts("text")
     assert page.find("table") == []
 

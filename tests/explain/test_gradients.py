@@ -52,7 +52,7 @@ def test_relu_passes_exactly_one_where_it_is_active_and_nothing_where_not():
 
 
 def test_the_jacobian_of_the_whole_chain():
-    layers = list(Network([5] * 5, "gelu", residual=ScaledBranch(), normalisation="layer").double().layers)[:4]
+    layers = list(Network([5] * 5, "gelu", residual=ScaledBranch(), normalization="layer").double().layers)[:4]
     x = torch.randn(1, 5, dtype=torch.float64)
     a = layers[0](x)
     whole = torch.autograd.functional.jacobian(lambda a: layers[3](layers[2](layers[1](a))), a).reshape(5, 5)
@@ -61,7 +61,7 @@ def test_the_jacobian_of_the_whole_chain():
 
 @pytest.mark.parametrize("activation", ["sigmoid", "tanh", "relu", "gelu"])
 def test_normed_residual_nets_are_flat(activation):
-    norms = gradient_by_depth(activation, 20, residual=ScaledBranch(), normalisation="layer")
+    norms = gradient_by_depth(activation, 20, residual=ScaledBranch(), normalization="layer")
     assert min(norms) >= 0.5
     assert max(norms) <= 30
 
@@ -70,7 +70,7 @@ def test_normed_residual_nets_are_flat(activation):
 @pytest.mark.parametrize(("activation", "s"), [("sigmoid", 0.25), ("tanh", 1.0), ("relu", 1.0), ("gelu", 1.12891)])
 def test_layers_scaled_by_the_depth_hand_every_gradient_on(activation, s, depth):
     """Of any loss: (1 - s/L)^(L-1) to (1 + s/L)^(L-1) of what layer L has arrives at layer 1."""
-    options = {"residual": ScaledBranch(1 / depth), "initialisation": "orthogonal"}
+    options = {"residual": ScaledBranch(1 / depth), "initialization": "orthogonal"}
     network = Network([7] * (depth + 2), activation, **options)
     x, direction = torch.randn(1, 7), torch.randn(7, generator=torch.Generator().manual_seed(depth))
     found = gradient_norms(network, lambda model: model(x) @ direction)

@@ -3,7 +3,7 @@ import re
 import pytest
 import torch
 
-from qkv.data import Tokeniser
+from qkv.data import Tokenizer
 from qkv.inference import Reader
 from qkv.models import Encoder, EncoderConfig
 
@@ -12,18 +12,18 @@ TEXTS = ["the cat sat on the mat", "a dog sat", "the mat the cat the dog the mat
 
 @pytest.fixture(scope="module")
 def reader():
-    tokeniser = Tokeniser.train([*TEXTS, "dogs and cats sitting on mats"], "wordpiece", 60)
+    tokenizer = Tokenizer.train([*TEXTS, "dogs and cats sitting on mats"], "wordpiece", 60)
     torch.manual_seed(0)
     config = EncoderConfig(dim=12, heads=2, hidden_dim=16, layers=2, max_length=14)
-    model = Encoder(config, len(tokeniser))
+    model = Encoder(config, len(tokenizer))
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.2)
-    return Reader(model, tokeniser)
+    return Reader(model, tokenizer)
 
 
 def ids(reader, text):
-    return [reader.tokeniser.classify, *reader.tokeniser.encode(text, special=True), reader.tokeniser.separator]
+    return [reader.tokenizer.classify, *reader.tokenizer.encode(text, special=True), reader.tokenizer.separator]
 
 
 def test_fillers_are_the_likeliest_tokens(reader):
@@ -32,7 +32,7 @@ def test_fillers_are_the_likeliest_tokens(reader):
     found = reader.fill(texts, best=3)
     for text, masks in list(zip(texts, found, strict=True))[:3]:
         row = torch.tensor([ids(reader, text)])
-        places = (row[0] == reader.tokeniser.mask).nonzero()[:, 0]
+        places = (row[0] == reader.tokenizer.mask).nonzero()[:, 0]
         with torch.no_grad():
             shares, tokens = reader.model(row)[0][0, places].softmax(-1).sort(descending=True)
         assert [[one.token for one in fillers] for fillers in masks] == tokens[:, :3].tolist()
@@ -45,7 +45,7 @@ def test_fillers_are_the_likeliest_tokens(reader):
 
 
 def test_vectors_are_means_over_the_tokens(reader):
-    vectors = reader.embed(TEXTS, normalise=False)
+    vectors = reader.embed(TEXTS, normalize=False)
     assert vectors.shape == (4, 12)
     for text, vector in zip(TEXTS, vectors, strict=True):
         with torch.no_grad():
@@ -71,10 +71,10 @@ def test_too_long_is_an_error_or_is_cut(reader):
         reader.embed([long])
     with pytest.raises(ValueError, match="the model takes 14"):
         reader.fill([f"{long} [MASK]"])
-    row = torch.tensor([[*ids(reader, long)[:13], reader.tokeniser.separator]])
+    row = torch.tensor([[*ids(reader, long)[:13], reader.tokenizer.separator]])
     with torch.no_grad():
         expected = reader.model.read(row)[0].mean(0)
-    torch.testing.assert_close(reader.embed([long], normalise=False, cut=True)[0], expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(reader.embed([long], normalize=False, cut=True)[0], expected, rtol=0, atol=1e-6)
 
 
 def test_an_obstacle_is_what_filling_in_would_raise(reader):
@@ -96,5 +96,5 @@ def test_wrong_use(reader):
     with pytest.raises(ValueError, match="was not UTF-8 where it came from"):
         reader.embed(["fine", b"caf\xe9".decode(errors="surrogateescape")])
     small = Encoder(EncoderConfig(dim=12, heads=2), 10)
-    with pytest.raises(ValueError, match="the tokeniser has 47 tokens and the model 10: they do not belong together"):
-        Reader(small, reader.tokeniser)
+    with pytest.raises(ValueError, match="the tokenizer has 47 tokens and the model 10: they do not belong together"):
+        Reader(small, reader.tokenizer)

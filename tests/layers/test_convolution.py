@@ -21,7 +21,7 @@ def test_equals_plain_loops(causal, width):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_starts_as_the_identity_and_a_little_of_the_neighbours(causal):
+def test_starts_as_the_identity_and_a_little_of_the_neighbors(causal):
     """Three taps of noise with deviation 0.3: the mean square of the difference is 3 * 0.09."""
     x = torch.randn(2, 200, 500)
     difference = (ShortConvolution(500)(x, causal=causal) - x).square().mean()

@@ -40,14 +40,14 @@ def test_a_unit_by_hand():
         assert unit.pre_activation(x).item() == -0.5
 
 
-def test_ten_to_twenty_with_batch_normalisation_has_240_parameters():
-    layer = Dense(10, 20, normalisation="batch", bias=False)
+def test_ten_to_twenty_with_batch_normalization_has_240_parameters():
+    layer = Dense(10, 20, normalization="batch", bias=False)
     assert sum(p.numel() for p in layer.parameters()) == 200 + 2 * 20
 
 
 @pytest.mark.parametrize("kind", ["batch", "layer"])
 def test_the_norm_stands_between_the_sum_and_the_activation(kind):
-    layer = Dense(5, 7, "relu", normalisation=kind).double()
+    layer = Dense(5, 7, "relu", normalization=kind).double()
     x = torch.randn(11, 5, dtype=torch.float64)
     a = layer.linear(x)
     axis = 0 if kind == "batch" else 1
@@ -59,8 +59,8 @@ def test_the_norm_stands_between_the_sum_and_the_activation(kind):
 @pytest.mark.parametrize("shape", [(11, 7, 5), (2, 3, 7, 5)])
 def test_a_norm_is_over_the_units_however_many_axes_come_first(kind, shape):
     """As many as 7 stand where torch looks for units by itself."""
-    layer, x = Dense(5, 7, "relu", normalisation=kind).double(), torch.randn(shape, dtype=torch.float64)
-    flat = Dense(5, 7, "relu", normalisation=kind).double()
+    layer, x = Dense(5, 7, "relu", normalization=kind).double(), torch.randn(shape, dtype=torch.float64)
+    flat = Dense(5, 7, "relu", normalization=kind).double()
     flat.load_state_dict(layer.state_dict())
     torch.testing.assert_close(layer(x), flat(x.flatten(0, -2)).view(*shape[:-1], 7), rtol=0, atol=1e-12)
     torch.testing.assert_close(layer.eval()(x[0, 0]), flat.eval()(x.flatten(0, -2)).view(*shape[:-1], 7)[0, 0])
@@ -93,7 +93,7 @@ def test_a_scaled_branch():
 
 @pytest.mark.parametrize(("name", "variance"), [("xavier", 2 / (300 + 500)), ("he", 2 / 300), ("lecun", 1 / 300)])
 def test_variances_of_initial_weights(name, variance):
-    layer = Dense(300, 500, initialisation=name)
+    layer = Dense(300, 500, initialization=name)
     assert layer.linear.weight.var().item() == pytest.approx(variance, rel=0.03)
     assert layer.linear.bias.abs().max() == 0
 
@@ -104,7 +104,7 @@ def test_auto_suits_the_activation():
 
 
 def test_orthogonal_weights_have_spectral_norm_one():
-    weight = Dense(13, 7, initialisation="orthogonal").linear.weight.double()
+    weight = Dense(13, 7, initialization="orthogonal").linear.weight.double()
     torch.testing.assert_close(weight @ weight.T, torch.eye(7, dtype=torch.float64), rtol=0, atol=1e-6)
 
 
@@ -112,8 +112,8 @@ def test_orthogonal_weights_have_spectral_norm_one():
     ("options", "message"),
     [
         ({"activation": "rely"}, "unknown activation 'rely'; did you mean 'relu'"),
-        ({"normalisation": "bach"}, "unknown normalisation 'bach'; did you mean 'batch'"),
-        ({"initialisation": "xaver"}, "unknown initialisation 'xaver'; did you mean 'xavier'"),
+        ({"normalization": "bach"}, "unknown normalization 'bach'; did you mean 'batch'"),
+        ({"initialization": "xaver"}, "unknown initialization 'xaver'; did you mean 'xavier'"),
     ],
 )
 def test_unknown_names(options, message):

@@ -114,9 +114,9 @@ def test_bad_input():
     with pytest.raises(ValueError, match="positions 'rope' relate places of one sequence"):
         MultiHead(12, 3, Softmax(), Rope()).remember(torch.zeros(1, 2, 12))
     plain, mixing = MultiHead(12, 3, Softmax()), MultiHead(12, 3, Softmax(), convolution=ShortConvolution(12, 3))
-    with pytest.raises(ValueError, match="a convolution of width 3 mixes neighbours of one sequence"):
+    with pytest.raises(ValueError, match="a convolution of width 3 mixes neighbors of one sequence"):
         mixing.remember(torch.zeros(1, 2, 12))
-    with pytest.raises(ValueError, match="a convolution of width 3 mixes neighbours of one sequence"):
+    with pytest.raises(ValueError, match="a convolution of width 3 mixes neighbors of one sequence"):
         mixing.recall(torch.zeros(1, 2, 12), plain.remember(torch.zeros(1, 2, 12)))
 
 
@@ -157,7 +157,7 @@ def adapted(heads):
     return heads
 
 
-def quantised(heads):
+def quantized(heads):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch means to move it to a package of its own
         return torch.ao.quantization.quantize_dynamic(heads.eval(), {nn.Linear}, dtype=torch.qint8)
@@ -170,7 +170,7 @@ def quantised(heads):
         (adapted, False, 1e-6),
         (adapted, True, 1e-2),
         (lambda heads: heads, True, 1e-2),
-        (quantised, False, 0.1),  # to eight bits, by the range of what is given at once
+        (quantized, False, 0.1),  # to eight bits, by the range of what is given at once
     ],
 )
 def test_step_by_step_with_projections_of_another_making(make, change, half, near):

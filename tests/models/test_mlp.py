@@ -49,7 +49,7 @@ def test_each_residual_path_learns_for_itself_and_is_counted():
 
 
 def test_residual_paths_lead_around_layers_of_one_width():
-    network = Network((5, 7, 7, 3), "tanh", residual=ScaledBranch(0.5), normalisation="layer")
+    network = Network((5, 7, 7, 3), "tanh", residual=ScaledBranch(0.5), normalization="layer")
     assert [layer.residual and layer.residual.share for layer in network.layers] == [None, 0.5, None]
     norms = [type(layer.norm).__name__ for layer in network.layers]
     assert norms == ["LayerNorm", "LayerNorm", "Identity"]

@@ -90,7 +90,7 @@ def test_b9_one_text_and_two_objectives():
     losses = answer["loss of every update"]
     assert losses["BERT"][0] == pytest.approx(
         math.log(600) + math.log(2), abs=0.5
-    )  # both objectives, of nothing learnt
+    )  # both objectives, of nothing learned
     assert [len(of) for of in losses.values()] == [400, 400]
 
 

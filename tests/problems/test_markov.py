@@ -51,7 +51,7 @@ def test_the_truth_has_no_excess_and_ignorance_has_its_own():
 
 def test_fit_trains_by_the_loop_and_leaves_the_best_weights():
     language, model = Markov(tokens=4), nn.Sequential(nn.Embedding(4, 4))
-    settings = Settings(steps=60, batch_size=8, learning_rate=0.1, warmup=1, every=20)
+    settings = Settings(steps=60, batch_size=8, learning_rate=0.1, warmup=1, validate_every=20)
     before = language.excess(model, 32)
     losses = fit(language.task(model, settings, rows=64), settings)
     assert len(losses) == 60

@@ -39,13 +39,13 @@ def test_e4_similarities():
 
 
 @pytest.mark.slow
-def test_e5_the_mean_agrees_best_but_for_the_centre():
+def test_e5_the_mean_agrees_best_but_for_the_center():
     """More is asked of the whole comparison in benchmarks/word_vectors.py; here nothing may be reversed."""
     need_word_tests()
     answer = run("E5")
     assert answer["pairs judged"] == 305
-    assert min(answer["mean"], answer["centre"]) >= 0.33
-    assert answer["context"] < answer["concatenation"] < answer["centre"]
+    assert min(answer["mean"], answer["center"]) >= 0.33
+    assert answer["context"] < answer["concatenation"] < answer["center"]
     assert answer["mean"] - answer["concatenation"] >= 0.03
     assert len(answer["loss of every update"]["skip-gram"]) == 838
 

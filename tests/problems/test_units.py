@@ -44,7 +44,7 @@ def test_a6_softmax_of_two_classes():
 def test_a7_quadratic_objective():
     answer = run("A7")
     assert answer["gradient, apart from autograd"] <= 1e-12
-    assert answer["minimiser, apart from gradient descent"] <= 1e-9
+    assert answer["minimizer, apart from gradient descent"] <= 1e-9
     assert answer["least value, apart from the formula"] <= 1e-12
 
 
@@ -60,5 +60,5 @@ def test_a8_bias_and_variance():
     assert totals == approx([1.0] * 12, abs=0.05)
 
 
-def test_a9_batch_normalisation():
+def test_a9_batch_normalization():
     assert run("A9") == {"parameters": 240, "weights": 200, "norm": 40}

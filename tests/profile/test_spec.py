@@ -2,13 +2,13 @@
 
 import pytest
 
-from qkv.data import Tokeniser
+from qkv.data import Tokenizer
 from qkv.data.corpora import archive
 from qkv.profile.spec import find
-from qkv.tasks import Digits, MaskedJob, Outline, TextJob, Words, jobs
+from qkv.tasks import DigitsTask, MaskedTask, ModelSizes, TextTask, WordsTask, tasks
 from tests.data.archives import need, need_word_tests
 
-SPECS = [f"{task}:{preset}" for task in jobs if task != "pairs" for preset in jobs[task].presets]
+SPECS = [f"{task}:{preset}" for task in tasks if task != "pairs" for preset in tasks[task].presets]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def count(spec):
 @pytest.mark.usefixtures("cut_off")
 def test_the_vocabulary_is_of_the_size_asked_for(monkeypatch):
     """Blocks have 12 matrices of d x d, in all, and 13 vectors of d: biases and two norms."""
-    monkeypatch.setattr(Tokeniser, "train", None)
+    monkeypatch.setattr(Tokenizer, "train", None)
     d, blocks = 384, 6 * (12 * 384**2 + 13 * 384)
     assert count("text:wikitext") == (16_000 + 1024) * d + blocks + 2 * d
     heads = 2 * (d**2 + d) + 2 * d + 8192 + 2 * d + 2  # the pooler, what fills in with its norm and biases, the pairs
@@ -50,8 +50,8 @@ def test_the_vocabulary_is_of_the_size_asked_for(monkeypatch):
 
 def sizes(task, preset):
     """Those without the data, and those of the data."""
-    options = jobs[task].presets[preset]().data
-    return jobs[task].outline(options).sizes, jobs[task].load(options).sizes()
+    options = tasks[task].presets[preset]().data
+    return tasks[task].model_sizes(options).sizes, tasks[task].load(options).sizes()
 
 
 @pytest.mark.parametrize("task", ["text", "masked"])
@@ -71,16 +71,16 @@ def test_so_has_that_of_wikitext(task):
 @pytest.mark.parametrize("part", ["small", pytest.param("whole", marks=pytest.mark.slow)])
 def test_digits_are_as_they_are_said_to_be(part):
     need(part)
-    job = Digits.load({"part": part})
-    assert Digits.outline({"part": part}) == Outline(job.sizes(), job.shape, Digits.outline({}).note)
+    job = DigitsTask.load({"part": part})
+    assert DigitsTask.model_sizes({"part": part}) == ModelSizes(job.sizes(), job.shape, DigitsTask.model_sizes({}).note)
 
 
 def test_data_of_ones_own_have_to_be_read():
-    assert TextJob.outline({"tokeniser": "characters"}) is None
-    assert TextJob.outline({"tokeniser": "mine.json"}) is None
-    assert TextJob.outline({"train_file": "mine.txt", "size": 701}).sizes == (701,)
-    assert MaskedJob.outline({"tokeniser": "mine.json"}) is None
-    assert Words.outline({"source": "wikitext", "least": 7}) is None
-    assert Words.outline({}) is None
-    assert Digits.outline({"train_file": "mine.npz"}) is None
-    assert Digits.outline({"test_file": "mine.npz"}) is None
+    assert TextTask.model_sizes({"tokenizer": "characters"}) is None
+    assert TextTask.model_sizes({"tokenizer": "mine.json"}) is None
+    assert TextTask.model_sizes({"train_file": "mine.txt", "size": 701}).sizes == (701,)
+    assert MaskedTask.model_sizes({"tokenizer": "mine.json"}) is None
+    assert WordsTask.model_sizes({"source": "wikitext", "least": 7}) is None
+    assert WordsTask.model_sizes({}) is None
+    assert DigitsTask.model_sizes({"train_file": "mine.npz"}) is None
+    assert DigitsTask.model_sizes({"test_file": "mine.npz"}) is None

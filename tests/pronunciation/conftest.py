@@ -25,15 +25,15 @@ def train_tiny(folder: Path, task: str = "pronounce") -> Path:
     file = folder / "words.tsv"
     file.write_text("".join(f"{word}\t{' '.join(spoken(word))}\n" for word in words))
     model = {"dim": 48, "max_length": 24}
-    train = {"steps": 150, "batch_size": 64, "every": 150, "warmup": 10, "average": 0.9, "learning_rate": 1e-2}
+    train = {"steps": 150, "batch_size": 64, "validate_every": 150, "warmup": 10, "ema_decay": 0.9, "learning_rate": 1e-2}
     data = {"train_file": str(file), "held_out": 5}
-    changes = {"model": model, "train": {**train, "smoothing": 0.0}, "data": data}
+    changes = {"model": model, "train": {**train, "label_smoothing": 0.0}, "data": data}
     config = tasks.configure(task, tasks.preset(task, "recurrent"), changes)
-    job = tasks.jobs[task].load(config.data)
+    job = tasks.tasks[task].load(config.data)
     run = create(folder / "run")
     tasks.write(run, config, job)
     net = tasks.build(config, job)
-    Loop(job.task(net, config.train), config.train, run, Machine(), lambda record: None).train()
+    Loop(job.objective(net, config.train), config.train, run, Machine(), lambda record: None).train()
     return folder / "run"
 
 

@@ -37,7 +37,7 @@ def test_a_joint_model_comes_with_it(tiny, tmp_path):
 def test_it_does_not_tell_where_files_were(tiny, tmp_path):
     config = json.loads((tiny / "config.json").read_text())
     assert config["data"]["train_file"].startswith("/")
-    lessons = {"teachers": "/home/somebody/runs/first, runs/second", "unlabelled": "/home/somebody/words.txt"}
+    lessons = {"teachers": "/home/somebody/runs/first, runs/second", "unlabeled": "/home/somebody/words.txt"}
     run = tmp_path / "run"
     run.mkdir()
     for name in bundled.FILES:
@@ -46,7 +46,7 @@ def test_it_does_not_tell_where_files_were(tiny, tmp_path):
     pack(run, tmp_path / "model")
     packed = json.loads((tmp_path / "model" / "config.json").read_text())
     assert packed["data"]["train_file"] == "words.tsv"
-    assert (packed["data"]["teachers"], packed["data"]["unlabelled"]) == ("first,second", "words.txt")
+    assert (packed["data"]["teachers"], packed["data"]["unlabeled"]) == ("first,second", "words.txt")
     assert packed["model"] == config["model"]
     assert Network.open(tmp_path / "model").say(["kod"])[0][0].phones == spoken("kod")
 

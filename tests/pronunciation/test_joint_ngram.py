@@ -82,7 +82,7 @@ def test_what_follows_a_context_has_probabilities_that_sum_to_one(joint):
 
 
 def test_a_score_is_the_sum_over_all_cuts(monkeypatch):
-    """Of a model that has learnt to cut in all ways, so that each pair has several."""
+    """Of a model that has learned to cut in all ways, so that each pair has several."""
     every = [cut for pair in PAIRS for cut in cuts_of(*pair)]
     monkeypatch.setattr(joint_fit, "align", lambda pairs: every)
     monkeypatch.setattr(joint_module, "KEPT", 1000)
@@ -101,7 +101,7 @@ def test_a_score_is_the_sum_over_all_cuts(monkeypatch):
         assert joint.score(word, phones) == pytest.approx(expected)
 
 
-def test_what_was_learnt_is_likelier_and_the_strange_is_possible(joint):
+def test_what_was_learned_is_likelier_and_the_strange_is_possible(joint):
     assert joint.score("tap", ("T", "AE", "P")) > joint.score("tap", ("T", "AE", "T"))
     strange = joint.score("zap", ("ZH", "AE", "P"))
     assert -math.inf < strange < joint.score("nap", ("N", "AE", "P")) - 10

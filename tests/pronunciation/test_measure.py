@@ -17,7 +17,7 @@ def pairs(words):
     return [Pair(tuple(word), (spoken(word),)) for word in words]
 
 
-def test_a_model_that_has_learnt_its_words_is_right(network):
+def test_a_model_that_has_learned_its_words_is_right(network):
     figures = measure(network, pairs(made_up(3)))
     assert (figures.wer, figures.per, figures.words, figures.refused) == (0.0, 0.0, 216, 0)
     assert figures.wer_low == pytest.approx(0, abs=1e-12)

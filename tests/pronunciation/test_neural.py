@@ -23,7 +23,7 @@ def network(tmp_path):
     model = {**sizes, "positions": "rope", "convolution": 0}
     data = {"train_file": str(file), "held_out": 0}
     config = tasks.configure("pronounce", tasks.preset("pronounce", "pupil"), {"model": model, "data": data})
-    job = tasks.jobs["pronounce"].load(config.data)
+    job = tasks.tasks["pronounce"].load(config.data)
     return Network(tasks.build(config, job).eval(), job)
 
 

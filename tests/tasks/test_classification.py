@@ -3,7 +3,7 @@ import torch
 from torch.nn import functional
 
 from qkv import tasks
-from qkv.data import Labelled
+from qkv.data import Labeled
 from qkv.models import Network, Perceptron
 from qkv.storage import QkvError
 from qkv.tasks.classification import Scale, loss, to_probabilities
@@ -15,8 +15,8 @@ def job():
     """30 examples of three classes, 17 to train on."""
     inputs, labels = torch.randn(30, 5), torch.arange(30) % 3
     parts = {"train": slice(0, 17), "valid": slice(17, 23), "test": slice(23, 30)}
-    labelled = {name: Labelled(inputs[part], labels[part]) for name, part in parts.items()}
-    return tasks.Xor(labelled, ("a", "b", "c"), (5,), Scale((1.0,), (2.0,)), {})
+    labeled = {name: Labeled(inputs[part], labels[part]) for name, part in parts.items()}
+    return tasks.XorTask(labeled, ("a", "b", "c"), (5,), Scale((1.0,), (2.0,)), {})
 
 
 def test_the_scale_of_each_column_and_of_all():
@@ -48,7 +48,7 @@ def test_one_logit_is_two_logits():
 
 def test_the_loss_is_a_sum(job):
     model = Network((5, 3))
-    task = job.task(model, Settings(steps=1, batch_size=4))
+    task = job.objective(model, Settings(steps=1, batch_size=4))
     tensors = task.collate([0, 3, 5])
     assert task.count(tensors) == 3
     assert torch.equal(tensors[0], (job.parts["train"].inputs[[0, 3, 5]] - 1) / 2)
@@ -63,7 +63,7 @@ def test_validation_is_the_mean_loss_of_the_held_out(job):
     expected = functional.cross_entropy(model((valid.inputs - 1) / 2), valid.labels).item()
     calls = []
     with torch.no_grad():
-        score = job.task(model, Settings(steps=1)).validate(model, lambda: calls.append(1))
+        score = job.objective(model, Settings(steps=1)).validate(model, lambda: calls.append(1))
     assert score == pytest.approx(expected, rel=1e-6)
     assert calls == [1]
 
@@ -91,20 +91,20 @@ def test_figures_of_a_model_that_is_right_for_two_of_three(job):
 
 
 def test_a_perceptron_is_judged_by_its_mistakes():
-    job = tasks.jobs["xor"].load({})
+    job = tasks.tasks["xor"].load({})
     model = Perceptron(2)
     with torch.no_grad():
         model.weight.fill_(1)
         model.bias.fill_(-0.5)
-    assert job.task(model, Settings(steps=1)).validate(model, lambda: None) == 0.25
+    assert job.objective(model, Settings(steps=1)).validate(model, lambda: None) == 0.25
     assert job.probabilities(model, torch.tensor([[0.0, 0.0], [1.0, 0.0]])).tolist() == [[1, 0], [0, 1]]
-    task = job.task(model, Settings(steps=1))
+    task = job.objective(model, Settings(steps=1))
     assert task.loss(model, task.collate([0, 1, 2, 3])).item() == pytest.approx(1.5)  # (1, 1) is taken for a 1
     assert job.evaluate(model, "test") == {"accuracy": 0.75, "own_loss": pytest.approx(1.5 / 4), "examples": 4}
 
 
 def test_restored_without_data(job):
-    again = tasks.Xor.restore({}, job.vocabulary())
+    again = tasks.XorTask.restore({}, job.vocabulary())
     assert (again.classes, again.shape, again.scale, again.sizes()) == (job.classes, (5,), job.scale, (5, 3))
     with pytest.raises(QkvError, match=r"there is no part 'test' \(there are: \)"):
         again.evaluate(Network((5, 3)), "test")
@@ -113,9 +113,9 @@ def test_restored_without_data(job):
 
 def test_examples_that_do_not_fit(job):
     with pytest.raises(QkvError, match=r"examples must have shape \(5,\), got \(7,\)"):
-        job.with_test(Labelled(torch.zeros(2, 7), torch.tensor([0, 1])))
+        job.with_test(Labeled(torch.zeros(2, 7), torch.tensor([0, 1])))
     with pytest.raises(QkvError, match="labels must be 0 to 2, got 3"):
-        job.with_test(Labelled(torch.zeros(2, 5), torch.tensor([0, 3])))
+        job.with_test(Labeled(torch.zeros(2, 5), torch.tensor([0, 3])))
     with pytest.raises(ValueError, match="'1,2,3' has 3 numbers, but the model takes 5"):
         job.parse("1,2,3")
     assert job.parse("1 2 3 4 5").tolist() == [1, 2, 3, 4, 5]

@@ -20,21 +20,21 @@ def bars(count, classes=3):
 
 
 def learn(tmp_path, job, **model):
-    changes = {"model": model, "train": {"steps": 60, "batch_size": 16, "warmup": 5, "every": 20}}
+    changes = {"model": model, "train": {"steps": 60, "batch_size": 16, "warmup": 5, "validate_every": 20}}
     config = tasks.configure("digits", tasks.preset("digits", "quick"), changes)
     built = tasks.build(config, job)
-    loop = Loop(job.task(built, config.train), config.train, Run(tmp_path))
+    loop = Loop(job.objective(built, config.train), config.train, Run(tmp_path))
     loop.train()
     built.load_state_dict(loop.best)
     return built
 
 
 @pytest.mark.parametrize("model", [{}, {"downsample": "stride", "padding": 1}, {"family": "network", "layers": 0}])
-def test_pictures_of_an_npz_file_are_learnt(tmp_path, model):
+def test_pictures_of_an_npz_file_are_learned(tmp_path, model):
     (pictures, labels), path = bars(90), tmp_path / "bars.npz"
     numpy.savez(path, train_images=pictures[:60], train_labels=labels[:60, None], test_images=pictures[60:],
                 test_labels=labels[60:, None])  # fmt: skip
-    job = tasks.jobs["digits"].load({"train_file": str(path)})
+    job = tasks.tasks["digits"].load({"train_file": str(path)})
     assert {name: len(part) for name, part in job.parts.items()} == {"train": 54, "test": 30, "valid": 6}
     assert job.sizes() == (1, 11, 11, 3)
     assert job.evaluate(learn(tmp_path, job, **model), "test")["accuracy"] >= 0.9
@@ -46,7 +46,7 @@ def test_pictures_of_idx_files(tmp_path):
         (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(pictures[rows]))
         (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels[rows]))
     files = {"train_file": f"{tmp_path}/train-images-idx3-ubyte", "test_file": f"{tmp_path}/test-images-idx3-ubyte"}
-    job = tasks.jobs["digits"].load(files)
+    job = tasks.tasks["digits"].load(files)
     assert {name: len(part) for name, part in job.parts.items()} == {"train": 54, "test": 30, "valid": 6}
     assert len(job.read_test(files["test_file"])) == 30
 
@@ -62,7 +62,7 @@ def test_pictures_of_idx_files(tmp_path):
 def test_bad_files(tmp_path, arrays, message):
     numpy.savez(tmp_path / "bad.npz", **arrays)
     with pytest.raises(QkvError, match=message):
-        tasks.jobs["digits"].load({"train_file": str(tmp_path / "bad.npz")})
+        tasks.tasks["digits"].load({"train_file": str(tmp_path / "bad.npz")})
 
 
 def test_the_preset_of_the_whole_set_names_its_data():
@@ -77,16 +77,16 @@ def test_the_preset_of_the_whole_set_names_its_data():
 
 def test_unknown_settings():
     with pytest.raises(ValueError, match="unknown data setting 'parts'; did you mean 'part'"):
-        tasks.jobs["digits"].load({"parts": "whole"})
+        tasks.tasks["digits"].load({"parts": "whole"})
 
 
 @pytest.mark.slow
 def test_the_digits_are_read(tmp_path):
     need("small")
-    job = tasks.jobs["digits"].load({})
+    job = tasks.tasks["digits"].load({})
     config = tasks.configure("digits", tasks.preset("digits", "quick"), {"train": {"steps": 300}})
     model = tasks.build(config, job)
-    loop = Loop(job.task(model, config.train), config.train, Run(tmp_path))
+    loop = Loop(job.objective(model, config.train), config.train, Run(tmp_path))
     loop.train()
     model.load_state_dict(loop.best)
     assert job.evaluate(model, "test")["accuracy"] >= 0.93
@@ -95,5 +95,5 @@ def test_the_digits_are_read(tmp_path):
 def test_ten_pictures_a_class_are_enough(tmp_path):
     pictures, labels = bars(30)
     numpy.savez(tmp_path / "ten.npz", train_images=pictures, train_labels=labels)
-    job = tasks.jobs["digits"].load({"train_file": str(tmp_path / "ten.npz")})
+    job = tasks.tasks["digits"].load({"train_file": str(tmp_path / "ten.npz")})
     assert {name: len(part) for name, part in job.parts.items()} == {"train": 24, "test": 3, "valid": 3}

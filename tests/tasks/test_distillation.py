@@ -11,7 +11,7 @@ from qkv.decode import Hypothesis
 from qkv.models import EncoderDecoder, EncoderDecoderConfig, Ensemble
 from qkv.storage import QkvError
 from qkv.tasks.distillation import Beliefs, label, taught
-from qkv.tasks.seq2seq import Strings, collate, encode, make_task
+from qkv.tasks.seq2seq import Strings, collate, encode, make_objective
 from qkv.train import Loop, Run, Settings, create
 from tests.tasks.tiny import write_pairs
 
@@ -56,7 +56,7 @@ def by_hand(model, teachers, ids, trust, smoothing):
 @pytest.mark.parametrize(("trust", "smoothing"), [(0.0, 0.0), (0.3, 0.1), (1.0, 0.1)])
 def test_the_loss_by_hand(teachers, trust, smoothing):
     model = net(3)
-    task = taught(STRINGS, teachers, trust)(model, Settings(steps=1, smoothing=smoothing))
+    task = taught(STRINGS, teachers, trust)(model, Settings(steps=1, label_smoothing=smoothing))
     ids = [8, 1, 3]
     with torch.no_grad():
         loss = task.loss(model, task.collate(ids)).item()
@@ -67,7 +67,7 @@ def test_the_loss_by_hand(teachers, trust, smoothing):
 
 def test_without_trust_it_is_the_plain_task(teachers):
     model, settings = net(3), Settings(steps=1, batch_size=4)
-    plain, other = make_task(model, STRINGS, settings), taught(STRINGS, teachers, 0.0)(model, settings)
+    plain, other = make_objective(model, STRINGS, settings), taught(STRINGS, teachers, 0.0)(model, settings)
     ids = plain.order(1)
     assert other.order(1) == ids
     torch.testing.assert_close(other.loss(model, other.collate(ids)), plain.loss(model, plain.collate(ids)))
@@ -91,25 +91,25 @@ def test_labels_are_what_the_teachers_say(teachers, monkeypatch):
 def run_of(folder, data, seed=0):
     config = tasks.configure("pairs", tasks.preset("pairs", "quick"), {
         "model": {"dim": 8, "heads": 2, "hidden_dim": 8, "convolution": 0},
-        "train": {"steps": 4, "every": 2, "batch_size": 8, "seed": seed, "warmup": 1},
+        "train": {"steps": 4, "validate_every": 2, "batch_size": 8, "seed": seed, "warmup": 1},
         "data": data,
     })  # fmt: skip
-    job = tasks.jobs["pairs"].load(config.data)
+    job = tasks.tasks["pairs"].load(config.data)
     run = create(folder)
     tasks.write(run, config, job)
     model = tasks.build(config, job)
-    loop = Loop(job.task(model, config.train), config.train, run)
+    loop = Loop(job.objective(model, config.train), config.train, run)
     loop.train()
     return loop
 
 
-def test_from_run_folders_with_words_that_nobody_labelled(tmp_path):
+def test_from_run_folders_with_words_that_nobody_labeled(tmp_path):
     data = write_pairs(tmp_path)
     names = [tmp_path / "first", tmp_path / "second"]
     for seed, name in enumerate(names):
         run_of(name, data, seed)
     (tmp_path / "more.txt").write_text("fade\n\ncafe\nbed\nzebra\nfade\n")
-    lessons = {"teachers": ",".join(map(str, names)), "trust": 0.5, "unlabelled": str(tmp_path / "more.txt")}
+    lessons = {"teachers": ",".join(map(str, names)), "trust": 0.5, "unlabeled": str(tmp_path / "more.txt")}
     pupil = run_of(tmp_path / "pupil", {**data, **lessons})
     assert pupil.progress.step == 4
     config, _, model = tasks.restore(tmp_path / "pupil")
@@ -134,22 +134,22 @@ def test_teachers_of_other_tokens_are_refused(tmp_path):
     ("lessons", "message"),
     [
         ({"trust": 1.5}, r"trust must be from 0 .* to 1 .*, got 1\.5"),
-        ({"unlabelled": "words.txt"}, "unlabelled='words.txt' needs teachers"),
+        ({"unlabeled": "words.txt"}, "unlabeled='words.txt' needs teachers"),
     ],
 )
 def test_lessons_that_mean_nothing(tmp_path, lessons, message):
     with pytest.raises(ValueError, match=message):
-        tasks.jobs["pairs"].load({**write_pairs(tmp_path), **lessons})
+        tasks.tasks["pairs"].load({**write_pairs(tmp_path), **lessons})
 
 
 def test_what_is_not_there_is_said_before_there_is_a_folder(tmp_path):
     data = write_pairs(tmp_path)
     with pytest.raises(QkvError, match="there is no such run folder"):
-        tasks.jobs["pairs"].load({**data, "teachers": str(tmp_path / "none")}).require(net(0))
+        tasks.tasks["pairs"].load({**data, "teachers": str(tmp_path / "none")}).validate_model(net(0))
     run_of(tmp_path / "first", data)
-    lessons = {"teachers": str(tmp_path / "first"), "unlabelled": str(tmp_path / "mor.txt")}
+    lessons = {"teachers": str(tmp_path / "first"), "unlabeled": str(tmp_path / "mor.txt")}
     with pytest.raises(QkvError, match=r"there is no file mor\.txt"):
-        tasks.jobs["pairs"].load({**data, **lessons}).require(net(0))
+        tasks.tasks["pairs"].load({**data, **lessons}).validate_model(net(0))
 
 
 def test_runs_that_answer_as_one(tmp_path):

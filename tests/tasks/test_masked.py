@@ -17,7 +17,7 @@ SIZES = {"dim": 16, "heads": 2, "hidden_dim": 16, "layers": 1, "dropout": 0.0, "
 
 @pytest.fixture(scope="module")
 def job():
-    return tasks.jobs["masked"].load({"size": 600, "length": 32, "examples": 100})
+    return tasks.tasks["masked"].load({"size": 600, "length": 32, "examples": 100})
 
 
 def model(job, **options):
@@ -42,9 +42,9 @@ class Knowing(Encoder):
 
 def test_a_file_to_train_on_is_the_source(tmp_path):
     (tmp_path / "mine.txt").write_text("Alpha comes first. Beta is next.\n\n" * 500)
-    own = tasks.jobs["masked"].load({"train_file": str(tmp_path / "mine.txt"), "size": 60})
+    own = tasks.tasks["masked"].load({"train_file": str(tmp_path / "mine.txt"), "size": 60})
     assert own.settings.source == str(tmp_path / "mine.txt")
-    assert own.tokeniser.encode("alpha") != own.tokeniser.encode("gamma")
+    assert own.tokenizer.encode("alpha") != own.tokenizer.encode("gamma")
     assert "train_file" not in own.options
 
 
@@ -66,9 +66,9 @@ def test_what_counting_alone_gets(job):
         for hidden, answer in zip(at, right, strict=True)
         if hidden
     ]
-    cut = [job.tokeniser.encode(s) for document in job.texts["train"] for s in sentences(document)]
+    cut = [job.tokenizer.encode(s) for document in job.texts["train"] for s in sentences(document)]
     counts = Counter(token for sentence in cut for token in sentence)
-    total = sum(counts.values()) + len(job.tokeniser)
+    total = sum(counts.values()) + len(job.tokenizer)
     found = job.evaluate(model(job), "valid")
     assert found["masked_tokens"] == len(asked)
     assert found["unigram_accuracy"] == Counter(asked).most_common(1)[0][1] / len(asked)
@@ -78,7 +78,7 @@ def test_what_counting_alone_gets(job):
 
 def test_examples_are_a_function_of_seed_and_number(job):
     settings = Settings(steps=1, batch_size=6)
-    task, again = (job.task(model(job), settings) for _ in range(2))
+    task, again = (job.objective(model(job), settings) for _ in range(2))
     ids = task.order(2)
     assert ids == list(range(12, 18))
     whole = task.collate(ids)
@@ -88,13 +88,13 @@ def test_examples_are_a_function_of_seed_and_number(job):
         for tensor, part in zip(whole, task.collate(ids[rank::2]), strict=True):
             width = part.shape[-1] if part.dim() > 1 else None
             assert torch.equal(tensor[rank::2][..., :width], part)
-    differing = job.task(model(job), Settings(steps=1, batch_size=6, seed=1)).collate(ids)
+    differing = job.objective(model(job), Settings(steps=1, batch_size=6, seed=1)).collate(ids)
     assert differing[0].shape != whole[0].shape or not torch.equal(differing[0], whole[0])
 
 
 def test_the_loss_is_a_sum_over_rows(job):
     """So that a batch may be cut into parts: and for one who knows nothing it is log tokens + log 2 a hidden token."""
-    task = job.task(model(job).double(), Settings(steps=1, batch_size=6))
+    task = job.objective(model(job).double(), Settings(steps=1, batch_size=6))
     whole = task.collate(task.order(0))
     parts = [task.collate(task.order(0)[rank::2]) for rank in range(2)]
     summed = sum(task.loss(task.model, part) for part in parts)
@@ -108,8 +108,8 @@ def test_the_loss_is_a_sum_over_rows(job):
 
 
 def test_a_run_is_restored_without_its_text(job):
-    other = tasks.jobs["masked"].restore(job.options, job.vocabulary())
-    assert other.tokeniser == job.tokeniser
+    other = tasks.tasks["masked"].restore(job.options, job.vocabulary())
+    assert other.tokenizer == job.tokenizer
     assert other.sizes() == (600, 2)
     with pytest.raises(QkvError, match="restored without its text"):
         other.evaluate(model(job), "test")
@@ -117,7 +117,7 @@ def test_a_run_is_restored_without_its_text(job):
 
 
 def test_another_text_to_test_on(job, tmp_path):
-    """Only "value" is ever hidden, or its neighbours: the best constant guess gets about a half."""
+    """Only "value" is ever hidden, or its neighbors: the best constant guess gets about a half."""
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text("value value .\n\n" * 40)
     found = job.with_test(str(tmp_path)).evaluate(model(job), "test")
@@ -125,9 +125,9 @@ def test_another_text_to_test_on(job, tmp_path):
 
 
 def test_whole_words(job):
-    hidden = tasks.jobs["masked"].load({**job.options, "whole_words": True})
+    hidden = tasks.tasks["masked"].load({**job.options, "whole_words": True})
     tokens = next(hidden.examples("valid"))
-    pieces = [hidden.tokeniser.token(number).startswith("##") for number in range(600)]
+    pieces = [hidden.tokenizer.token(number).startswith("##") for number in range(600)]
     goes_on = torch.tensor(pieces)[tokens[5]][:, 1:]
     assert goes_on.sum() > 50
     # a stretch may be cut within a word, after [CLS] or [SEP]; elsewhere pieces of a word share their fate
@@ -150,7 +150,7 @@ def test_what_a_comparison_counts(job):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"tokeniser": "bytes"}, r"tokeniser 'bytes' has no \[MASK\]; take wordpiece"),
+        ({"tokenizer": "bytes"}, r"tokenizer 'bytes' has no \[MASK\]; take wordpiece"),
         ({"share": 1.5}, "share must be more than 0 and below 1, got 1.5"),
         ({"examples": 0}, "examples must be at least 1, got 0"),
         ({"lenght": 64}, "unknown data setting 'lenght'; did you mean 'length'"),
@@ -158,23 +158,23 @@ def test_what_a_comparison_counts(job):
 )
 def test_wrong_options(options, match):
     with pytest.raises(ValueError, match=match):
-        tasks.jobs["masked"].load(options)
+        tasks.tasks["masked"].load(options)
 
 
 def test_a_text_without_pairs(tmp_path):
     """A part of a single document has nothing that is from elsewhere."""
     (tmp_path / "short.txt").write_text("One sentence is here. Another is there.\n\n" * 200)
-    loaded = tasks.jobs["masked"].load({"source": str(tmp_path / "short.txt"), "size": 60})
+    loaded = tasks.tasks["masked"].load({"source": str(tmp_path / "short.txt"), "size": 60})
     with pytest.raises(QkvError, match="the valid part of the text makes no pairs"):
         loaded.evaluate(model(loaded, max_length=64), "valid")
 
 
 def test_wrong_models_and_parts(job):
     with pytest.raises(ValueError, match=r"needs model.family=encoder .* got a Linear"):
-        job.task(torch.nn.Linear(2, 2), Settings(steps=1))
+        job.objective(torch.nn.Linear(2, 2), Settings(steps=1))
     with pytest.raises(ValueError, match="got an encoder without heads"):
-        job.task(model(job, pretraining=False), Settings(steps=1))
+        job.objective(model(job, pretraining=False), Settings(steps=1))
     with pytest.raises(ValueError, match=r"data.length=32 exceeds model.max_length=31"):
-        job.task(model(job, max_length=31), Settings(steps=1))
+        job.objective(model(job, max_length=31), Settings(steps=1))
     with pytest.raises(ValueError, match="unknown part of the text 'tset'; did you mean 'test'"):
         job.evaluate(model(job), "tset")

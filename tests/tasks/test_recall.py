@@ -10,11 +10,11 @@ from qkv.train import Settings
 
 @pytest.fixture
 def job():
-    return tasks.jobs["recall"].load({"vocabulary": 32, "length": 16, "pairs": 3, "examples": 20})
+    return tasks.tasks["recall"].load({"vocabulary": 32, "length": 16, "pairs": 3, "examples": 20})
 
 
 def test_examples_do_not_depend_on_how_a_batch_is_cut(job):
-    task = job.task(torch.nn.Identity(), Settings(steps=1, batch_size=6))
+    task = job.objective(torch.nn.Identity(), Settings(steps=1, batch_size=6))
     ids = task.order(2)
     assert ids == list(range(12, 18))
     whole = task.collate(ids)
@@ -54,19 +54,19 @@ def test_held_out_score_is_the_loss_of_a_question(job):
             return torch.zeros(int(at.sum()), 32)
 
     even = Even()
-    found = job.task(even, Settings(steps=1)).validate(even, lambda: None)
+    found = job.objective(even, Settings(steps=1)).validate(even, lambda: None)
     assert found == pytest.approx(math.log(32))
 
 
 def test_sizes_to_learn_on():
-    options = tasks.jobs["recall"].load({"vocabulary": 64, "length": 48, "pairs": 12}).settings
+    options = tasks.tasks["recall"].load({"vocabulary": 64, "length": 48, "pairs": 12}).settings
     assert options.sizes() == [(48, 12), (24, 6), (12, 3)]  # 3 pairs have no half
-    assert tasks.jobs["recall"].load({"halvings": 1}).settings.sizes() == [(384, 96), (192, 48)]
+    assert tasks.tasks["recall"].load({"halvings": 1}).settings.sizes() == [(384, 96), (192, 48)]
 
 
 def test_updates_take_turns_in_size():
-    job = tasks.jobs["recall"].load({"vocabulary": 64, "length": 48, "pairs": 12, "halvings": 1})
-    task = job.task(torch.nn.Identity(), Settings(steps=1, batch_size=6))
+    job = tasks.tasks["recall"].load({"vocabulary": 64, "length": 48, "pairs": 12, "halvings": 1})
+    task = job.objective(torch.nn.Identity(), Settings(steps=1, batch_size=6))
     updates = [task.collate(task.order(step)) for step in range(4)]
     assert [tokens.shape for tokens, _ in updates] == [(6, 48), (6, 24), (6, 48), (6, 24)]
     assert [int((labels != -100).sum()) for _, labels in updates] == [6 * 12, 6 * 6, 6 * 12, 6 * 6]
@@ -76,9 +76,9 @@ def test_updates_take_turns_in_size():
 @pytest.mark.parametrize(("setting", "least"), [("halvings", 0), ("examples", 1)])
 def test_bad_data_setting(setting, least):
     with pytest.raises(ValueError, match=f"{setting} must be at least {least}, got {least - 1}"):
-        tasks.jobs["recall"].load({setting: least - 1})
+        tasks.tasks["recall"].load({setting: least - 1})
 
 
 def test_unknown_data_setting():
     with pytest.raises(ValueError, match="unknown data setting 'pair'; did you mean 'pairs'"):
-        tasks.jobs["recall"].load({"pair": 3})
+        tasks.tasks["recall"].load({"pair": 3})

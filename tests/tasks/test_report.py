@@ -8,7 +8,7 @@ from qkv.tasks.report import examples, trained_with
 def test_answers_and_what_is_right_are_written_alike(tmp_path, target, right):
     path = tmp_path / "pairs.tsv"
     path.write_text("abab\tABAB\tb a\nba\tBA\n")
-    job = tasks.jobs["pairs"].load({"train_file": str(path), "target": target, "held_out": 0})
+    job = tasks.tasks["pairs"].load({"train_file": str(path), "target": target, "held_out": 0})
     config = tasks.configure("pairs", tasks.preset("pairs", "quick"), {"train": {"steps": 1}})
     (example,) = examples(job, tasks.build(config, job).eval(), job.strings.parts["train"][:1])
     assert example.right == right

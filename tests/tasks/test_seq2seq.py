@@ -8,7 +8,7 @@ import torch
 from qkv import tasks
 from qkv.data import Pair, Vocabulary
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
-from qkv.tasks.seq2seq import Search, Strings, _cut, answer, collate, count, encode, evaluate, hold_out, loss, make_task
+from qkv.tasks.seq2seq import Search, Strings, _cut, answer, collate, count, encode, evaluate, hold_out, loss, make_objective
 from qkv.train import Settings
 from tests.tasks.tiny import write_pairs
 
@@ -58,12 +58,12 @@ def test_hold_out_does_not_depend_on_the_order():
 
 
 def test_order_covers_every_example_once_an_epoch(strings, model):
-    task = make_task(model, strings, Settings(steps=1, batch_size=3))
+    task = make_objective(model, strings, Settings(steps=1, batch_size=3))
     assert sorted(number for step in range(4) for number in task.order(step)) == list(range(10))
 
 
 def test_validation_is_the_mean_over_held_out_tokens(strings, model):
-    task = make_task(model, strings, Settings(steps=1, smoothing=0.1))
+    task = make_objective(model, strings, Settings(steps=1, label_smoothing=0.1))
     tensors = collate(encode(strings, PAIRS[:2]))
     with torch.no_grad():
         expected = float(loss(model, tensors, 0.0)) / count(tensors)
@@ -166,11 +166,11 @@ def test_a_pair_that_the_model_cannot_take_is_named(tmp_path, source, target, pa
         file.write(f"{source}\t{target}\n")
     changes = {"model": {"family": family, "dim": 16, "max_length": 24}, "data": data}
     config = tasks.configure("pairs", tasks.preset("pairs", None), changes)
-    job = tasks.jobs["pairs"].load(data)
+    job = tasks.tasks["pairs"].load(data)
     model = tasks.build(config, job)
     if needed is None:
-        job.require(model)
+        job.validate_model(model)
         return
     message = rf"{source[:10]}.* in .*{part}.tsv needs {needed} tokens.*=24: .*--set model.max_length={needed}"
     with pytest.raises(ValueError, match=message):
-        job.require(model)
+        job.validate_model(model)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from qkv import tasks
-from qkv.data import Tokeniser
+from qkv.data import Tokenizer
 from qkv.inference.generate import Written, chooser, read_prompt, search_texts, write
 from qkv.inference.sliding_window import IGNORED, measure, windows
 from qkv.layers import Packing
@@ -33,7 +33,7 @@ def folder(tmp_path):
 
 
 def load(folder, **options):
-    return tasks.jobs["text"].load({"source": folder, "tokeniser": "characters", "size": 40, "length": 13, **options})
+    return tasks.tasks["text"].load({"source": folder, "tokenizer": "characters", "size": 40, "length": 13, **options})
 
 
 def make(job, **changes):
@@ -43,23 +43,23 @@ def make(job, **changes):
 
 def test_rows_are_the_text_and_packing_is_where_documents_start(folder):
     job = load(folder)
-    task = job.task(make(job)[1], Settings(steps=1, batch_size=5))
+    task = job.objective(make(job)[1], Settings(steps=1, batch_size=5))
     inputs, targets = task.collate(task.order(0))[:2]
     assert inputs.shape == targets.shape == (5, 13)
     shown = targets != IGNORED
     assert torch.equal(inputs[:, 1:][shown[:, :-1]], targets[:, :-1][shown[:, :-1]])
     assert task.count((inputs, targets)) == int(shown.sum())
-    assert (inputs[~shown] == job.tokeniser.end).all()
+    assert (inputs[~shown] == job.tokenizer.end).all()
 
 
 def test_collate_by_hand():
-    tokeniser = Tokeniser.train(["abcd"], "characters", 8)
-    a, b, c, d = tokeniser.encode("abcd")
-    inputs, targets, *packed = collate(torch.tensor([[a, b, 2, 1, c, 2, 1], [1, a, b, c, d, a, b]]), tokeniser)
+    tokenizer = Tokenizer.train(["abcd"], "characters", 8)
+    a, b, c, d = tokenizer.encode("abcd")
+    inputs, targets, *packed = collate(torch.tensor([[a, b, 2, 1, c, 2, 1], [1, a, b, c, d, a, b]]), tokenizer)
     assert inputs.tolist() == [[a, b, 2, 1, c, 2], [1, a, b, c, d, a]]
     assert targets.tolist() == [[b, 2, IGNORED, c, 2, IGNORED], [a, b, c, d, a, b]]
     assert Packing.of(packed).places.tolist() == [[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 4, 5]]
-    assert len(collate(torch.tensor([[1, a, b]]), tokeniser)) == 2
+    assert len(collate(torch.tensor([[1, a, b]]), tokenizer)) == 2
 
 
 def test_windows_by_hand():
@@ -88,9 +88,9 @@ class Uniform(torch.nn.Module):
 @pytest.mark.parametrize("stride", [3, 13])
 def test_perplexity_of_a_model_that_knows_nothing(folder, stride):
     job = load(folder)
-    count = len(job.tokeniser)
+    count = len(job.tokenizer)
     documents = list(job.parts["valid"])
-    found = measure(Uniform(count), job.tokeniser, documents, 13, stride)
+    found = measure(Uniform(count), job.tokenizer, documents, 13, stride)
     characters = sum(map(len, documents))
     assert found.tokens == characters + len(documents)
     assert found.words == sum(len(document.split()) for document in documents)
@@ -105,7 +105,7 @@ def test_perplexity_of_a_model_that_knows_nothing(folder, stride):
 def test_validation_reads_no_more_than_it_needs(folder):
     job = load(folder)
     documents = list(job.parts["train"])
-    few = measure(Uniform(len(job.tokeniser)), job.tokeniser, iter(documents), 13, 13, most=10)
+    few = measure(Uniform(len(job.tokenizer)), job.tokenizer, iter(documents), 13, 13, most=10)
     assert few.tokens == len(documents[0]) + 1
 
 
@@ -113,12 +113,12 @@ def test_the_loss_is_that_of_each_document_alone(folder):
     """A packed batch against the same documents run one by one, cut where the rows cut them."""
     job = load(folder)
     model = make(job)[1].double().eval()
-    task = job.task(model, Settings(steps=1, batch_size=60))
+    task = job.objective(model, Settings(steps=1, batch_size=60))
     tensors = task.collate(task.order(1))
     assert len(tensors) > 2
     expected = 0.0
     for inputs, targets in zip(*tensors[:2], strict=True):
-        cuts = [0, *[place for place in range(1, 13) if inputs[place] == job.tokeniser.start], 13]
+        cuts = [0, *[place for place in range(1, 13) if inputs[place] == job.tokenizer.start], 13]
         for begin, end in pairwise(cuts):
             logits = model(inputs[None, begin:end])[0]
             expected += torch.nn.functional.cross_entropy(
@@ -129,12 +129,12 @@ def test_the_loss_is_that_of_each_document_alone(folder):
 
 def test_training_learns_and_going_on_is_bit_identical(folder, tmp_path, monkeypatch):
     job = load(folder)
-    changes = {"train": {"steps": 30, "batch_size": 8, "every": 15, "warmup": 2, "learning_rate": 0.01}}
+    changes = {"train": {"steps": 30, "batch_size": 8, "validate_every": 15, "warmup": 2, "learning_rate": 0.01}}
     config, _ = make(job, **changes)
 
     def loop(name, load_again=job):
         run = create(tmp_path / name) if not (tmp_path / name).exists() else tasks.resolve.Run(tmp_path / name)
-        return Loop(load_again.task(make(job, **changes)[1], config.train), config.train, run)
+        return Loop(load_again.objective(make(job, **changes)[1], config.train), config.train, run)
 
     whole = loop("whole")
     whole.train()
@@ -167,15 +167,15 @@ def trained(job, tmp_path):
     return tmp_path / "run"
 
 
-def test_a_run_is_restored_and_its_tokeniser_proven(folder, tmp_path):
+def test_a_run_is_restored_and_its_tokenizer_proven(folder, tmp_path):
     job = load(folder)
     path = trained(job, tmp_path)
     _, again, _ = tasks.restore(path)
-    assert again.tokeniser == job.tokeniser
-    assert again.with_data().evaluate(Uniform(len(job.tokeniser)), "test")["tokens"] > 0
-    other = Tokeniser.train(["other text"], "characters", 40)
+    assert again.tokenizer == job.tokenizer
+    assert again.with_data().evaluate(Uniform(len(job.tokenizer)), "test")["tokens"] > 0
+    other = Tokenizer.train(["other text"], "characters", 40)
     tasks.resolve.write_json(path / "vocabulary.json", other.to_record())
-    with pytest.raises(QkvError, match="the tokeniser in vocabulary.json is not the one that the model was trained"):
+    with pytest.raises(QkvError, match="the tokenizer in vocabulary.json is not the one that the model was trained"):
         tasks.restore(path)
 
 
@@ -188,9 +188,9 @@ def test_what_is_written_piece_by_piece_is_the_whole(folder, search, finished):
     *pieces, whole = write(job, model, prompt, chooser(search, seed=1, temperature=1.0, top_k=None, top_p=None))
     assert isinstance(whole, Written)
     assert "".join(pieces) == whole.text
-    assert whole.tokens == len(job.tokeniser.encode(whole.text))
+    assert whole.tokens == len(job.tokenizer.encode(whole.text))
     assert (whole.finished, whole.tokens == 20) == (finished, not finished)
-    ids = [*prompt.ids, *job.tokeniser.encode(whole.text), *([2] * whole.finished)]
+    ids = [*prompt.ids, *job.tokenizer.encode(whole.text), *([2] * whole.finished)]
     values = model(torch.tensor([ids[:-1]]))[0].index_fill(-1, torch.tensor(prompt.limits.forbidden), -torch.inf)
     own = values.log_softmax(-1).gather(-1, torch.tensor(ids[1:])[:, None])[len(prompt.ids) - 1 :]
     assert whole.log_probability == pytest.approx(own.sum().item(), rel=1e-4)
@@ -215,18 +215,18 @@ def test_bad_input(folder, tmp_path):
     with pytest.raises(ValueError, match="tokens must be at least 1, got 0"):
         read_prompt(job, model, "a", 0)
     with pytest.raises(ValueError, match="data.length=65 exceeds model.max_length=64: .*--set model.max_length=65"):
-        load(folder, length=65).require(model)
-    with pytest.raises(ValueError, match="unknown tokeniser 'byte'; did you mean 'bytes'"):
-        load(folder, tokeniser="byte")
+        load(folder, length=65).validate_model(model)
+    with pytest.raises(ValueError, match="unknown tokenizer 'byte'; did you mean 'bytes'"):
+        load(folder, tokenizer="byte")
     with pytest.raises(QkvError, match="there is no file none.json"):
-        load(folder, tokeniser=str(tmp_path / "none.json"))
+        load(folder, tokenizer=str(tmp_path / "none.json"))
     with pytest.raises(ValueError, match="unknown data setting 'sise'; did you mean 'size'"):
         load(folder, sise=3)
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):
         load(folder, length=0)
     with pytest.raises(ValueError, match="unknown part of the text 'tests'; did you mean 'test'"):
         job.evaluate(model, "tests")
-    with pytest.raises(QkvError, match="the text or the tokeniser is not the one that the run was started with"):
+    with pytest.raises(QkvError, match="the text or the tokenizer is not the one that the run was started with"):
         load(folder, digest="0")
     with pytest.raises(ValueError, match="unknown search 'beam'"):
         chooser("beam")
@@ -238,7 +238,7 @@ def test_a_fresh_model_is_not_sure_that_each_token_follows_itself(folder):
     sizes = {**SIZES, "dim": 256, "hidden_dim": 32}
     _, model = make(job, model=sizes)
     assert model.embed.weight.std().item() == pytest.approx(0.02, rel=0.1)
-    assert job.evaluate(model, "valid")["loss"] < math.log(len(job.tokeniser)) + 2
+    assert job.evaluate(model, "valid")["loss"] < math.log(len(job.tokenizer)) + 2
     torch.nn.init.normal_(model.embed.weight, std=256**-0.5)
     assert job.evaluate(model, "valid")["loss"] > 11
     _, untied = make(job, model={**sizes, "tied": False})
@@ -258,20 +258,20 @@ def test_presets_have_the_sizes_they_promise():
 
 
 def test_characters_split_over_tokens_come_when_they_are_whole():
-    tokeniser = Tokeniser.train(["plain text only"], "bytes", 260)
-    reader = tokeniser.reader(tokeniser.encode("caf"))
-    ids = tokeniser.encode("é \U0001f40d!")
+    tokenizer = Tokenizer.train(["plain text only"], "bytes", 260)
+    reader = tokenizer.reader(tokenizer.encode("caf"))
+    ids = tokenizer.encode("é \U0001f40d!")
     pieces = [reader.read(number) for number in ids]
     assert pieces == ["", "é", " ", "", "", "", "\U0001f40d", "!"]
     assert reader.finish() == ""
     assert reader.read(ids[0]) == ""
     assert reader.finish() == "\ufffd"
-    assert reader.read(tokeniser.end) == ""
+    assert reader.read(tokenizer.end) == ""
 
 
 def test_words_cut_into_pieces_are_joined_to_what_was_before():
-    tokeniser = Tokeniser.train(["low lower lowest"] * 3, "wordpiece", 40)
+    tokenizer = Tokenizer.train(["low lower lowest"] * 3, "wordpiece", 40)
     text = "low lowest lower"
-    ids = tokeniser.encode(text)
-    reader = tokeniser.reader(ids[:1])
+    ids = tokenizer.encode(text)
+    reader = tokenizer.reader(ids[:1])
     assert "".join(reader.read(number) for number in ids[1:]) + reader.finish() == text[3:]

@@ -17,16 +17,16 @@ from tests.train.loops import stop_at
 
 @pytest.fixture(scope="module")
 def job():
-    return tasks.Words.load({"least": 20})
+    return tasks.WordsTask.load({"least": 20})
 
 
 def config(**train):
-    usual = {"steps": 12, "batch_size": 3, "every": 4, **train}
+    usual = {"steps": 12, "batch_size": 3, "validate_every": 4, **train}
     return tasks.configure("words", tasks.preset("words", "small"), {"model": {"dim": 13}, "train": usual})
 
 
 def loop_in(folder, job, chosen):
-    return Loop(job.task(tasks.build(chosen, job), chosen.train), chosen.train, Run(folder))
+    return Loop(job.objective(tasks.build(chosen, job), chosen.train), chosen.train, Run(folder))
 
 
 def test_the_data(job):
@@ -36,13 +36,13 @@ def test_the_data(job):
     assert job.sizes() == (len(job.counts),)
     assert len(job.parts["train"].words) == sum(job.counts.counts)
     assert set(job.parts) == {"train", "valid", "test"}
-    restored = tasks.Words.restore(job.options, job.vocabulary())
+    restored = tasks.WordsTask.restore(job.options, job.vocabulary())
     assert (restored.counts, restored.settings) == (job.counts, job.settings)
 
 
 def test_a_file_to_train_on_is_the_source(tmp_path):
     (tmp_path / "mine.txt").write_text("one two\n\n" * 2000)
-    own = tasks.Words.load({"train_file": str(tmp_path / "mine.txt"), "least": 2})
+    own = tasks.WordsTask.load({"train_file": str(tmp_path / "mine.txt"), "least": 2})
     assert own.settings.source == str(tmp_path / "mine.txt")
     assert set(own.counts.words) == {"one", "two"}
     assert "train_file" not in own.options
@@ -78,7 +78,7 @@ def test_a_stopped_run_goes_on_to_the_last_bit(job, tmp_path):
 
 def test_order_and_draws_are_functions_of_the_step(job):
     chosen = config()
-    task = job.task(tasks.build(chosen, job), chosen.train)
+    task = job.objective(tasks.build(chosen, job), chosen.train)
     blocks = job.parts["train"].blocks
     numbers = [number for step in range(3 * blocks) for number in task.order(step)]
     assert sorted(numbers) == list(range(9 * blocks))  # 3 blocks a step: nine epochs, each block once in each
@@ -99,7 +99,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(job, tmp_path):
     """The update is made by then, so the loop cannot leave it out; the checkpoint of step 4 stays."""
     chosen = config()
     run = create(tmp_path / "run")
-    task = job.task(tasks.build(chosen, job), chosen.train)
+    task = job.objective(tasks.build(chosen, job), chosen.train)
     losses = iter([1.0] * 5 + [float("nan")])
     task = replace(task, update=lambda model, tensors, rate: next(losses))
     with pytest.raises(QkvError, match=r"the loss is nan at step 6; the last checkpoint is good: take a learning rate"):
@@ -107,9 +107,9 @@ def test_a_loss_that_is_not_finite_ends_the_training(job, tmp_path):
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000004"]
 
 
-@pytest.mark.parametrize("name", ["weight_decay", "clip", "average", "smoothing", "accumulate"])
+@pytest.mark.parametrize("name", ["weight_decay", "max_grad_norm", "ema_decay", "label_smoothing", "accumulation_steps"])
 def test_settings_that_mean_nothing_are_refused(job, tmp_path, name):
-    value = 2 if name == "accumulate" else 0.5
+    value = 2 if name == "accumulation_steps" else 0.5
     with pytest.raises(ValueError, match=f"train.{name} means nothing to a task that updates its model itself"):
         loop_in(tmp_path, job, config(**{name: value}))
 
@@ -127,7 +127,7 @@ def test_settings_that_mean_nothing_are_refused(job, tmp_path, name):
 )
 def test_bad_options(options, error, message):
     with pytest.raises(error, match=re.escape(message)):
-        tasks.Words.load(options)
+        tasks.WordsTask.load(options)
 
 
 def test_another_family_is_refused(job):
@@ -141,15 +141,15 @@ def test_another_part_is_refused(job):
 
 
 def test_a_changed_text_is_refused(job):
-    other = tasks.Words.restore({"least": 30}, job.vocabulary())
+    other = tasks.WordsTask.restore({"least": 30}, job.vocabulary())
     with pytest.raises(
-        QkvError, match=r"the text has changed since the training: \d+ words were learnt, \d+ are there"
+        QkvError, match=r"the text has changed since the training: \d+ words were learned, \d+ are there"
     ):
         other.with_data()
 
 
 def test_another_text_to_test_with(job, tmp_path):
-    """Of an untrained model every neighbour costs six times log 2, in whatever text."""
+    """Of an untrained model every neighbor costs six times log 2, in whatever text."""
     (tmp_path / "mine.txt").write_text("The class is an object of the type.\n\nxyzzy")
     other = job.with_test(str(tmp_path / "mine.txt"))
     assert other.evaluate(tasks.build(config(), job), "test")["loss"] == pytest.approx(6 * 0.6931, abs=1e-3)

@@ -8,7 +8,7 @@ from qkv.train import Loop, Run, Settings
 
 def train(tmp_path, config, job):
     model = tasks.build(config, job)
-    loop = Loop(job.task(model, config.train), config.train, Run(tmp_path))
+    loop = Loop(job.objective(model, config.train), config.train, Run(tmp_path))
     loop.train()
     model.load_state_dict(loop.best)
     return model
@@ -16,7 +16,7 @@ def train(tmp_path, config, job):
 
 @pytest.mark.parametrize(("preset", "most"), [("network", 1.0), ("logistic", 0.75), ("perceptron", 0.75)])
 def test_only_a_hidden_layer_learns_xor(tmp_path, preset, most):
-    job = tasks.jobs["xor"].load({})
+    job = tasks.tasks["xor"].load({})
     model = train(tmp_path, tasks.configure("xor", tasks.preset("xor", preset), {}), job)
     assert job.evaluate(model, "test")["accuracy"] <= most
     assert (job.evaluate(model, "test")["accuracy"] == 1.0) == (preset == "network")
@@ -24,7 +24,7 @@ def test_only_a_hidden_layer_learns_xor(tmp_path, preset, most):
 
 def test_the_default_is_two_two_one():
     config = tasks.configure("xor", tasks.preset("xor", None), {})
-    assert tasks.build(config, tasks.jobs["xor"].load({})).sizes == (2, 2, 1)
+    assert tasks.build(config, tasks.tasks["xor"].load({})).sizes == (2, 2, 1)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def rings(tmp_path):
 
 
 def test_points_of_a_file(tmp_path, rings):
-    job = tasks.jobs["xor"].load({"train_file": str(rings), "held_out": 0.2})
+    job = tasks.tasks["xor"].load({"train_file": str(rings), "held_out": 0.2})
     assert {name: len(part) for name, part in job.parts.items()} == {"train": 128, "valid": 32, "test": 40}
     assert job.classes == ("inner", "outer")
     config = tasks.configure("xor", tasks.preset("xor", "wide"), {"train": {"steps": 200}})
@@ -51,10 +51,10 @@ def test_points_of_a_file(tmp_path, rings):
 def test_few_points_are_all_trained_and_chosen_on_but_tested_with_only_if_one_says_so(tmp_path):
     path = tmp_path / "or.csv"
     path.write_text("0,0,no\n0,1,yes\n1,0,yes\n1,1,yes\n")
-    job = tasks.jobs["xor"].load({"train_file": str(path), "test_file": str(path)})
+    job = tasks.tasks["xor"].load({"train_file": str(path), "test_file": str(path)})
     assert [len(part) for part in job.parts.values()] == [4, 4, 4]
     with pytest.raises(QkvError, match=r"no class has 5 points, too few to hold any out to test with: .*or\.csv"):
-        tasks.jobs["xor"].load({"train_file": str(path)})
+        tasks.tasks["xor"].load({"train_file": str(path)})
 
 
 def write_classes(path, **counts):
@@ -69,7 +69,7 @@ def classes_of(part):
 
 
 def test_a_rare_class_does_not_keep_the_others_from_being_held_out(tmp_path):
-    job = tasks.jobs["xor"].load({"train_file": write_classes(tmp_path / "rare.csv", a=40, b=7, c=3)})
+    job = tasks.tasks["xor"].load({"train_file": write_classes(tmp_path / "rare.csv", a=40, b=7, c=3)})
     assert {name: classes_of(part) for name, part in job.parts.items()} == {
         "train": [33, 6, 3],
         "valid": [3, 0, 0],
@@ -81,9 +81,9 @@ def test_a_rare_class_does_not_keep_the_others_from_being_held_out(tmp_path):
 
 @pytest.mark.parametrize("count", [5, 9, 10, 11])
 def test_a_few_points_a_class_are_trained_and_tested_on(tmp_path, count):
-    job = tasks.jobs["xor"].load({"train_file": write_classes(tmp_path / "few.csv", a=count, b=count)})
+    job = tasks.tasks["xor"].load({"train_file": write_classes(tmp_path / "few.csv", a=count, b=count)})
     assert len(job.parts["test"]) == 2
-    config = tasks.configure("xor", tasks.preset("xor", "wide"), {"train": {"steps": 3, "every": 1}})
+    config = tasks.configure("xor", tasks.preset("xor", "wide"), {"train": {"steps": 3, "validate_every": 1}})
     assert job.evaluate(train(tmp_path, config, job), "valid")["examples"] == (2 if count >= 10 else 2 * count - 2)
 
 
@@ -91,7 +91,7 @@ def test_the_scale_is_that_of_the_training_part(tmp_path):
     """The held-out points are not looked at before they are judged on."""
     path = tmp_path / "points.csv"
     write_classes(path, a=20, b=20)
-    job = tasks.jobs["xor"].load({"train_file": str(path)})
+    job = tasks.tasks["xor"].load({"train_file": str(path)})
     seen = job.parts["train"].inputs[:, 1]
     assert job.scale.mean[1] == pytest.approx(float(seen.mean()), rel=1e-12)
     held = {tuple(row) for name in ("valid", "test") for row in job.parts[name].inputs.int().tolist()}
@@ -99,25 +99,25 @@ def test_the_scale_is_that_of_the_training_part(tmp_path):
     moved = [f"{n},9{p},{c}" if (int(n), int(p)) in held else line for line in lines for n, p, c in [line.split(",")]]
     assert moved != lines
     path.write_text("\n".join(moved))
-    assert tasks.jobs["xor"].load({"train_file": str(path)}).scale == job.scale
+    assert tasks.tasks["xor"].load({"train_file": str(path)}).scale == job.scale
 
 
 def test_large_numbers_that_differ_by_little_are_told_apart(tmp_path):
     path = tmp_path / "seconds.csv"
     path.write_text("".join(f"{1_700_000_000 + n},{'late' if n % 2 else 'early'}\n" * 12 for n in (0, 1)))
-    job = tasks.jobs["xor"].load({"train_file": str(path)})
-    assert sorted(set(job.task(None, Settings(steps=1)).collate(range(20))[0][:, 0].tolist())) == [-1, 1]
+    job = tasks.tasks["xor"].load({"train_file": str(path)})
+    assert sorted(set(job.objective(None, Settings(steps=1)).collate(range(20))[0][:, 0].tolist())) == [-1, 1]
     assert job.scale.apply(job.parse("1700000001")).tolist() == [1]
 
 
 def test_bad_options(tmp_path, rings):
     with pytest.raises(ValueError, match="unknown data setting 'train_fil'; did you mean 'train_file'"):
-        tasks.jobs["xor"].load({"train_fil": "x"})
+        tasks.tasks["xor"].load({"train_fil": "x"})
     with pytest.raises(QkvError, match="a test file needs a training file beside it"):
-        tasks.jobs["xor"].load({"test_file": "x"})
+        tasks.tasks["xor"].load({"test_file": "x"})
     with pytest.raises(ValueError, match=r"held_out must be more than 0 and at most 0\.4, got 0\.5"):
-        tasks.jobs["xor"].load({"held_out": 0.5})
+        tasks.tasks["xor"].load({"held_out": 0.5})
     other = tmp_path / "other.csv"
     other.write_text("1,2,middle\n")
     with pytest.raises(QkvError, match="line 1: class 'middle' is none of inner, outer"):
-        tasks.jobs["xor"].load({"train_file": str(rings), "test_file": str(other)})
+        tasks.tasks["xor"].load({"train_file": str(rings), "test_file": str(other)})

@@ -3,7 +3,7 @@
 TINY = {"vocabulary": 16, "length": 8, "pairs": 2, "examples": 32}
 CHANGES = {
     "model": {"dim": 8, "layers": 2},
-    "train": {"steps": 3, "batch_size": 4, "warmup": 1, "every": 2},
+    "train": {"steps": 3, "batch_size": 4, "warmup": 1, "validate_every": 2},
     "data": TINY,
 }
 

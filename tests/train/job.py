@@ -17,7 +17,7 @@ from torch.nn import functional
 from qkv import storage
 from qkv.data import Pair, Vocabulary
 from qkv.models import family
-from qkv.tasks.seq2seq import Strings, make_task
+from qkv.tasks.seq2seq import Strings, make_objective
 from qkv.train import Interrupted, Loop, Machine, Run, Settings
 
 SIZES = {"dim": 16, "heads": 2, "hidden_dim": 32, "encoder_layers": 1, "decoder_layers": 1, "max_length": 16}
@@ -51,7 +51,7 @@ def reversal():
 
 
 def settings_of(**values):
-    usual = {"steps": 60, "batch_size": 16, "every": 10, "warmup": 5, "learning_rate": 3e-3, "average": 0.9}
+    usual = {"steps": 60, "batch_size": 16, "validate_every": 10, "warmup": 5, "learning_rate": 3e-3, "ema_decay": 0.9}
     return Settings(**{**usual, **values})
 
 
@@ -60,7 +60,7 @@ def task_of(settings, trouble=Trouble(), **sizes):  # noqa: B008 - frozen
     torch.manual_seed(settings.seed)
     config = chosen.configure({**SIZES, "dropout": 0.0 if trouble.double else 0.1, **sizes})
     model = chosen.model(config, len(strings.sources), len(strings.targets))
-    task = make_task(model.double() if trouble.double else model, strings, settings)
+    task = make_objective(model.double() if trouble.double else model, strings, settings)
     return replace(task, loss=exact_loss) if trouble.double else task
 
 

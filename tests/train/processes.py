@@ -8,7 +8,7 @@ from dataclasses import asdict
 from tests.train.job import Trouble, work
 
 _context = multiprocessing.get_context("forkserver")
-# an optimiser imports torch._dynamo, which takes longer than the job
+# an optimizer imports torch._dynamo, which takes longer than the job
 _context.set_forkserver_preload(["tests.train.job", "torch._dynamo"])
 
 

@@ -32,10 +32,10 @@ def test_it_is_what_torch_gives(size):
 def test_a_gradient_by_hand():
     """|(6, 8)| = 10, and (0.6, 0.8) is left of it; |(0.3, 0.4)| = 0.5 is short enough."""
     weight = nn.Parameter(torch.zeros(2, dtype=torch.float64))
-    optimiser = torch.optim.AdamW([weight])
+    optimizer = torch.optim.AdamW([weight])
     for before, length, after in (([6.0, 8.0], 10.0, [0.6, 0.8]), ([0.3, 0.4], 0.5, [0.3, 0.4])):
         weight.grad = torch.tensor(before, dtype=torch.float64)
-        assert clip_gradient(optimiser, 1.0) == pytest.approx(length)
+        assert clip_gradient(optimizer, 1.0) == pytest.approx(length)
         assert weight.grad.tolist() == pytest.approx(after, rel=1e-6)
 
 

@@ -8,12 +8,12 @@ import torch
 from qkv.data import Pair
 from qkv.models import EncoderDecoder, EncoderDecoderConfig, Ensemble
 from qkv.tasks.distillation import taught
-from qkv.tasks.seq2seq import Strings, make_task
+from qkv.tasks.seq2seq import Strings, make_objective
 from qkv.train import Loop, Machine, Settings, create
 
 WORDS = [Pair(tuple("abcdefg"[:length]) * 2, (tuple("XYZXYZ"[: length - 1]),)) for length in range(2, 8)]
 STRINGS = Strings.build({"train": 4 * WORDS, "valid": WORDS[:1]})
-SETTINGS = Settings(steps=7, batch_size=5, smoothing=0.1, every=5)
+SETTINGS = Settings(steps=7, batch_size=5, label_smoothing=0.1, validate_every=5)
 
 
 def make(attention: str, positions: str, *, teach: bool):
@@ -23,7 +23,7 @@ def make(attention: str, positions: str, *, teach: bool):
     model, teacher = (EncoderDecoder(config, len(STRINGS.sources), len(STRINGS.targets)) for _ in range(2))
     if teach:
         return taught(STRINGS, Ensemble([teacher]).eval(), 0.7)(model, SETTINGS)
-    return make_task(model, STRINGS, SETTINGS)
+    return make_objective(model, STRINGS, SETTINGS)
 
 
 def losses(task, folder, machine):

@@ -13,7 +13,7 @@ from qkv.storage import newest_good
 from tests.train.job import Trouble, command, losses, outcome
 from tests.train.processes import finish
 
-STEPS = {"steps": 130, "batch_size": 120, "average": 0.0}
+STEPS = {"steps": 130, "batch_size": 120, "ema_decay": 0.0}
 """Of 241 examples: batches of 120, 120 and 1, so that in every third step one of two processes has none."""
 EXACT = Trouble(double=True, note_ids=True)
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

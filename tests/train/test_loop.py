@@ -15,9 +15,9 @@ from torch import nn
 
 from qkv.data import Buckets
 from qkv.models import Network
-from qkv.random import derive
+from qkv.random import derive_seed
 from qkv.storage import QkvError
-from qkv.train import Loop, Machine, Run, Settings, Task, learning_rate
+from qkv.train import Loop, Machine, Run, Settings, Objective, learning_rate
 from tests.train.job import Trouble, events, losses, settings_of, task_of
 from tests.train.loops import equal, loop_in, resumed, stop_at
 
@@ -37,7 +37,7 @@ def test_two_steps_by_hand(tmp_path):
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, -2.0]]))
     x = torch.tensor([[0.3, -0.4], [3.0, 4.0], [9.0, 12.0]], dtype=torch.float64)
-    task = Task(
+    task = Objective(
         model,
         lambda step: [[0], [1, 2]][step],
         lambda ids: (x[ids],),
@@ -71,12 +71,12 @@ def test_dropout_is_a_function_of_seed_and_step(tmp_path):
         return model[0].weight.sum()
 
     def task(validate):
-        return Task(model, lambda step: [0], lambda ids: (torch.ones(1),), lambda tensors: 1, loss, validate)
+        return Objective(model, lambda step: [0], lambda ids: (torch.ones(1),), lambda tensors: 1, loss, validate)
 
     loop_in(tmp_path / "run", task=task(lambda *_: torch.rand(()).item()), steps=8, every=2, seed=5).train()
     expected = []
     for step in range(8):
-        torch.manual_seed(derive(5, "dropout", step, 0))
+        torch.manual_seed(derive_seed(5, "dropout", step, 0))
         expected.append(nn.functional.dropout(torch.ones(64), 0.5))
     assert equal(dropped, expected)
     assert len({tuple(mask.tolist()) for mask in dropped}) == 8
@@ -127,7 +127,7 @@ def test_it_is_silent_and_leaves_the_random_state_alone(tmp_path, capfd):
 
 def fingerprint(loop):
     weights = [value.clone() for value in loop.model.state_dict().values()]
-    memory = [value.clone() for entry in loop.optimiser.state.values() for value in entry.values()]
+    memory = [value.clone() for entry in loop.optimizer.state.values() for value in entry.values()]
     return weights + memory + [value.clone() for value in loop.average.values()]
 
 
@@ -163,7 +163,7 @@ def test_at_10_steps_of_nan_or_inf_0_updates_are_applied(tmp_path):
 def test_a_gradient_that_is_not_finite_is_not_applied(tmp_path):
     """The loss itself is 0; the square root has no finite slope there."""
     model = nn.Linear(1, 1, bias=False)
-    task = Task(
+    task = Objective(
         model,
         lambda step: [0],
         lambda ids: (torch.zeros(1, 1),),
@@ -187,7 +187,7 @@ def test_a_gradient_that_is_not_finite_is_not_applied(tmp_path):
 def test_20_in_a_row_raise(tmp_path, bad, ends, expectation):
     """19 do not; those before a stop count too."""
     at = dict.fromkeys(range(5, 5 + bad), math.nan)
-    values = {"steps": 40, "every": 7}
+    values = {"steps": 40, "validate_every": 7}
     loop = loop_in(tmp_path / "run", task=broken_loss(task_of(settings_of(**values)), lambda: loop, at), **values)
     stop_at(12, loop)
     loop = resumed(tmp_path / "run", task=broken_loss(task_of(settings_of(**values)), lambda: loop, at), **values)
@@ -200,8 +200,8 @@ def test_20_in_a_row_raise(tmp_path, bad, ends, expectation):
 def test_a_batch_that_is_not_finite_leaves_the_means_of_batches_alone(tmp_path):
     points = torch.linspace(-1, 1, 64).view(16, 4).clone()
     points[5] = math.nan
-    model = Network((4, 8, 1), normalisation="batch")
-    task = Task(
+    model = Network((4, 8, 1), normalization="batch")
+    task = Objective(
         model=model,
         order=lambda step: [4, 5] if step == 3 else [0, 1, 2, 3],
         collate=lambda ids: (points[ids],),
@@ -214,12 +214,12 @@ def test_a_batch_that_is_not_finite_leaves_the_means_of_batches_alone(tmp_path):
     def note(line):
         seen.append({name: buffer.clone() for name, buffer in model.named_buffers()})
 
-    Loop(task, Settings(steps=6, every=6, warmup=0), Run(tmp_path), report=note).train()
+    Loop(task, Settings(steps=6, validate_every=6, warmup=0), Run(tmp_path), report=note).train()
     assert all(buffer.isfinite().all() for buffer in model.buffers())
     assert all(torch.equal(seen[2][name], seen[3][name]) for name in seen[2])  # of updates 3 and 4
     assert not all(torch.equal(seen[1][name], seen[2][name]) for name in seen[2])
-    with pytest.raises(ValueError, match="accumulate=2 cuts a batch into parts, over which batch normalisation"):
-        Loop(task, Settings(steps=6, accumulate=2), Run(tmp_path / "other"))
+    with pytest.raises(ValueError, match="accumulate=2 cuts a batch into parts, over which batch normalization"):
+        Loop(task, Settings(steps=6, accumulation_steps=2), Run(tmp_path / "other"))
 
 
 def test_only_those_in_a_row_count(tmp_path):
@@ -395,7 +395,7 @@ def test_every_part_is_trained_whoever_set_it_aside(tmp_path):
         modes.append([part.training for part in model.modules()])
         return model(tensors[0]).sum()
 
-    task = Task(model, lambda step: [0], lambda ids: (torch.ones(1, 1),), lambda tensors: 1, loss, lambda *_: 0.0)
+    task = Objective(model, lambda step: [0], lambda ids: (torch.ones(1, 1),), lambda tensors: 1, loss, lambda *_: 0.0)
     loop = loop_in(tmp_path / "run", task=task, steps=5, every=2)
     loop.report = lambda line: model.eval() if line["step"] == 3 else None
     loop.train()

@@ -32,7 +32,7 @@ def measure(folder, values, _):
 @pytest.mark.slow
 @pytest.mark.alone
 def test_2000_steps_take_no_more_memory_than_200(tmp_path):
-    finish(tmp_path / "run", {"steps": 2000, "every": 100}, target=measure)
+    finish(tmp_path / "run", {"steps": 2000, "validate_every": 100}, target=measure)
     early, late = map(int, (tmp_path / "run" / "sizes").read_text().split())
     assert early > 50 * 2**20
     assert late <= early + max(0.02 * early, 16 * 2**20)

@@ -10,14 +10,14 @@ from torch import nn
 
 from qkv.models import Decoder, DecoderConfig
 from qkv.storage import QkvError, save_folder
-from qkv.train import Interrupted, Run, Task, create, learning_rate
+from qkv.train import Interrupted, Run, Objective, create, learning_rate
 from tests.train.job import events, outcome, settings_of, task_of
 from tests.train.loops import loop_in, resumed, stop_at
 
 
 @pytest.mark.parametrize("average", [0.0, 0.9])
 def test_resumed_at_any_step_the_best_weights_are_the_same_to_the_last_bit(tmp_path, average):
-    values = {"steps": 23, "every": 5, "average": average}
+    values = {"steps": 23, "validate_every": 5, "ema_decay": average}
     alone = loop_in(tmp_path / "alone", **values)
     alone.train()
     for moment in (1, 4, 5, 7, 10, 22):
@@ -32,7 +32,7 @@ def test_resumed_at_any_step_the_best_weights_are_the_same_to_the_last_bit(tmp_p
 
 def test_stopped_in_validation_twice(tmp_path):
     """The validation is done on the return, at the same step, and counted once."""
-    values = {"steps": 10, "every": 5}
+    values = {"steps": 10, "validate_every": 5}
     loop_in(tmp_path / "alone", **values).train()
     stop_after = [1, 1]
 
@@ -149,10 +149,10 @@ def test_other_conditions_are_announced(tmp_path):
     assert (line["exact"], line["changed"]) == (False, {"threads": [1, 2]})
 
 
-@pytest.mark.parametrize("name", ["model", "optimiser", "best", "progress.json", "MANIFEST.json"])
+@pytest.mark.parametrize("name", ["model", "optimizer", "best", "progress.json", "MANIFEST.json"])
 @pytest.mark.parametrize("how", ["a flipped bit", "truncated", "missing"])
 def test_a_damaged_checkpoint_falls_back_and_still_ends_the_same(tmp_path, name, how):
-    values = {"steps": 15, "every": 5}
+    values = {"steps": 15, "validate_every": 5}
     loop_in(tmp_path / "run", **values).train()
     expected = outcome(tmp_path / "run")
     (tmp_path / "run" / "model.safetensors").unlink()
@@ -171,7 +171,7 @@ def test_a_damaged_checkpoint_falls_back_and_still_ends_the_same(tmp_path, name,
 
 
 def test_a_full_disk_ends_training_and_loses_nothing(tmp_path, monkeypatch):
-    values = {"steps": 15, "every": 5}
+    values = {"steps": 15, "validate_every": 5}
     loop_in(tmp_path / "alone", **values).train()
     loop = loop_in(tmp_path / "run", **values)
 
@@ -204,9 +204,9 @@ def test_tied_weights_and_a_buffer_go_through_a_checkpoint(tmp_path):
             logits = model(tensors[0][:, :-1])
             return nn.functional.cross_entropy(logits.flatten(0, 1), tensors[0][:, 1:].flatten(), reduction="sum")
 
-        return Task(model, lambda step: [0, 1, 2, 3], lambda ids: (words[ids],), lambda t: 24, loss, lambda *_: 0.0)
+        return Objective(model, lambda step: [0, 1, 2, 3], lambda ids: (words[ids],), lambda t: 24, loss, lambda *_: 0.0)
 
-    values = {"steps": 12, "every": 4, "average": 0.5}
+    values = {"steps": 12, "validate_every": 4, "ema_decay": 0.5}
     loop_in(tmp_path / "alone", task=task(), **values).train()
     stop_at(6, loop_in(tmp_path / "run", task=task(), **values))
     loop = resumed(tmp_path / "run", task=task(), **values)
@@ -232,7 +232,7 @@ def with_clock(monkeypatch, stalls=()):
 def test_minutes_are_measured_once_and_then_steps_are_fixed(tmp_path, monkeypatch, moments):
     """15 seconds at 3/16 a step are 80 steps, also when the measuring itself was interrupted."""
     with_clock(monkeypatch)
-    values = {"steps": None, "minutes": 0.25, "every": 1000, "warmup": 10}
+    values = {"steps": None, "minutes": 0.25, "validate_every": 1000, "warmup": 10}
     for moment in moments:
         stop_at(moment, resumed(tmp_path / "run", **values))
     loop = resumed(tmp_path / "run", **values)
@@ -246,7 +246,7 @@ def test_minutes_are_measured_once_and_then_steps_are_fixed(tmp_path, monkeypatc
 
 def test_steps_measured_between_a_checkpoint_and_a_kill(tmp_path):
     """config.json knows them, the checkpoint does not."""
-    values = {"steps": None, "minutes": 0.2, "every": 1000}
+    values = {"steps": None, "minutes": 0.2, "validate_every": 1000}
     stop_at(20, loop_in(tmp_path / "run", **values))
     last = resumed(tmp_path / "run", **{**values, "steps": 44})
     assert (last.progress.step, last.progress.steps) == (20, 44)
@@ -264,7 +264,7 @@ def test_a_machine_that_is_held_up_for_a_moment_does_not_shorten_the_training(tm
 
 def test_a_run_whose_steps_were_measured_is_the_same_when_resumed_with_them(tmp_path, monkeypatch):
     with_clock(monkeypatch)
-    values = {"steps": None, "minutes": 0.25, "every": 1000, "warmup": 10}
+    values = {"steps": None, "minutes": 0.25, "validate_every": 1000, "warmup": 10}
     loop_in(tmp_path / "alone", **values).train()
     stop_at(60, loop_in(tmp_path / "run", **values))
     resumed(tmp_path / "run", **{**values, "steps": 80}).train()

@@ -10,11 +10,11 @@ from tests.tasks.tiny import TINY, write_pairs
 
 PAIRS = {
     "model": {"dim": 24, "heads": 3, "hidden_dim": 16, "encoder_layers": 2, "decoder_layers": 2, "max_length": 24},
-    "train": {"steps": 30, "batch_size": 15, "every": 15, "learning_rate": 0.02},
+    "train": {"steps": 30, "batch_size": 15, "validate_every": 15, "learning_rate": 0.02},
 }
 RECALL = {
     "model": {"dim": 12, "heads": 2, "layers": 2, "attention": "taylor", "key_dim": 5},
-    "train": {"steps": 2, "batch_size": 4, "warmup": 1, "every": 2},
+    "train": {"steps": 2, "batch_size": 4, "warmup": 1, "validate_every": 2},
     "data": TINY,
 }
 
@@ -22,10 +22,10 @@ RECALL = {
 def train(folder, task, changes):
     """A run folder of this task, trained for a few steps."""
     config = tasks.configure(task, tasks.preset(task, None), changes)
-    job = tasks.jobs[task].load(config.data)
+    job = tasks.tasks[task].load(config.data)
     run = create(folder)
     tasks.write(run, config, job)
-    loop = Loop(job.task(tasks.build(config, job), config.train), config.train, run)
+    loop = Loop(job.objective(tasks.build(config, job), config.train), config.train, run)
     loop.train()
     return folder
 

@@ -73,15 +73,15 @@ def test_the_tabs(browser, server, key):
     with opened(browser, server.address) as page:
         first = entries(page)
         assert move(page, page.click, "#tabs [data-focus=beside]") == "beside"
-        neighbour = {"ArrowRight": "decoding", "ArrowLeft": "stepwise"}[key]
-        assert move(page, page.keyboard.press, key) == neighbour
+        neighbor = {"ArrowRight": "decoding", "ArrowLeft": "stepwise"}[key]
+        assert move(page, page.keyboard.press, key) == neighbor
         assert entries(page) == first + 2
         page.evaluate(
             "key => document.activeElement.dispatchEvent("
             "new KeyboardEvent('keydown', { key, altKey: true, bubbles: true }))",
             key,
         )
-        assert shown(page) == neighbour
+        assert shown(page) == neighbor
         assert entries(page) == first + 2
         assert move(page, page.go_back) == "beside"
         assert move(page, page.go_back) == "atlas"

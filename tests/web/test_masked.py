@@ -11,7 +11,7 @@ from tests.web.runs import serving, train
 TEXT = "a [MASK] of the class"
 MASKED = {
     "model": {"dim": 24, "heads": 3, "hidden_dim": 16, "layers": 2, "max_length": 16},
-    "train": {"steps": 2, "batch_size": 4, "warmup": 1, "every": 2},
+    "train": {"steps": 2, "batch_size": 4, "warmup": 1, "validate_every": 2},
     "data": {"size": 600, "length": 16, "examples": 4},
 }
 
@@ -37,12 +37,12 @@ def test_bad_input(run):
         bench.scene({"text": "  "})
     with pytest.raises(ValueError, match="the text has 42 tokens; this model takes at most 16"):
         bench.scene({"text": "the " * 40})
-    assert bench.scene({"text": "class \U0001f600"}).notes == ["some of the text is unknown to the tokeniser"]
+    assert bench.scene({"text": "class \U0001f600"}).notes == ["some of the text is unknown to the tokenizer"]
 
 
 def test_the_weight_on_the_page_is_the_librarys(browser, run):
     _, job, model = tasks.restore(run)
-    ids = [1, *job.tokeniser.encode(TEXT, special=True), 2]
+    ids = [1, *job.tokenizer.encode(TEXT, special=True), 2]
     looks = observe(model, ids)
     with serving(RunBench(run)) as server, opened(browser, server.address) as page:
         for place, head, row, column in ((0, 1, 2, 5), (1, 2, 0, 6)):

@@ -194,7 +194,7 @@ def test_answers_without_an_end(browser, tmp_path):
 
 
 def test_a_run_without_attention(tmp_path):
-    run = train(tmp_path / "xor", "xor", {"train": {"steps": 1, "every": 1}})
+    run = train(tmp_path / "xor", "xor", {"train": {"steps": 1, "validate_every": 1}})
     told = run_qkv("look", str(run), "0,1", "--out", str(tmp_path / "x.html"), code=2)
     assert "a run of task 'xor' has no attention to look at" in told
     assert "has no attention to look at" in run_qkv("serve", str(run), code=2)

@@ -97,7 +97,7 @@ def walked(plan: Plan, stream: Stream, walk: Walk) -> tuple[Prefix, Memory, Tens
     batch, heads, length = stream.x.shape[:3]
     rows, columns, new = batch * plan.key_heads, plan.value_size * plan.value_blocks, stream.x.new_empty
     way = plan.stretches(length, rows, decays=walk.decay is not None)
-    wide = plan.width if plan.parts.normalises else 0
+    wide = plan.width if plan.parts.normalizes else 0
     sums = Memory(
         new(rows, way.count, plan.width, columns, dtype=torch.float32), new(rows, way.count, wide, dtype=torch.float32)
     )
@@ -125,7 +125,7 @@ def walked(plan: Plan, stream: Stream, walk: Walk) -> tuple[Prefix, Memory, Tens
 def _states(plan: Plan, shared: bool, hiding: bool, decays: bool, reverse: bool, local: bool) -> Constants:
     launch = plan.launches.back if reverse else plan.launches.write
     values = {
-        "CHOSEN": plan.parts.chosen, "TURNED": plan.parts.turned, "NORMALISES": plan.parts.normalises,
+        "CHOSEN": plan.parts.chosen, "TURNED": plan.parts.turned, "NORMALIZES": plan.parts.normalizes,
         "SHARED": shared, "HIDING": hiding, "DECAYS": decays, "REVERSE": reverse, "LOCAL": local,
         "WEIGHS": plan.expands, "BLOCK": plan.block(launch.block),
     }  # fmt: skip
@@ -178,9 +178,9 @@ class Sides:
     mask: Tensor | None = None
     decay: Tensor | None = None
     share: Tensor | None = None
-    """1 / normaliser of each query, in the backward."""
+    """1 / normalizer of each query, in the backward."""
     extra: Tensor | None = None
-    """The gradient of each normaliser, which the queries make and the keys use."""
+    """The gradient of each normalizer, which the queries make and the keys use."""
     reverse: bool = False
 
     @property
@@ -190,9 +190,9 @@ class Sides:
 
 
 def reading(plan: Plan, sides: Sides, prefix: Prefix | None, out: Tensor) -> Tensor:
-    """Fill `out`; the inverse normalisers of the forward, or nothing."""
+    """Fill `out`; the inverse normalizers of the forward, or nothing."""
     batch, heads, length = sides.a.shape[:3]
-    divides = plan.parts.normalises and not sides.reverse
+    divides = plan.parts.normalizes and not sides.reverse
     inverse = out.new_empty(batch, heads, length if divides else 0, dtype=torch.float32)
     block = plan.block((plan.launches.values if sides.reverse else plan.launches.read).block)
     if out.numel():
@@ -213,7 +213,7 @@ def _read(plan: Plan, shared: bool, hiding: bool, decays: bool, reverse: bool, l
     launch = plan.launches.values if reverse else plan.launches.read
     values = {
         "LIFT": plan.parts.lift, "WEIGHT": plan.parts.weight, "FEATURES": plan.parts.features,
-        "EXPANDS": plan.expands, "NORMALISES": plan.parts.normalises and not reverse, "SHARED": shared,
+        "EXPANDS": plan.expands, "NORMALIZES": plan.parts.normalizes and not reverse, "SHARED": shared,
         "HIDING": hiding, "DECAYS": decays, "REVERSE": reverse, "INSIDE": plan.inside, "LOCAL": local, "BEFORE": before,
         "A_BLOCK": plan.block(launch.block), "B_BLOCK": plan.block(launch.met),
     }  # fmt: skip
@@ -246,7 +246,7 @@ def _pull(plan: Plan, hiding: bool, decays: bool, reverse: bool, local: bool, be
     launch = plan.launches.keys if reverse else plan.launches.queries
     values = {
         "LIFT": plan.parts.lift, "LOWER": plan.parts.lower, "WEIGHT": plan.parts.weight, "SLOPE": plan.parts.slope,
-        "FEATURES": plan.parts.features, "PULL": plan.parts.pull, "NORMALISES": plan.parts.normalises,
+        "FEATURES": plan.parts.features, "PULL": plan.parts.pull, "NORMALIZES": plan.parts.normalizes,
         "HIDING": hiding, "DECAYS": decays, "LOSES": decays, "REVERSE": reverse, "INSIDE": plan.inside, "LOCAL": local,
         "BEFORE": before, "A_BLOCK": plan.block(launch.block), "B_BLOCK": plan.block(launch.met),
     }  # fmt: skip

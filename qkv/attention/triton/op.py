@@ -31,7 +31,7 @@ def _attend(
     initial_sums: Tensor | None, initial_norms: Tensor | None,
     kind: str, scale: float, causal: bool, segment: int, keeps: bool,
 ) -> Results:  # fmt: skip
-    """Outputs, inverse normalisers, what the queries read, and the sums after the last token, if it `keeps` them.
+    """Outputs, inverse normalizers, what the queries read, and the sums after the last token, if it `keeps` them.
 
     `keeps`: the sums come in or are wanted, so they are made for a short sequence too.
     """
@@ -61,7 +61,7 @@ def _attend_backward(
     plan = _plan(q, k, v, kind, scale, causal, segment, keeps)
     q, k, v, g = side_by_side(q), side_by_side(k), side_by_side(v), side_by_side(g)
     mask = None if mask is None else mask.contiguous()
-    share, extra = (inverse, torch.empty_like(inverse)) if plan.parts.normalises else (None, None)
+    share, extra = (inverse, torch.empty_like(inverse)) if plan.parts.normalizes else (None, None)
     prefix = suffix = lost = None
     first = _nothing(q)
     if plan.remembers:
@@ -121,7 +121,7 @@ def _cut(plan: Plan, memory: Memory, batch: int, scale: float) -> tuple[Tensor, 
         return found.unflatten(0, (batch, plan.key_heads))
 
     sums = given(memory.sums[:, : plan.features, : plan.value_dim])
-    if not plan.parts.normalises:
+    if not plan.parts.normalizes:
         return sums, sums.new_empty(0)
     return sums, given(memory.norms[:, : plan.features, None])
 
@@ -160,7 +160,7 @@ def _decay_gradient(
 def _attend_fake(q, k, v, mask, decay, initial_sums, initial_norms, kind, scale, causal, segment, keeps):
     plan = _plan(q, k, v, kind, scale, causal, segment, keeps, Plan)
     out = q.new_empty(*q.shape[:3], v.shape[3])
-    wide = plan.parts.normalises
+    wide = plan.parts.normalizes
     inverse = q.new_empty(*q.shape[:2], q.shape[2] if wide else 0, dtype=torch.float32)
     if not plan.remembers:
         return out, inverse, *_nothing(q), *_nothing(q)
@@ -186,7 +186,7 @@ def _attend_backward_fake(
     first = _nothing(q)
     if keeps:
         shape, number = (q.shape[0], plan.key_heads, plan.features), {"dtype": torch.float32}
-        wide = plan.parts.normalises
+        wide = plan.parts.normalizes
         first = q.new_empty(*shape, plan.value_dim, **number), q.new_empty((*shape, 1) if wide else 0, **number)
     d_decay = torch.empty(0) if decay is None else torch.empty_like(decay)
     dq, dk, dv = (room_for(side_by_side(x)) for x in (q, k, v))
@@ -209,7 +209,7 @@ def _differentiate(ctx: Any, g: Tensor | None, _: Any, __: Any, ___: Any, g_sums
     q, k, v, mask, decay, out, inverse, prefix_sums, prefix_norms = ctx.saved_tensors
     if g is None:
         g = torch.zeros_like(out)
-    if not KINDS[ctx.options[0]].normalises:
+    if not KINDS[ctx.options[0]].normalizes:
         g_norms = None
     elif g_norms is None and g_sums is not None:
         g_norms = g_sums.new_zeros(*g_sums.shape[:3], 1)

@@ -40,7 +40,7 @@ class Kind:
     turned: Callable[..., Any]
     features: Callable[..., Any]
     pull: Callable[..., Any]
-    normalises: bool
+    normalizes: bool
     scales_scores: bool
     """Whether the scale multiplies q.k; otherwise it is inside the map."""
     largest_key_dim: int

@@ -54,7 +54,7 @@ def cost(
     plot: Annotated[Path | None, typer.Option(help="SVG of --compare: cost.svg without.")] = None,
     time: Annotated[bool, typer.Option("--time", help="Seconds: predicted for this CPU, and measured.")] = False,
     depth: Annotated[int, typer.Option(help="How deep the tree of modules is shown.")] = 3,
-    optimiser: Annotated[str, typer.Option(help="sgd, momentum, adagrad, rmsprop, adam or adamw.")] = "adam",
+    optimizer: Annotated[str, typer.Option(help="sgd, momentum, adagrad, rmsprop, adam or adamw.")] = "adam",
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
     plugin: Plugin = None,
@@ -75,7 +75,7 @@ def cost(
         _require_comparable(spec, show, input_)
         compare_kinds(compare, asked.shape(TOKENS if n is None else n), plot or Path("cost.svg"), time=time, json=json)
         return
-    _one(spec, asked, {**tokens, **_named_sizes(size)}, input_ or [], optimiser, show)
+    _one(spec, asked, {**tokens, **_named_sizes(size)}, input_ or [], optimizer, show)
 
 
 def _require_comparable(spec: str, show: "_Shown", inputs: list[str] | None) -> None:
@@ -146,7 +146,7 @@ def _rarely_collecting() -> Iterator[None]:
 
 @_rarely_collecting()
 def _counted(
-    spec: str, asked: _Asked, sizes: dict[str, int], inputs: list[str], optimiser: str
+    spec: str, asked: _Asked, sizes: dict[str, int], inputs: list[str], optimizer: str
 ) -> "tuple[Subject, Report, dict[str, Any] | None]":
     """What it is, what it costs and, of a block, its terms in all sizes."""
     from qkv.cost import Input, of
@@ -160,12 +160,12 @@ def _counted(
         subject = find(spec, inputs)
     usual = min(TOKENS, subject.longest or TOKENS)
     sizes = {"n": usual, "m": sizes.get("n", usual), **sizes}
-    report = of(subject.module, subject.inputs, sizes, optimiser=optimiser, options=subject.options)
+    report = of(subject.module, subject.inputs, sizes, optimizer=optimizer, options=subject.options)
     return subject, *((report, None) if block is None else _in_all_sizes(report, block))
 
 
-def _one(spec: str, asked: _Asked, sizes: dict[str, int], inputs: list[str], optimiser: str, show: _Shown) -> None:
-    subject, report, lines = _counted(spec, asked, sizes, inputs, optimiser)
+def _one(spec: str, asked: _Asked, sizes: dict[str, int], inputs: list[str], optimizer: str, show: _Shown) -> None:
+    subject, report, lines = _counted(spec, asked, sizes, inputs, optimizer)
     _refuse_unknown(report, show)
     ticks = _verified(report) if show.verify else []
     forecast = _forecast(report) if show.time else None

@@ -92,11 +92,11 @@ def _models() -> list[dict[str, Any]]:
 
 
 def _tasks() -> list[dict[str, Any]]:
-    from qkv.tasks import jobs
+    from qkv.tasks import tasks
 
     return [
-        {"group": "tasks", "name": name, "summary": _summary(jobs[name]), "presets": list(jobs[name].presets)}
-        for name in jobs
+        {"group": "tasks", "name": name, "summary": _summary(tasks[name]), "presets": list(tasks[name].presets)}
+        for name in tasks
     ]
 
 

@@ -29,9 +29,9 @@ def problems(
 ) -> None:
     """Answer the worked problems: question, call, computed and hand-written answer, and a tick or the named slip."""
     from qkv.problems import problem
-    from qkv.problems import problems as catalogue
+    from qkv.problems import problems as catalog
 
-    chosen = list(dict.fromkeys(problem(name).id for name in ids)) if ids else list(catalogue)
+    chosen = list(dict.fromkeys(problem(name).id for name in ids)) if ids else list(catalog)
     if plot is not None:
         _make_folder(plot)
     solutions = list(_solve(chosen))

@@ -58,7 +58,7 @@ def compare(
     """
     from qkv.compare.candidates import Field, enter
     from qkv.compare.comparison import Comparison, Rules
-    from qkv.tasks import jobs
+    from qkv.tasks import tasks
 
     load(plugin)
     changes = parse_changes(set_)
@@ -66,7 +66,7 @@ def compare(
     merge(changes, "data", train_file=from_anywhere(train_file), test_file=from_anywhere(test_file))
     contestants = enter(task, preset, changes, Field(attention, positions, models))
     rules = Rules(seeds, _rates(rates), choose_device(device))
-    job = jobs[task].load(contestants[0].config.data)
+    job = tasks[task].load(contestants[0].config.data)
     folder = out or Path("runs") / f"compare-{task}-{datetime.now():%Y%m%d-%H%M%S}"
     with _progress() as report:
         comparison = Comparison(job, contestants, folder, rules, report)

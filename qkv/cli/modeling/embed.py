@@ -22,8 +22,8 @@ def embed(
     similarities: Annotated[
         bool, typer.Option("--similarities", help="Instead of vectors the cosine of every two texts.")
     ] = False,
-    normalise: Annotated[
-        bool, typer.Option("--normalise/--raw", help="Vectors of length 1, whose dot products are cosines.")
+    normalize: Annotated[
+        bool, typer.Option("--normalize/--raw", help="Vectors of length 1, whose dot products are cosines.")
     ] = True,
     cut: Annotated[
         bool, typer.Option("--cut", help="Cut texts that are too long; without, they are an error.")
@@ -36,7 +36,7 @@ def embed(
     """
     from qkv.inference import Reader
 
-    if similarities and not normalise:
+    if similarities and not normalize:
         raise ValueError("--similarities are cosines of vectors of any length; leave out --raw")
     reader = Reader.load(run)
     given = texts or list(read_lines(warn))
@@ -44,7 +44,7 @@ def embed(
     if not given:
         raise ValueError("there is no text to embed; give some, or a line of stdin each")
     chunks = [given[start : start + TOGETHER] for start in range(0, len(given), TOGETHER)]
-    vectors = [reader.embed(chunk, normalise=normalise, cut=cut) for chunk in chunks]
+    vectors = [reader.embed(chunk, normalize=normalize, cut=cut) for chunk in chunks]
     if similarities:
         _compare(given, vectors, json)
     elif json:

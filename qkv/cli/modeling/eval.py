@@ -12,7 +12,7 @@ from qkv.cli.tables import pronounce as pronounce_figures
 from qkv.cli.tables.metrics import print_confusion, print_figures
 
 if TYPE_CHECKING:
-    from qkv.tasks import Job
+    from qkv.tasks import Task
 
 With = Annotated[
     list[Path] | None,
@@ -41,16 +41,16 @@ def evaluate(
     """Measure a trained run on held-out data: error rates and similarities, or accuracy and what is taken for what.
 
     Of task text: perplexity a token and a word, and bits a byte. Of task masked: hidden tokens named and next sentences
-    told, beside the best constant guess. Of task words: the loss of neighbours beside noise.
+    told, beside the best constant guess. Of task words: the loss of neighbors beside noise.
 
     A pronouncer's words wrong come with their 95 % interval, and are of the model alone, whatever dictionary there is.
     """
     from qkv import tasks
-    from qkv.registry import unknown
+    from qkv.registry import unknown_name_error
 
     runs = [run, *(with_ or [])]
     if search not in (None, "greedy", "beam"):
-        raise unknown("search", search, ("greedy", "beam"))
+        raise unknown_name_error("search", search, ("greedy", "beam"))
     if beams < 1:
         raise ValueError(f"--beams must be at least 1, got {beams}")
     if best < 1:
@@ -70,20 +70,20 @@ def evaluate(
     job = _with_data(runs, job, test_file)
     model.to(place)
     wide = {"beams": beams if search == "beam" else 1, "length_power": length_power}
-    searching = wide if isinstance(job, tasks.StringJob) else {}
+    searching = wide if isinstance(job, tasks.Seq2SeqTask) else {}
     figures: dict[str, Any] = job.evaluate(model, split, **searching)
-    confusion = job.confusion(model, split) if isinstance(job, tasks.ClassJob) else None
+    confusion = job.confusion(model, split) if isinstance(job, tasks.ClassificationTask) else None
     if json:
         more = {} if confusion is None else {"confusion_matrix": confusion}
         print_json({"run": str(run), "split": split, "search": search or "greedy", **figures, **more})
         return
     print_figures({f"{split} {search or 'greedy'}" if searching else split: figures})
-    if isinstance(job, tasks.ClassJob) and confusion is not None:
+    if isinstance(job, tasks.ClassificationTask) and confusion is not None:
         print_confusion(confusion, job.classes)
 
 
-def _with_data(runs: list[Path], job: "Job", test_file: str | None) -> "Job":
-    """A restored job has no data: those of its options, if they are still what was learnt from, or of a file."""
+def _with_data(runs: list[Path], job: "Task", test_file: str | None) -> "Task":
+    """A restored job has no data: those of its options, if they are still what was learned from, or of a file."""
     from qkv.runs.data_hash import require_judgeable
 
     if test_file is not None:
@@ -92,17 +92,17 @@ def _with_data(runs: list[Path], job: "Job", test_file: str | None) -> "Job":
     return job.with_data() if hasattr(job, "with_data") else job
 
 
-def _with_file(job: "Job", test_file: str) -> "Job":
+def _with_file(job: "Task", test_file: str) -> "Task":
     """The job with a file as its test part."""
     from qkv import tasks
 
-    if isinstance(job, tasks.StringJob):
+    if isinstance(job, tasks.Seq2SeqTask):
         own = job.settings
         return job.with_test(pronounce_figures.read_good_pairs(test_file, source=own.source, target=own.target))
-    if isinstance(job, tasks.TextJob | tasks.MaskedJob | tasks.Words):
+    if isinstance(job, tasks.TextTask | tasks.MaskedTask | tasks.WordsTask):
         _require_text(test_file)
         return job.with_test(test_file)
-    if isinstance(job, tasks.ClassJob):
+    if isinstance(job, tasks.ClassificationTask):
         return job.with_test(job.read_test(test_file))
     raise ValueError(f"--test-file {test_file} cannot be taken: a run of task {job.kind!r} reads no file")
 

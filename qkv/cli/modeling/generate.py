@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from qkv.tasks import TextJob
+    from qkv.tasks import TextTask
 
 TOKENS = 100
 
 
 def continue_texts(
-    job: "TextJob", model: "nn.Module", prompts: list[str] | None, search: str, options: dict[str, Any], *, quiet: bool
+    job: "TextTask", model: "nn.Module", prompts: list[str] | None, search: str, options: dict[str, Any], *, quiet: bool
 ) -> list[dict[str, Any]]:
     """Each prompt and what follows, on stdout as it comes or `quiet` and returned; without any, all of stdin is one."""
     from qkv.inference.generate import Written, chooser, read_prompt, search_texts, write

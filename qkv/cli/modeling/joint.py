@@ -47,7 +47,7 @@ def joint(
         raise ValueError("for several runs as one say --out FILE: in a run folder is the joint model of that run alone")
     network = Network.open(run, *(with_ or []), joint=False)
     network.model.to(choose_device(device))
-    parts = tasks.jobs[config.task].load(config.data).strings.parts  # type: ignore[attr-defined]
+    parts = tasks.tasks[config.task].load(config.data).strings.parts  # type: ignore[attr-defined]
     pairs = [("".join(pair.source), target) for pair in parts["train"] for target in pair.targets]
     with console(stderr=True).status("n-grams"):
         model = fit(pairs, order or ORDER)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from qkv.decode import Hypothesis
-    from qkv.tasks import ClassJob, StringJob
+    from qkv.tasks import ClassificationTask, Seq2SeqTask
 
 TOGETHER = 1024
 """Inputs that are read before they are answered, so that those of like length go together."""
@@ -55,10 +55,10 @@ def decode(
     A language model goes on with a text: `qkv decode runs/text "The statement" --tokens 200 --top-k 40`.
     `qkv decode pronounce kubernetes` asks dictionaries first, then the model, and says which.
     """
-    from qkv.registry import unknown
+    from qkv.registry import unknown_name_error
 
     if search is not None and search not in ("greedy", "beam", "sample"):
-        raise unknown("search", search, ("greedy", "beam", "sample"))
+        raise unknown_name_error("search", search, ("greedy", "beam", "sample"))
     if beams < 1:
         raise ValueError(f"--beams must be at least 1, got {beams}")
     if best < 1:
@@ -99,19 +99,19 @@ def _answer_all(
 
     _, job, model = tasks.restore(*runs)
     model.to(options.pop("device"))
-    if isinstance(job, tasks.TextJob):
+    if isinstance(job, tasks.TextTask):
         search = search or "sample"
         _require_beam(search, options["best"])
         return continue_texts(job, model, inputs, search, options, quiet=quiet)
     if options["tokens"] is not None:
         raise ValueError(f"--tokens is for runs of task text, and {runs[0]} is none")
-    if not isinstance(job, tasks.ClassJob | tasks.MaskedJob | tasks.StringJob):
+    if not isinstance(job, tasks.ClassificationTask | tasks.MaskedTask | tasks.Seq2SeqTask):
         raise ValueError(f"{runs[0]} is a run of task {job.kind!r}, which has no texts to answer")
     chunks = _chunks(inputs or read_lines(warn))
-    if isinstance(job, tasks.MaskedJob):
-        reader = tasks.Reader(model, job.tokeniser)  # type: ignore[arg-type]
+    if isinstance(job, tasks.MaskedTask):
+        reader = tasks.Reader(model, job.tokenizer)  # type: ignore[arg-type]
         return fill(reader, chunks, options["best"], quiet=quiet)
-    if isinstance(job, tasks.ClassJob):
+    if isinstance(job, tasks.ClassificationTask):
         way = _Way(job.parse, lambda texts, _: _classify(job, model, texts, options["best"]))
     else:
         way = _Way(
@@ -171,7 +171,7 @@ def _to_record(text: str, answers: list[dict[str, Any]] | str) -> dict[str, Any]
     return {"input": text, "answers": [] if failed else answers, "error": answers if failed else None}
 
 
-def _classify(job: "ClassJob", model: "nn.Module", texts: list[str], best: int) -> list[list[dict[str, Any]] | str]:
+def _classify(job: "ClassificationTask", model: "nn.Module", texts: list[str], best: int) -> list[list[dict[str, Any]] | str]:
     """The likeliest classes of each example, which is a text of its numbers; or that they are too large for any."""
     import torch
 
@@ -192,7 +192,7 @@ def _chunks(inputs: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _answer(
-    job: "StringJob", model: "nn.Module", texts: list[str], search: str, options: dict[str, Any]
+    job: "Seq2SeqTask", model: "nn.Module", texts: list[str], search: str, options: dict[str, Any]
 ) -> list[list[dict[str, Any]] | str]:
     """The likeliest strings, or one that is drawn, for each text; what the model has never seen is told."""
     found = _search(job, model, _known_sources(job, texts), search, options)
@@ -207,7 +207,7 @@ def _require_short(source: list[str], text: str, model: "nn.Module") -> None:
         raise ValueError(f"{text[:30]!r}... has {len(source)} tokens; the model takes {most}")
 
 
-def _known_sources(job: "StringJob", texts: list[str]) -> list[list[str]]:
+def _known_sources(job: "Seq2SeqTask", texts: list[str]) -> list[list[str]]:
     """The tokens of each text, in the case that the model knows; those that it does not know are told."""
     from qkv.inference.source_text import in_known_case, split_source
 
@@ -221,7 +221,7 @@ def _known_sources(job: "StringJob", texts: list[str]) -> list[list[str]]:
 
 
 def _search(
-    job: "StringJob", model: "nn.Module", sources: list[list[str]], search: str, options: dict[str, Any]
+    job: "Seq2SeqTask", model: "nn.Module", sources: list[list[str]], search: str, options: dict[str, Any]
 ) -> list[list["Hypothesis"]]:
     from qkv.data import Vocabulary, pad
     from qkv.decode import drawing
@@ -241,7 +241,7 @@ def _search(
     return answer(model, job.strings, sources, wide)
 
 
-def _record(job: "StringJob", hypothesis: "Hypothesis") -> dict[str, Any]:
+def _record(job: "Seq2SeqTask", hypothesis: "Hypothesis") -> dict[str, Any]:
     from qkv.tasks.report import text
 
     return {

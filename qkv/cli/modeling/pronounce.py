@@ -99,17 +99,17 @@ Write = Callable[[Iterable["Answer"]], Iterator[str]]
 def _writer(wishes: Wishes, best: int, as_json: bool) -> Write:
     from qkv.pronunciation.answer import ALPHABETS
     from qkv.pronunciation.lexicon import FORMATS, write_lexicon
-    from qkv.registry import unknown
+    from qkv.registry import unknown_name_error
 
     form, alphabet = wishes.format or TABLE, wishes.alphabet
     if alphabet not in (None, *ALPHABETS):
-        raise unknown("alphabet", alphabet, ALPHABETS)
+        raise unknown_name_error("alphabet", alphabet, ALPHABETS)
     if as_json and wishes.format is not None:
         raise ValueError(f"--json and --format {wishes.format} are two forms of output; give one of them")
     if form in FORMATS:
         return lambda answers: write_lexicon(answers, form, alphabet)
     if form not in (TABLE, RUNNING):
-        raise unknown("format", form, (TABLE, RUNNING, *FORMATS))
+        raise unknown_name_error("format", form, (TABLE, RUNNING, *FORMATS))
     symbols = alphabet or ALPHABETS[0]
     if as_json:
         return lambda answers: _records(answers, symbols)

@@ -1,4 +1,4 @@
-"""`qkv tokenise`: train a tokeniser, or see what one does."""
+"""`qkv tokenize`: train a tokenizer, or see what one does."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,11 +7,11 @@ import typer
 
 from qkv.cli.shared.console import Json, console, print_json
 
-tokenise = typer.Typer(help="Train a tokeniser on a text, or see what one does.", no_args_is_help=True)
+tokenize = typer.Typer(help="Train a tokenizer on a text, or see what one does.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="A tokenizer.json.")]
 
 
-@tokenise.command("train")
+@tokenize.command("train")
 def train(
     source: Annotated[str, typer.Argument(help="python, wikitext, a folder of .txt files, or one file.")] = "python",
     kind: Annotated[str, typer.Option(help="bytes, wordpiece or characters.")] = "bytes",
@@ -19,12 +19,12 @@ def train(
     out: Annotated[Path, typer.Option(help="Where it is written, as a tokenizer.json.")] = Path("tokenizer.json"),
     json: Json = False,
 ) -> None:
-    """Train a tokeniser on the training part of a text: `qkv tokenise train book.txt --kind bytes --size 8000`."""
-    from qkv.data import Tokeniser, read_text
+    """Train a tokenizer on the training part of a text: `qkv tokenize train book.txt --kind bytes --size 8000`."""
+    from qkv.data import Tokenizer, read_text
 
     if not out.absolute().parent.is_dir():
         raise ValueError(f"--out {out}: there is no folder {out.absolute().parent}")
-    made = Tokeniser.train(read_text(source)["train"], kind, size)
+    made = Tokenizer.train(read_text(source)["train"], kind, size)
     made.save(out)
     record = {"file": str(out), "kind": kind, "size": len(made), "special": made.special, "sha256": made.digest}
     if json:
@@ -33,17 +33,17 @@ def train(
         console().print(f"{out}: {len(made):,} tokens, of which {len(made.special)} are special", soft_wrap=True)
 
 
-@tokenise.command("encode")
+@tokenize.command("encode")
 def encode(
-    tokeniser: File,
+    tokenizer: File,
     text: Annotated[str, typer.Argument(help="What to encode.")],
     special: Annotated[bool, typer.Option("--special", help="Read names such as [MASK] as those tokens.")] = False,
     json: Json = False,
 ) -> None:
     """The tokens of a text, and their ids."""
-    from qkv.data import Tokeniser
+    from qkv.data import Tokenizer
 
-    found = Tokeniser.load(tokeniser)
+    found = Tokenizer.load(tokenizer)
     ids = found.encode(text, special=special)
     tokens = [found.token(number) for number in ids]
     if json:
@@ -53,14 +53,14 @@ def encode(
     console().print(" ".join(map(str, ids)), markup=False, soft_wrap=True)
 
 
-@tokenise.command("decode")
+@tokenize.command("decode")
 def decode(
-    tokeniser: File, ids: Annotated[list[int], typer.Argument(help="Numbers of tokens.")], json: Json = False
+    tokenizer: File, ids: Annotated[list[int], typer.Argument(help="Numbers of tokens.")], json: Json = False
 ) -> None:
     """The text of these ids."""
-    from qkv.data import Tokeniser
+    from qkv.data import Tokenizer
 
-    text = Tokeniser.load(tokeniser).decode(ids)
+    text = Tokenizer.load(tokenizer).decode(ids)
     if json:
         print_json({"ids": ids, "text": text})
     else:

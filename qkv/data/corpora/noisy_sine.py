@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from qkv.random import derive, generator, uniforms
+from qkv.random import derive_seed, generator, uniforms
 
 Values = Float64[Tensor, " points"]
 
@@ -49,7 +49,7 @@ class NoisySine:
     def draw(self, number: int, at: Values) -> Draw:
         """Set number `number`, with fresh targets at `at` for judging what is fitted to it."""
         places = torch.arange(self.count)
-        inputs = (places + uniforms(derive(self.seed, "inputs of the sine", number), places)) / self.count
+        inputs = (places + uniforms(derive_seed(self.seed, "inputs of the sine", number), places)) / self.count
         random = generator(self.seed, "noise of the sine", number)
         return Draw(inputs, self._noisy(inputs, random), self._noisy(at, random))
 

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from qkv.random import derive, uniforms
-from qkv.registry import unknown
+from qkv.random import derive_seed, uniforms
+from qkv.registry import unknown_name_error
 
 IGNORED = -100
 SPLITS = ("train", "valid", "test")
@@ -56,12 +56,12 @@ class Recall:
         Each example depends on its own number alone: however a stream is cut into batches, it is the same stream.
         """
         if split not in SPLITS:
-            raise unknown("split", split, SPLITS)
+            raise unknown_name_error("split", split, SPLITS)
         if index < 0 or count < 0:
             raise ValueError(f"index and count must be at least 0, got {index} and {count}")
 
         def draw(what: str, width: int) -> Float64[Tensor, "batch width"]:
-            key = derive(seed, f"recall {split} {what}", self.vocabulary, self.length, self.pairs)
+            key = derive_seed(seed, f"recall {split} {what}", self.vocabulary, self.length, self.pairs)
             numbers = torch.arange(index * width, (index + count) * width)
             return uniforms(key, numbers).view(count, width)
 

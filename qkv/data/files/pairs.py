@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 from qkv.storage import QkvError, open_file
 
 LONGEST_LINE = 100_000
@@ -57,7 +57,7 @@ def read_pairs(path: Path | str, *, source: str = "characters", target: str = "w
     path = Path(path)
     for side, unit in (("source", source), ("target", target)):
         if unit not in _SPLIT:
-            raise unknown(f"{side} unit", unit, _SPLIT)
+            raise unknown_name_error(f"{side} unit", unit, _SPLIT)
     found: dict[Tokens, dict[Tokens, None]] = {}
     bad: list[BadLine] = []
     lines = 0

@@ -10,7 +10,7 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from qkv.data.files.idx import read_idx
-from qkv.data.labelled import Labelled
+from qkv.data.labeled import Labeled
 from qkv.storage import QkvError, open_file
 
 Images = UInt8[Tensor, "examples channels height width"]
@@ -18,7 +18,7 @@ PARTS = {"train": "train", "valid": "val", "test": "test"}
 """Our names of the parts, and those in an .npz file."""
 
 
-def read_pictures(images: Path | str, labels: Path | str | None = None) -> Labelled:
+def read_pictures(images: Path | str, labels: Path | str | None = None) -> Labeled:
     """An IDX file of pictures and that of their labels; without one, the file beside it that is named for labels."""
     images = Path(images)
     labels = labels_beside(images) if labels is None else Path(labels)
@@ -28,7 +28,7 @@ def read_pictures(images: Path | str, labels: Path | str | None = None) -> Label
             f"{labels.name} has {len(classes):,} labels, but {images.name} has {len(pictures):,} pictures",
             labels.parent,
         )
-    return Labelled(pictures[:, None], classes.long())
+    return Labeled(pictures[:, None], classes.long())
 
 
 def labels_beside(images: Path) -> Path:
@@ -39,7 +39,7 @@ def labels_beside(images: Path) -> Path:
     return images.with_name(name)
 
 
-def read_npz(path: Path | str) -> dict[str, Labelled]:
+def read_npz(path: Path | str) -> dict[str, Labeled]:
     """The parts of a MedMNIST-style file: train_images, train_labels, and val_ and test_ of them if they are there."""
     path = Path(path)
     arrays = _arrays(path)
@@ -54,7 +54,7 @@ def read_npz(path: Path | str) -> dict[str, Labelled]:
                 raise QkvError(
                     f"{name}_labels has {len(labels):,} labels, but {name}_images has {len(images):,} pictures", path
                 )
-            parts[part] = Labelled(images, labels)
+            parts[part] = Labeled(images, labels)
     if not parts:
         names = ", ".join(sorted(arrays)) or "nothing"
         raise QkvError(f"{path.name} must have train_images and train_labels, but has {names}", path.parent)

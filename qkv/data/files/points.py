@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from qkv.data.labelled import Labelled
+from qkv.data.labeled import Labeled
 from qkv.storage import QkvError, open_file
 
 LARGEST = torch.finfo(torch.float32).max
@@ -23,14 +23,14 @@ LARGEST = torch.finfo(torch.float32).max
 class Points:
     """Points, and the names of their classes in the order of their numbers."""
 
-    examples: Labelled
+    examples: Labeled
     classes: tuple[str, ...]
 
 
 def xor() -> Points:
     """The four corners of a square: 1 where the coordinates differ."""
     corners = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    return Points(Labelled(corners, torch.tensor([0, 1, 1, 0])), ("0", "1"))
+    return Points(Labeled(corners, torch.tensor([0, 1, 1, 0])), ("0", "1"))
 
 
 def read_points(path: Path | str, classes: tuple[str, ...] = ()) -> Points:
@@ -56,7 +56,7 @@ def read_points(path: Path | str, classes: tuple[str, ...] = ()) -> Points:
     if len(found) < 2:
         raise QkvError(f"all {len(rows)} points are of class {found[0]!r}; at least two classes are needed", path)
     labels = torch.tensor([found.index(name) for _, name in rows])
-    return Points(Labelled(torch.tensor([point for point, _ in rows], dtype=torch.float64), labels), found)
+    return Points(Labeled(torch.tensor([point for point, _ in rows], dtype=torch.float64), labels), found)
 
 
 def parse_numbers(text: str) -> list[float]:

@@ -2,8 +2,8 @@
 
     start a b c end start d e end ...          2 bytes an id, 4 where there are more than 65,536
 
-A thread tokenises the documents block after block, a little ahead of whoever trains; a block that is written whole is
-entered in the index beside it, and only what is entered is read. Tokenising goes on where a killed process left it. One
+A thread tokenizes the documents block after block, a little ahead of whoever trains; a block that is written whole is
+entered in the index beside it, and only what is entered is read. Tokenizing goes on where a killed process left it. One
 process writes (it holds a lock), all others wait for the index to grow. Nothing of it is held in memory.
 """
 
@@ -23,11 +23,11 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from qkv.data.tokenizer import Tokeniser
+from qkv.data.tokenizer import Tokenizer
 from qkv.storage import QkvError
 
 FIRST_BLOCK, LARGEST_BLOCK = 2**19, 2**22
-"""Characters tokenised before the index grows: few at first, so that training starts soon."""
+"""Characters tokenized before the index grows: few at first, so that training starts soon."""
 AHEAD = 4
 """Blocks that are written before anybody asks for them."""
 PAUSE = 0.02
@@ -45,12 +45,12 @@ class Block(NamedTuple):
 
 
 class TokenFile:
-    """The tokens of documents in a folder of their own; tokenising starts with the first question."""
+    """The tokens of documents in a folder of their own; tokenizing starts with the first question."""
 
-    def __init__(self, folder: Path, documents: Iterable[str], tokeniser: Tokeniser):
-        self.folder, self.tokeniser = folder, tokeniser
+    def __init__(self, folder: Path, documents: Iterable[str], tokenizer: Tokenizer):
+        self.folder, self.tokenizer = folder, tokenizer
         self._documents = documents
-        self._code = "H" if len(tokeniser) <= 2**16 else "i"
+        self._code = "H" if len(tokenizer) <= 2**16 else "i"
         self._failed: Exception | None = None
         self._writer: threading.Thread | None = None
         self._process, self._lock = os.getpid(), -1
@@ -127,7 +127,7 @@ class TokenFile:
             os.close(lock)
             return
         self._process, self._lock = os.getpid(), lock
-        self._writer = threading.Thread(target=self._write, args=(lock,), daemon=True, name="tokenise")
+        self._writer = threading.Thread(target=self._write, args=(lock,), daemon=True, name="tokenize")
         self._writer.start()
 
     def _write(self, lock: int) -> None:
@@ -165,7 +165,7 @@ class TokenFile:
 
     def _encode(self, texts: list[str], *, last: bool) -> "array[int]":
         """Where start and end are one token, each stands once between two documents, and one more after the last."""
-        one = self.tokeniser
+        one = self.tokenizer
         numbers = array(self._code)
         for ids in one.encode_all(texts):
             numbers.append(one.start)

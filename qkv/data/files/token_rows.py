@@ -1,7 +1,7 @@
 """Equally long rows of a token file, in an order that is a pure function of (seed, step).
 
 The first epoch goes through the file block by block, in the order of the text and shuffled within each block, so that
-it can begin while the rest is still being tokenised; every later one is shuffled as a whole. The epochs stand in a row
+it can begin while the rest is still being tokenized; every later one is shuffled as a whole. The epochs stand in a row
 and are cut where a batch is full. A row is known by the number of its first token.
 """
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.files.token_file import Block, TokenFile
-from qkv.random import derive, uniforms
+from qkv.random import derive_seed, uniforms
 from qkv.storage import QkvError
 
 
@@ -59,7 +59,7 @@ class TokenRows:
         if self._held is None or self._held[0] != (epoch, block):
             wanted = blocks if block < 0 else [blocks[block]]
             firsts = torch.cat([_firsts(one, self.length) for one in wanted])
-            key = derive(self.seed, "order of the rows", epoch, block)
+            key = derive_seed(self.seed, "order of the rows", epoch, block)
             self._held = (epoch, block), firsts[uniforms(key, torch.arange(len(firsts))).argsort(stable=True)]
         return self._held[1]
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from qkv.data.tokenizer import Tokeniser
+from qkv.data.tokenizer import Tokenizer
 from qkv.random import uniforms
 
 MASKED, REPLACED = 0.8, 0.1
@@ -37,15 +37,15 @@ class Hiding:
             raise ValueError(f"share must be more than 0 and below 1, got {self.share}")
 
     @classmethod
-    def of(cls, tokeniser: Tokeniser, share: float = 0.15, *, whole_words: bool = False) -> "Hiding":
-        """For the tokens of this tokeniser."""
-        if tokeniser.mask is None:
-            raise ValueError("the tokeniser has no [MASK]; take wordpiece, or one of a BERT")
-        ordinary = torch.ones(len(tokeniser), dtype=torch.bool)
-        ordinary[list(tokeniser.special.values())] = False
-        names = [tokeniser.token(number) for number in range(len(tokeniser))] if whole_words else []
+    def of(cls, tokenizer: Tokenizer, share: float = 0.15, *, whole_words: bool = False) -> "Hiding":
+        """For the tokens of this tokenizer."""
+        if tokenizer.mask is None:
+            raise ValueError("the tokenizer has no [MASK]; take wordpiece, or one of a BERT")
+        ordinary = torch.ones(len(tokenizer), dtype=torch.bool)
+        ordinary[list(tokenizer.special.values())] = False
+        names = [tokenizer.token(number) for number in range(len(tokenizer))] if whole_words else []
         begins = torch.tensor([not name.startswith("##") for name in names]) if whole_words else None
-        return cls(tokeniser.mask, ordinary, begins, share)
+        return cls(tokenizer.mask, ordinary, begins, share)
 
     def hide(
         self, rows: Int64[Tensor, "batch time"], key: int, numbers: Int64[Tensor, " batch"]

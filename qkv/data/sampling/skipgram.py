@@ -1,4 +1,4 @@
-"""Words with their neighbours, and words that are none: what word vectors learn from.
+"""Words with their neighbors, and words that are none: what word vectors learn from.
 
     text -> numbered words -> subsampled -> groups of TOGETHER words in a row, each with a window of its own width
     and, for the whole group, SHARED words of noise
@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from qkv.data.sampling.word_counts import WordCounts
-from qkv.random import derive, uniforms
+from qkv.random import derive_seed, uniforms
 
 BLOCK = 1000
 """Words of the text that are drawn from together: the unit of the order."""
 TOGETHER = 16
-"""Words of a group: fewer waste less of a product on words that are no neighbours, more read fewer rows a word."""
+"""Words of a group: fewer waste less of a product on words that are no neighbors, more read fewer rows a word."""
 SHARED = 16
 """Words of noise that a group shares; as many as it has words, or the noise is too much the same for all."""
 
@@ -34,7 +34,7 @@ class Windows(NamedTuple):
     contexts: Int64[Tensor, "groups around"]
     """The words of the group and those within reach of it on both sides."""
     seen: Bool[Tensor, "groups together around"]
-    """Whether a context is a neighbour of a word: near enough, in the same paragraph, and not the word itself."""
+    """Whether a context is a neighbor of a word: near enough, in the same paragraph, and not the word itself."""
     noise: Int64[Tensor, "groups shared"]
 
     def part(self, start: int, end: int) -> "Windows":
@@ -71,18 +71,18 @@ class WordWindows:
             there = (places < len(self.words)).nonzero()[:, 0]
             numbers, places = numbers.index_select(0, there), places.index_select(0, there)
         words = self.words.index_select(0, places)
-        keep = (uniforms(derive(seed, "subsampling"), numbers) < self._kept.index_select(0, words)).nonzero()[:, 0]
+        keep = (uniforms(derive_seed(seed, "subsampling"), numbers) < self._kept.index_select(0, words)).nonzero()[:, 0]
         if not len(keep):
-            keep = torch.zeros(1, dtype=torch.int64)  # alone a word has no neighbour, and nothing is learnt
+            keep = torch.zeros(1, dtype=torch.int64)  # alone a word has no neighbor, and nothing is learned
         numbers, words, places = (found.index_select(0, keep) for found in (numbers, words, places))
-        reach = 1 + (uniforms(derive(seed, "windows"), numbers) * self.window).long()
+        reach = 1 + (uniforms(derive_seed(seed, "windows"), numbers) * self.window).long()
         paragraphs = _count_runs(self.paragraphs.index_select(0, places), numbers // BLOCK)
         return self._group(words.long(), paragraphs, reach, self._draw_noise(numbers, seed))
 
     def _draw_noise(self, numbers: Tensor, seed: int) -> Tensor:
         """SHARED words for each group, by the numbers of its first words."""
         first = numbers[::TOGETHER, None] * SHARED + torch.arange(SHARED)
-        drawn = uniforms(derive(seed, "noise"), first)
+        drawn = uniforms(derive_seed(seed, "noise"), first)
         return torch.searchsorted(self._noise, drawn, right=True).clamp_(max=len(self._noise) - 1)
 
     def _group(self, words: Tensor, paragraphs: Tensor, reach: Tensor, noise: Tensor) -> Windows:

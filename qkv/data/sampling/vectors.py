@@ -22,7 +22,7 @@ TOGETHER = 512
 """Analogies that are solved at once."""
 
 
-class Neighbour(NamedTuple):
+class Neighbor(NamedTuple):
     """A word and how near it is."""
 
     word: str
@@ -58,12 +58,12 @@ class Vectors:
         """How near two words are, from -1 to 1."""
         return float(self._unit[self._find(left)] @ self._unit[self._find(right)])
 
-    def nearest(self, word: str, count: int = 10) -> list[Neighbour]:
+    def nearest(self, word: str, count: int = 10) -> list[Neighbor]:
         """The words nearest to this one, the nearest first."""
         number = self._find(word)
         return self._best(self._unit[number], [number], count)
 
-    def analogy(self, first: str, second: str, third: str, count: int = 10) -> list[Neighbour]:
+    def analogy(self, first: str, second: str, third: str, count: int = 10) -> list[Neighbor]:
         """`first` is to `second` as `third` is to ...; the best answers first."""
         numbers = [self._find(word) for word in (first, second, third)]
         a, b, c = self._unit[numbers]
@@ -80,7 +80,7 @@ class Vectors:
             answers += [self.words[number] for number in scores.scatter_(1, numbers, -torch.inf).argmax(1).tolist()]
         return answers
 
-    def _best(self, wanted: Tensor, asked: Iterable[int], count: int) -> list[Neighbour]:
+    def _best(self, wanted: Tensor, asked: Iterable[int], count: int) -> list[Neighbor]:
         if count < 1:
             raise ValueError(f"count must be at least 1, got {count}")
         scores = self._unit @ wanted
@@ -88,7 +88,7 @@ class Vectors:
         left = len(self.words) - len(set(asked))
         best = scores.topk(min(count, left))
         return [
-            Neighbour(self.words[n], score)
+            Neighbor(self.words[n], score)
             for n, score in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
 

@@ -1,7 +1,7 @@
 """The words of a text and how often each occurs: what word vectors are trained for.
 
     kept(w)   = min(1, sqrt(t / f) + t / f),   f = the share of w among all words    (subsampling)
-    noise(w) ~  count(w)^power                                                       (what is no neighbour)
+    noise(w) ~  count(w)^power                                                       (what is no neighbor)
 
 Words are numbered from 0, the commonest first; there is no number for a word that is not there.
 """
@@ -77,7 +77,7 @@ class WordCounts:
         return word in self._ids
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """The numbers of the words that are there; the others are left out, and their neighbours move together."""
+        """The numbers of the words that are there; the others are left out, and their neighbors move together."""
         found = (self._ids.get(word, -1) for word in words)
         return [number for number in found if number >= 0]
 
@@ -90,7 +90,7 @@ class WordCounts:
         return (ratio.sqrt() + ratio).clamp(max=1) if threshold else torch.ones_like(counts)
 
     def noise(self, power: float) -> Probabilities:
-        """How likely each word is to be drawn as one that is no neighbour."""
+        """How likely each word is to be drawn as one that is no neighbor."""
         weights = torch.tensor(self.counts, dtype=torch.float64) ** power
         return weights / weights.sum()
 

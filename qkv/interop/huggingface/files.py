@@ -121,7 +121,7 @@ def refuse_odd(names: Iterable[str], known: Collection[str], layout: str, kind: 
         raise ValueError(f"{layout} has no place for what attention={kind!r} has learned: {', '.join(odd)}")
 
 
-def require_tokeniser(folder: Path, tokens: int) -> None:
+def require_tokenizer(folder: Path, tokens: int) -> None:
     """Raise if the folder has a tokenizer.json that was not made for weights of this many tokens."""
     path = folder / "tokenizer.json"
     if not path.exists():

@@ -193,7 +193,7 @@ class _Writer:
         self.query = _Linear([block.cross.query], self.cross_norm)
         self.query.scale(self.heads.split[1] ** -0.5, block.cross.query.out_features)
         self.memory = _Linear([block.cross.key, block.cross.value], source_norm)
-        self.cross_output = _Linear([block.cross.output], centred=True)
+        self.cross_output = _Linear([block.cross.output], centered=True)
         self.think = _Think(block.feed_forward, block.around_feed_forward)
         self.split = self.heads.split
 
@@ -219,7 +219,7 @@ class _Heads:
         self.split = (heads.heads, heads.key_dim)
         self.input = _Linear([heads.query, heads.key, heads.value], norm)
         self.input.scale(heads.key_dim**-0.5, heads.query.out_features)
-        self.output = _Linear([heads.output], centred=True)
+        self.output = _Linear([heads.output], centered=True)
         self.turn: Tensor | None = None
         if isinstance(heads.positions, Rope):
             self.input.reorder(_side_by_side(heads))
@@ -244,7 +244,7 @@ class _Think:
     def __init__(self, layer: nn.Module, around: nn.Module):
         assert isinstance(layer, FeedForward)
         self.norm = _Norm(around)
-        self.enter, self.leave = _Linear([layer.enter], self.norm), _Linear([layer.leave], centred=True)
+        self.enter, self.leave = _Linear([layer.enter], self.norm), _Linear([layer.leave], centered=True)
         self.is_gelu = type(layer.activation) is nn.GELU and layer.activation.approximate == "none"
         self.activation = _gelu if self.is_gelu else layer.activation
 
@@ -271,12 +271,12 @@ class _Linear:
     Their weights lie in the order in which a product of few rows reads them.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], norm: _Norm | None = None, *, centred: bool = False):
-        """With the scale and the shift of the norm before; or `centred`, so that outputs have mean 0."""
+    def __init__(self, layers: Sequence[nn.Linear], norm: _Norm | None = None, *, centered: bool = False):
+        """With the scale and the shift of the norm before; or `centered`, so that outputs have mean 0."""
         weight, bias = torch.cat([layer.weight for layer in layers]).T, torch.cat([layer.bias for layer in layers])
         if norm is not None:
             weight, bias = norm.weight[:, None] * weight, norm.bias @ weight + bias
-        if centred:
+        if centered:
             weight, bias = weight - weight.mean(1, keepdim=True), bias - bias.mean()
         self.weight, self.bias = weight.contiguous(), bias
 
@@ -305,7 +305,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _side_by_side(heads: MultiHead) -> Tensor:
-    """Rope turns number i of a head with number i + dim/2; in this order of q and k they are neighbours.
+    """Rope turns number i of a head with number i + dim/2; in this order of q and k they are neighbors.
 
     A dot product does not mind the order. Values keep theirs.
     """

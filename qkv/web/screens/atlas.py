@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from qkv.explain import summarise
+from qkv.explain import summarize
 from qkv.web.params import whole_of
 from qkv.web.view_model import Scene
 from qkv.web.wire import Answer
@@ -42,7 +42,7 @@ def thumbnails(scene: Scene) -> Answer:
             weights = scene.weights(place, head).float()
             small = pool(weights, THUMBNAIL)
             pictures.append(shades(small).flatten())
-            mine.append(asdict(summarise(weights)))
+            mine.append(asdict(summarize(weights)))
             if not head:
                 shapes.append(list(small.shape))
         summaries.append(mine)

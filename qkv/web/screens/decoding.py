@@ -11,7 +11,7 @@ from torch import nn
 from qkv.data import Vocabulary
 from qkv.decode import Limits
 from qkv.explain import next_tokens, observe, search_tree
-from qkv.tasks import Job, StringJob
+from qkv.tasks import Task, Seq2SeqTask
 from qkv.tasks.seq2seq import limits_of
 from qkv.web.params import text_of, whole_of
 from qkv.web.reading import names, read_source
@@ -26,9 +26,9 @@ IMPORTS = ("from qkv.explain import next_tokens, search_tree", "from qkv.tasks.s
 """What the Python of this screen needs."""
 
 
-def handlers(job: Job, model: nn.Module, code: list[str]) -> dict[str, Callable[[Mapping[str, Any]], Answer]]:
+def handlers(job: Task, model: nn.Module, code: list[str]) -> dict[str, Callable[[Mapping[str, Any]], Answer]]:
     """What can be asked of a run that writes, nothing of others; `code` restores the model in Python."""
-    if not isinstance(job, StringJob):
+    if not isinstance(job, Seq2SeqTask):
         return {}
 
     def searched(asked: Mapping[str, Any]) -> Answer:
@@ -38,9 +38,9 @@ def handlers(job: Job, model: nn.Module, code: list[str]) -> dict[str, Callable[
     return {"search": searched, "node": lambda asked: node(job, model, asked)}
 
 
-def questions(job: Job, model: nn.Module, asked: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def questions(job: Task, model: nn.Module, asked: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """For a saved page: the tree, and what stands behind its kept nodes."""
-    if not isinstance(job, StringJob):
+    if not isinstance(job, Seq2SeqTask):
         return
     yield "search", dict(DEFAULT)
     found = search(job, model, {**asked, **DEFAULT}).record
@@ -50,7 +50,7 @@ def questions(job: Job, model: nn.Module, asked: Mapping[str, Any]) -> Iterator[
             yield "node", {"prefix": one["prefix"]}
 
 
-def search(job: StringJob, model: nn.Module, asked: Mapping[str, Any]) -> Answer:
+def search(job: Seq2SeqTask, model: nn.Module, asked: Mapping[str, Any]) -> Answer:
     """Beam and greedy in one tree; `prefix` forces what both begin with, `power` is ten times the length power."""
     source = read_source(job, model, text_of(asked, "text"))
     limits = _limits(model)
@@ -91,7 +91,7 @@ def search(job: StringJob, model: nn.Module, asked: Mapping[str, Any]) -> Answer
     return Answer({**record, "notes": notes, "source": source.tokens, "ids": source.ids, "limit": limits.max_length})
 
 
-def node(job: StringJob, model: nn.Module, asked: Mapping[str, Any]) -> Answer:
+def node(job: Seq2SeqTask, model: nn.Module, asked: Mapping[str, Any]) -> Answer:
     """What the model thinks comes after a prefix, and where it looks meanwhile."""
     source = read_source(job, model, text_of(asked, "text"))
     limits = _limits(model)
@@ -127,7 +127,7 @@ def _name(targets: Vocabulary, token: int) -> str:
     return {Vocabulary.START: "START", Vocabulary.END: "END"}.get(token) or names(targets, [token])[0]
 
 
-def _prefix(job: StringJob, asked: Mapping[str, Any], end: int) -> list[int]:
+def _prefix(job: Seq2SeqTask, asked: Mapping[str, Any], end: int) -> list[int]:
     """Token ids with dots between them, as the address of the page has them."""
     parts = [part for part in text_of(asked, "prefix").split(".") if part]
     count = len(job.strings.targets)

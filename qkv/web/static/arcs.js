@@ -1,6 +1,6 @@
 // One head as lines between two columns of tokens, and as text whose background is the weight.
 
-import { paint } from "./colour.js";
+import { paint } from "./color.js";
 import { digits, s, shown, whole } from "./dom.js";
 import { largestOf } from "./heat.js";
 
@@ -53,10 +53,10 @@ function column(svg, names, from, count, x, anchor, y, strong, pick) {
   }
 }
 
-/** The looked-at tokens as running text, each on the colour of its weight (the sum over the chosen rows). */
+/** The looked-at tokens as running text, each on the color of its weight (the sum over the chosen rows). */
 export function textHeat(matrix, { view, values, rows, spot, width, same, pick }) {
   const largest = largestOf(values);
-  const svg = s("svg", { width, class: "pick", role: "application", tabindex: 0, "data-focus": "map", "aria-label": `Tokens on the colour of their weight; rows ${rows.map((r) => r + 1).join(", ")}` });
+  const svg = s("svg", { width, class: "pick", role: "application", tabindex: 0, "data-focus": "map", "aria-label": `Tokens on the color of their weight; rows ${rows.map((r) => r + 1).join(", ")}` });
   const shownRows = rows.slice(0, 8).map((i) => shown(matrix.rowLabels[i], 10)).join(" ");
   svg.append(s("text", { x: 2, y: 16, class: "axis" }, `where ${rows.length > 1 ? `${rows.length} tokens together look` : "this token looks"}: ${shownRows}`));
   let y = same ? 50 : flow(svg, matrix.rowLabels, view.top, view.rows, 50, width, (i) => ({ fill: "none", strong: rows.includes(i), pick: (event) => pick(i, event.shiftKey), title: `row ${i + 1}` })) + 62;

@@ -4,7 +4,7 @@ import { arcs, textHeat } from "./arcs.js";
 import { choice, digits, h, say, shown, slider, whole } from "./dom.js";
 import { LAWS, formula, over, root, row, sub, sum } from "./formula.js";
 import { heat, thumbnail, viewOf } from "./heat.js";
-import { onTheme } from "./colour.js";
+import { onTheme } from "./color.js";
 import { ask } from "./source.js";
 import { choose, now } from "./state.js";
 
@@ -32,7 +32,7 @@ export async function draw(context) {
   };
   const scene = { overview, place, spot, head, record, tensors, matrix, context };
   scene.row = within(now().row ?? 0, matrix.rows);
-  scene.column = within(now().column ?? favourite(matrix, scene.row), matrix.columns);
+  scene.column = within(now().column ?? favorite(matrix, scene.row), matrix.columns);
   scene.rows = chosenRows(scene);
   if (!built.box) context.side(() => h("section", { class: "card" }, h("h3", {}, "All heads"), h("p", { class: "note" }, "Drawing …")));
   drawMain(scene);
@@ -44,7 +44,7 @@ const within = (value, count) => Math.max(0, Math.min(value, count - 1));
 /** Where a model looks at its source is what people ask first. */
 const defaultPlace = ({ places }) => Math.max(0, places.findIndex((place) => place.name.startsWith("cross")));
 
-function favourite({ data, columns }, row) {
+function favorite({ data, columns }, row) {
   let best = 0;
   for (let j = 1; j < columns; j++) if (data[row * columns + j] > data[row * columns + best]) best = j;
   return best;
@@ -156,11 +156,11 @@ function drawMap(scene, readout) {
   mark(scene.row, scene.column);
   svg.addEventListener("keydown", (event) => keys(event, scene));
   const zoom = large && h("button", { type: "button", "aria-pressed": String(Boolean(now().zoom)), "data-focus": "zoom", onclick: () => choose({ zoom: now().zoom ? undefined : 48 }) }, "zoom to the cell");
-  const even = h("button", { type: "button", "aria-pressed": String(Boolean(now().even)), "data-focus": "even", onclick: () => choose({ even: now().even ? undefined : 1 }) }, "colour each row by itself");
+  const even = h("button", { type: "button", "aria-pressed": String(Boolean(now().even)), "data-focus": "even", onclick: () => choose({ even: now().even ? undefined : 1 }) }, "color each row by itself");
   return { svg, view, controls: [even, zoom] };
 }
 
-/** Each row divided by its largest: for the colours alone, so that rows that spread out can be seen. */
+/** Each row divided by its largest: for the colors alone, so that rows that spread out can be seen. */
 function evened({ data, rows, columns }) {
   const found = new Float32Array(data.length);
   for (let i = 0; i < rows; i++) {

@@ -90,7 +90,7 @@ function drawMain(scene, below) {
     for (const mark of marks) mark(i, j);
     tell(scene, readout, i, j);
   };
-  // one scale for both: the same weight has the same colour
+  // one scale for both: the same weight has the same color
   const negative = tensors.implied.data.some((value) => value < 0);
   const largest = Math.max(largestOf(tensors.exact.data), largestOf(tensors.implied.data));
   const svg = together([picture(tensors.exact.data, "softmax", negative, largest), picture(tensors.implied.data, kind, negative, largest), picture(difference, "difference", true)], wide);

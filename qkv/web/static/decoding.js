@@ -198,7 +198,7 @@ function nodeCard(scene) {
   });
 }
 
-/** Source tokens on the colour of their weight. */
+/** Source tokens on the color of their weight. */
 function lettered(tokens, values, width) {
   const svg = strip(values, { width, signed: false, names: tokens, title: tokens.map((token, n) => `${shown(token)} ${digits(values[n], 2)}`).join(", ") });
   const size = (Number(svg.getAttribute("width")) - 2) / tokens.length;

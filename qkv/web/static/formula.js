@@ -24,7 +24,7 @@ export function formula(...lines) {
   return math;
 }
 
-/** How a kind makes an unnormalised weight of a score, as parts of a formula; x() makes the score's symbol. */
+/** How a kind makes an unnormalized weight of a score, as parts of a formula; x() makes the score's symbol. */
 export const LAWS = {
   softmax: (x) => ["exp", row("(", x(), ")")],
   additive: (x) => ["exp", row("(", x(), ")")],

@@ -1,6 +1,6 @@
 // A matrix as a picture. The cells are one image, so a thousand tokens cost no more elements than ten.
 
-import { paint, shade, stops, table } from "./colour.js";
+import { paint, shade, stops, table } from "./color.js";
 import { digits, s, shown, whole } from "./dom.js";
 
 const MOST_PIXELS = 1024;
@@ -31,8 +31,8 @@ function image({ pooled, height, width }, largest, signed) {
   const pen = canvas.getContext("2d");
   const pixels = pen.createImageData(width, height);
   const words = new Uint32Array(pixels.data.buffer);
-  const colours = new Uint32Array(table(signed).slice().buffer);
-  for (let n = 0; n < pooled.length; n++) words[n] = colours[shade(pooled[n], largest, signed)];
+  const colors = new Uint32Array(table(signed).slice().buffer);
+  for (let n = 0; n < pooled.length; n++) words[n] = colors[shade(pooled[n], largest, signed)];
   pen.putImageData(pixels, 0, 0);
   return canvas;
 }
@@ -153,12 +153,12 @@ function hatch(box, view) {
 
 function legend(box, range, signed, words) {
   const id = `scale-${++patterns}`;
-  const colours = stops(signed);
+  const colors = stops(signed);
   const y = box.top + box.down + 14;
   const wide = box.across < 220 ? 56 : 90;
   return s("g", {},
-    s("defs", {}, s("linearGradient", { id }, colours.map((colour, n) =>
-      s("stop", { offset: n / (colours.length - 1), "stop-color": colour })))),
+    s("defs", {}, s("linearGradient", { id }, colors.map((color, n) =>
+      s("stop", { offset: n / (colors.length - 1), "stop-color": color })))),
     s("rect", { x: box.left, y, width: wide, height: 9, fill: `url(#${id})` }),
     s("rect", { x: box.left, y, width: wide, height: 9, class: "frame" }),
     s("text", { x: box.left + wide + 8, y: y + 9, class: "axis" }, range),

@@ -2,7 +2,7 @@
 
 import * as atlas from "./atlas.js";
 import * as beside from "./beside.js";
-import { onTheme } from "./colour.js";
+import { onTheme } from "./color.js";
 import * as decoding from "./decoding.js";
 import { card, h, say, whole } from "./dom.js";
 import { figure } from "./figure.js";

@@ -163,8 +163,8 @@ const PICTURES = [
     words: [scene.spot.causal ? "What comes later is hidden: a token may only look back." : "Nothing is hidden: this layer looks at everything.", scene.record.biased ? ` Positions (${scene.record.positions}) add a bias to each score.` : scene.record.faded ? ` Positions (${scene.record.positions}) fade a weight with distance; the bars are the factors.` : " No bias is added here."].join(""),
   }),
   (scene) => ({
-    svg: bar(scene, scene.t.raw, "Unnormalised weights"), rows: () => columnOf(scene.keys, scene.t.raw, "unnormalised weight"), subtitle: `sum ${digits(scene.record.total)}`,
-    words: ["softmax", "additive"].includes(scene.record.kind) ? `exp of each score, after the largest (${digits(scene.record.largest)}) was subtracted: that changes no weight and keeps exp from overflowing.` : scene.record.kind === "taylor" ? `The Taylor polynomial of order ${scene.record.order} takes the place of exp: an even order is positive everywhere.` : "This kind has no exp: the score itself is the unnormalised weight.",
+    svg: bar(scene, scene.t.raw, "Unnormalized weights"), rows: () => columnOf(scene.keys, scene.t.raw, "unnormalized weight"), subtitle: `sum ${digits(scene.record.total)}`,
+    words: ["softmax", "additive"].includes(scene.record.kind) ? `exp of each score, after the largest (${digits(scene.record.largest)}) was subtracted: that changes no weight and keeps exp from overflowing.` : scene.record.kind === "taylor" ? `The Taylor polynomial of order ${scene.record.order} takes the place of exp: an even order is positive everywhere.` : "This kind has no exp: the score itself is the unnormalized weight.",
   }),
   (scene) => ({
     svg: bar(scene, scene.t.weights, "Weights"), rows: () => columnOf(scene.keys, scene.t.weights, "weight"), subtitle: scene.record.averages ? "they sum to 1" : "not divided",
@@ -197,14 +197,14 @@ function told({ t, record, keys, j, stage, width }) {
   if (stage >= 3 && t.hidden[j]) return [...lines, h("span", {}, "hidden")];
   if (stage >= 3 && record.biased) lines.push(number("bias", t.bias[j], "bias"));
   if (stage >= 3 && record.faded) lines.push(number("fade", t.fade[j], "fade"));
-  if (stage >= 4) lines.push(number("unnormalised", t.raw[j], "raw"));
+  if (stage >= 4) lines.push(number("unnormalized", t.raw[j], "raw"));
   if (stage >= 5) lines.push(number("weight", t.weights[j], "weight"));
   if (stage >= 6) lines.push(number("first value × weight", t.weights[j] * t.values[j * width], "part"));
   if (stage >= 7) lines.push(number("first of the output", t.output[0], "output"));
   return lines;
 }
 
-/** A labelled copy: the same scores under another scale. The model's numbers stay as they are. */
+/** A labeled copy: the same scores under another scale. The model's numbers stay as they are. */
 function whatIf(scene) {
   const { t, keys, context } = scene;
   const tenths = now().heat ?? 10;

@@ -136,7 +136,7 @@ def test_widths_and_groups(kind, sizes):
 
 @pytest.mark.parametrize("setting", [Setting(masked=True, decays=True), Setting(causal=False)], ids=str)
 def test_wide_keys_have_many_tiles(setting):
-    """741 features: of 24 tiles that are read, 21 are of products alone, and normalisers are asked for a tile ahead."""
+    """741 features: of 24 tiles that are read, 21 are of products alone, and normalizers are asked for a tile ahead."""
     case = case_of(setting, key_dim=37, value_dim=4)
     assert identities.worst(errors(Taylor(chunk=16, backend="triton", scale=0.2), case)) <= BOUNDS[torch.float32]
 
@@ -295,7 +295,7 @@ def test_a_state_with_gaps_is_continued_beside_it(kind):
         assert all(torch.equal(a, b) for a, b in zip(whole.sums, kept, strict=True))
         expected, _ = mechanism.step(q, k, v, whole)
         assert rms(out, expected[::2]) <= BOUNDS[torch.float32]
-        norms = whole.sums[1][::2] if mechanism.normalises else None
+        norms = whole.sums[1][::2] if mechanism.normalizes else None
         with pytest.raises(ValueError, match="must be contiguous"):
             feature_map_step(q[::2], k[::2], v[::2], None, None, whole.sums[0][::2], norms, kind, 1.0)
 

@@ -121,7 +121,7 @@ def test_a_sweep_of_learning_rates_in_one_command(tmp_path):
     (pictures, labels), path = bars(60), tmp_path / "bars.npz"
     numpy.savez(path, train_images=pictures, train_labels=labels)
     models = "convolutional,convolutional:downsample=stride,network:layers=0"
-    options = ("--train-file", str(path), "--steps", "20", "--set", "train.every=10", "--out", str(tmp_path / "out"))
+    options = ("--train-file", str(path), "--steps", "20", "--set", "train.validate_every=10", "--out", str(tmp_path / "out"))
     sweep = ("compare", "digits", "--models", models, "--rates", "0.1,0.01,0.001", *options)
     records = json.loads(qkv(*sweep, "--json"))
     assert [[one["rate"] for one in record["rates"]] for record in records] == [[0.001, 0.01, 0.1]] * 3

@@ -20,7 +20,7 @@ SMALL = (
         "--set",
         "model.max_length=32",
     ),
-    *("--set", "train.every=30", "--set", "train.batch_size=16", "--device", "cpu"),
+    *("--set", "train.validate_every=30", "--set", "train.batch_size=16", "--device", "cpu"),
 )
 LONG = "[MASK] " + "the value " * 20
 
@@ -45,7 +45,7 @@ def test_train_and_eval_agree(run):
     assert {name: found[name] for name in figures} == figures
     assert 0 < figures["unigram_accuracy"] < 0.2
     assert figures["examples"] == 64
-    assert figures["masked_loss"] < 6.397  # log 600: it has learnt more than nothing
+    assert figures["masked_loss"] < 6.397  # log 600: it has learned more than nothing
     assert "unigram_accuracy" in inside("eval", str(folder), "--split", "valid")
 
 

@@ -14,12 +14,12 @@ WORDS = [f"{number:012b}".replace("0", "a").replace("1", "b") for number in rang
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Words of 12 letters, whose model writes 8 tokens at most; it has learnt next to nothing."""
+    """Words of 12 letters, whose model writes 8 tokens at most; it has learned next to nothing."""
     folder = tmp_path_factory.mktemp("decode")
     (folder / "words.tsv").write_text("".join(f"{word}\t{word[0].upper()} {word[5].upper()}\n" for word in WORDS))
     changes = {
         "model": {"family": "recurrent", "dim": 8, "max_length": 8},
-        "train": {"steps": 2, "batch_size": 16, "every": 2},
+        "train": {"steps": 2, "batch_size": 16, "validate_every": 2},
         "data": {"train_file": str(folder / "words.tsv")},
     }
     return train(folder / "run", "pairs", changes)

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from qkv.cli import main
-from qkv.data import Tokeniser
+from qkv.data import Tokenizer
 from qkv.inference.sliding_window import measure
 from qkv.interop import save_gpt2
 from qkv.models import Decoder, DecoderConfig
 
 MODEL = ("--set", "model.dim=16", "--set", "model.hidden_dim=16", "--set", "model.layers=1", "--set", "model.heads=2")
-DATA = ("--set", "data.tokeniser=characters", "--set", "data.length=32", "--set", "model.max_length=100")
-TRAIN = ("--steps", "4", "--set", "train.every=2", "--set", "train.batch_size=4")
+DATA = ("--set", "data.tokenizer=characters", "--set", "data.length=32", "--set", "model.max_length=100")
+TRAIN = ("--steps", "4", "--set", "train.validate_every=2", "--set", "train.batch_size=4")
 
 
 def qkv(*arguments, code=0):
@@ -75,14 +75,14 @@ def test_eval_of_an_empty_text_is_refused(run, tmp_path):
 @pytest.mark.parametrize(("positions", "length"), [(64, 64), (200, 128)])
 def test_eval_of_a_hugging_face_folder(corpus, tmp_path, positions, length):
     """Its figures are those of rows of 128 tokens, or of as many as the model takes."""
-    tokeniser = Tokeniser.train([corpus.read_text()], "bytes", 270)
+    tokenizer = Tokenizer.train([corpus.read_text()], "bytes", 270)
     torch.manual_seed(0)
     config = DecoderConfig(dim=24, heads=3, hidden_dim=29, layers=1, positions="learned", max_length=positions)
-    model = Decoder(config, len(tokeniser)).eval()
+    model = Decoder(config, len(tokenizer)).eval()
     save_gpt2(model, tmp_path)
-    tokeniser.save(tmp_path / "tokenizer.json")
+    tokenizer.save(tmp_path / "tokenizer.json")
     found = json.loads(qkv("eval", str(tmp_path), "--test-file", str(corpus), "--json"))
-    expected = measure(model, tokeniser, [corpus.read_text()], length, length // 2)
+    expected = measure(model, tokenizer, [corpus.read_text()], length, length // 2)
     assert found["tokens"] == expected.tokens
     assert found["perplexity"] == pytest.approx(expected.per_token, rel=1e-4)
 
@@ -132,27 +132,27 @@ def test_bad_input(run, corpus, tmp_path):
     empty.mkdir()
     said = qkv("train", "text", "--train-file", str(empty), "--run", str(tmp_path / "b"), code=2)
     assert said == f"qkv: there is no .txt file in the folder, in {empty}\n"
-    missing = f"data.tokeniser={tmp_path / 'none.json'}"
+    missing = f"data.tokenizer={tmp_path / 'none.json'}"
     said = qkv("train", "text", "--set", missing, "--run", str(tmp_path / "c"), code=2)
     assert said.startswith("qkv: there is no file none.json, in ")
     other = tmp_path / "tokenizer.json"
-    qkv("tokenise", "train", str(corpus), "--kind", "characters", "--size", "20", "--out", str(other))
+    qkv("tokenize", "train", str(corpus), "--kind", "characters", "--size", "20", "--out", str(other))
     vocabulary = run / "vocabulary.json"
     kept = vocabulary.read_text()
     vocabulary.write_text(json.dumps({"format": 1, "tokenizer": json.loads(other.read_text())}))
     said = qkv("decode", str(run), "x", code=2)
     vocabulary.write_text(kept)
-    assert said == "qkv: the tokeniser in vocabulary.json is not the one that the model was trained with\n"
+    assert said == "qkv: the tokenizer in vocabulary.json is not the one that the model was trained with\n"
 
 
-def test_tokenise(tmp_path, corpus):
+def test_tokenize(tmp_path, corpus):
     out = tmp_path / "tok.json"
-    made = json.loads(qkv("tokenise", "train", str(corpus), "--size", "270", "--out", str(out), "--json"))
+    made = json.loads(qkv("tokenize", "train", str(corpus), "--size", "270", "--out", str(out), "--json"))
     assert made["size"] == 270
-    found = json.loads(qkv("tokenise", "encode", str(out), "a few [x]", "--json"))
+    found = json.loads(qkv("tokenize", "encode", str(out), "a few [x]", "--json"))
     assert found["decoded"] == "a few [x]"
-    assert qkv("tokenise", "encode", str(out), "a few [x]").splitlines()[1] == " ".join(map(str, found["ids"]))
-    assert qkv("tokenise", "decode", str(out), *map(str, found["ids"])) == "a few [x]\n"
-    assert "there is no folder" in qkv("tokenise", "train", "--out", str(tmp_path / "no" / "t.json"), code=2)
-    assert "did you mean 'bytes'" in qkv("tokenise", "train", str(corpus), "--kind", "byte", code=2)
-    assert "there is no file tik.json" in qkv("tokenise", "encode", str(tmp_path / "tik.json"), "x", code=2)
+    assert qkv("tokenize", "encode", str(out), "a few [x]").splitlines()[1] == " ".join(map(str, found["ids"]))
+    assert qkv("tokenize", "decode", str(out), *map(str, found["ids"])) == "a few [x]\n"
+    assert "there is no folder" in qkv("tokenize", "train", "--out", str(tmp_path / "no" / "t.json"), code=2)
+    assert "did you mean 'bytes'" in qkv("tokenize", "train", str(corpus), "--kind", "byte", code=2)
+    assert "there is no file tik.json" in qkv("tokenize", "encode", str(tmp_path / "tik.json"), "x", code=2)

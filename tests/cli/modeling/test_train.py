@@ -28,13 +28,13 @@ SMALL = (
         "--set",
         "model.max_length=24",
     ),
-    *("--set", "train.batch_size=16", "--set", "train.every=20", "--set", "data.target=characters"),
+    *("--set", "train.batch_size=16", "--set", "train.validate_every=20", "--set", "data.target=characters"),
 )
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """Digits to their names' first letters: learnt in seconds."""
+    """Digits to their names' first letters: learned in seconds."""
     path = tmp_path_factory.mktemp("data") / "digits.tsv"
     path.write_text("".join(f"{n}\t{''.join('ZOTHFIXSEN'[int(d)] for d in str(n))}\n" for n in range(100, 400)))
     return path
@@ -191,7 +191,7 @@ def test_a_run_finds_its_data_from_any_folder(file, tmp_path, monkeypatch):
 
 
 def test_a_run_does_not_go_on_with_other_data(file, tmp_path):
-    """Nor is it judged on a file that has changed, for nobody knows what of it was learnt from."""
+    """Nor is it judged on a file that has changed, for nobody knows what of it was learned from."""
     mine, folder = tmp_path / "mine.tsv", tmp_path / "run"
     mine.write_text(file.read_text())
     arguments = ("train", "pairs", "--train-file", str(mine), "--run", str(folder), "--steps", "1", *SMALL, "--json")
@@ -217,7 +217,7 @@ def test_answers_are_judged_with_the_vocabularies_of_the_run(run, file, tmp_path
     (folder / "config.json").write_text(json.dumps(config))
     _, job, _ = tasks.restore(folder)
     loaded = job.with_data()
-    assert loaded.vocabulary() == job.vocabulary() != tasks.jobs["pairs"].load(job.options).vocabulary()
+    assert loaded.vocabulary() == job.vocabulary() != tasks.tasks["pairs"].load(job.options).vocabulary()
     sources = {token for pair in loaded.strings.parts["train"] for token in pair.source}
     assert {"a", "b"} <= sources
     assert not {"0", "1"} & sources
@@ -231,7 +231,7 @@ def test_data_with_square_brackets(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_is_a_line(tmp_path):
-    rates = ("--set", "train.learning_rate=1e38", "--set", "train.clip=1e30", "--set", "train.warmup=0")
+    rates = ("--set", "train.learning_rate=1e38", "--set", "train.max_grad_norm=1e30", "--set", "train.warmup=0")
     said = qkv("train", "xor", "--run", str(tmp_path / "run"), "--steps", "60", *rates, code=2)
     assert "no update: the loss is" in said
     assert "20 updates in a row were not finite" in said
@@ -270,7 +270,7 @@ def test_two_processes_do_not_train_in_one_folder(run):
 def test_minutes_measured_before_a_kill_hold_after_it(file, tmp_path):
     """Killed before its first checkpoint, a run begins again, but with the number of steps that it had measured."""
     folder = tmp_path / "run"
-    settings = ("--minutes", "0.05", *SMALL, "--set", "train.every=100000")
+    settings = ("--minutes", "0.05", *SMALL, "--set", "train.validate_every=100000")
     arguments = ("train", "pairs", "--train-file", str(file), "--run", str(folder), *settings)
 
     def steps():

@@ -4,7 +4,7 @@ import pytest
 
 from qkv.data import Pair, cmudict, in_standard_test
 from qkv.data.corpora.standard_test import FILE, PREFIX_BYTES, pack_words
-from qkv.tasks import Pronounce
+from qkv.tasks import PronounceTask
 from qkv.tasks.pairs import leave_out
 
 
@@ -49,13 +49,13 @@ def test_further_pronunciations_of_a_file_stay_out_too(tmp_path):
     """In a training file, and in a list of words for teachers to say."""
     listed = tmp_path / "words.tsv"
     listed.write_text("".join(f"{word}\tX\n" for word in ("aaberg", "ABADI", "abadi(2)", "Abating(3)", "aachen")))
-    job = Pronounce.load({"exclude": "standard", "train_file": str(listed), "held_out": 0})
+    job = PronounceTask.load({"exclude": "standard", "train_file": str(listed), "held_out": 0})
     kept = {"".join(pair.source) for name in ("train", "valid") for pair in job.strings.parts[name]}
     assert kept == {"aaberg", "aachen"}
     spoken = tmp_path / "words.txt"
     spoken.write_text("aachener\nabating(2)\nABBENHAUS\n")
-    settings = replace(job.settings, teachers="somebody", unlabelled=str(spoken))
-    assert ["".join(source) for source in replace(job, settings=settings)._unlabelled()] == ["aachener"]
+    settings = replace(job.settings, teachers="somebody", unlabeled=str(spoken))
+    assert ["".join(source) for source in replace(job, settings=settings)._unlabeled()] == ["aachener"]
 
 
 def test_dictionary_words_in_the_list_are_as_many_as_there_are(parts):
@@ -70,7 +70,7 @@ def test_packing_is_sorted_once_each_and_of_any_case():
 
 
 def test_the_task_trains_on_none_of_them(parts):
-    job = Pronounce.load({"exclude": "standard"})
+    job = PronounceTask.load({"exclude": "standard"})
     kept = {name: {"".join(pair.source) for pair in pairs} for name, pairs in job.strings.parts.items()}
     assert not any(in_standard_test(word) for name in ("train", "valid") for word in kept[name])
     assert any(map(in_standard_test, kept["test"]))

@@ -75,13 +75,13 @@ def test_labels_that_are_too_few_or_nowhere(files):
 
 def test_an_npz_file_as_medmnist_has_them(tmp_path):
     path = tmp_path / "med.npz"
-    colour = numpy.arange(2 * 5 * 7 * 3, dtype=numpy.uint8).reshape(2, 5, 7, 3)
+    color = numpy.arange(2 * 5 * 7 * 3, dtype=numpy.uint8).reshape(2, 5, 7, 3)
     labels = {"train_labels": [[1], [0], [2]], "val_labels": [[1], [1]]}
-    numpy.savez(path, train_images=numpy.stack([colour[0]] * 3), val_images=colour, **labels)
+    numpy.savez(path, train_images=numpy.stack([color[0]] * 3), val_images=color, **labels)
     parts = read_npz(path)
     assert set(parts) == {"train", "valid"}
     assert parts["valid"].inputs.shape == (2, 3, 5, 7)
-    assert parts["valid"].inputs[1, 2, 4, 6] == colour[1, 4, 6, 2]
+    assert parts["valid"].inputs[1, 2, 4, 6] == color[1, 4, 6, 2]
     assert parts["train"].labels.tolist() == [1, 0, 2]
 
 

@@ -17,7 +17,7 @@ def test_xor():
     assert points.examples.labels.tolist() == [0, 1, 1, 0]
 
 
-@pytest.mark.parametrize("heading", ["", "x,y,colour\n", "\ufeffx,y,colour\n"])
+@pytest.mark.parametrize("heading", ["", "x,y,color\n", "\ufeffx,y,color\n"])
 def test_numbers_and_a_class(tmp_path, heading):
     points = read_points(write(tmp_path, f'{heading}1,2.5,red\n\n-3e2, 4 ,"blue"\r\n0,0,red'))
     assert points.classes == ("blue", "red")
@@ -53,7 +53,7 @@ def test_bad_files_are_one_sentence_with_the_line(tmp_path, text, message):
         read_points(write(tmp_path, text))
 
 
-def test_a_class_that_was_not_learnt(tmp_path):
+def test_a_class_that_was_not_learned(tmp_path):
     with pytest.raises(QkvError, match="line 2: class 'blue' is none of green, red"):
         read_points(write(tmp_path, "1,2,red\n3,4,blue\n"), ("green", "red"))
     with pytest.raises(QkvError, match=r"there is no file point\.csv, .*; did you mean points\.csv"):

@@ -8,7 +8,7 @@ from array import array
 import pytest
 import torch
 
-from qkv.data import Tokeniser
+from qkv.data import Tokenizer
 from qkv.data.files import token_file
 from qkv.data.files.token_file import TokenFile
 from qkv.data.files.token_rows import TokenRows
@@ -18,8 +18,8 @@ TEXTS = [f"document {number} " + "abc " * (number % 7) for number in range(60)]
 
 
 @pytest.fixture(scope="module")
-def tokeniser():
-    return Tokeniser.train(TEXTS, "characters", 40)
+def tokenizer():
+    return Tokenizer.train(TEXTS, "characters", 40)
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +28,8 @@ def _small_blocks(monkeypatch):
     monkeypatch.setattr(token_file, "LARGEST_BLOCK", 300)
 
 
-def flat(tokeniser, texts=TEXTS):
-    return [number for text in texts for number in (1, *tokeniser.encode(text), 2)]
+def flat(tokenizer, texts=TEXTS):
+    return [number for text in texts for number in (1, *tokenizer.encode(text), 2)]
 
 
 def whole(file):
@@ -37,35 +37,35 @@ def whole(file):
     return file.read(0, blocks[-1].end).tolist()
 
 
-def test_the_file_is_the_documents_between_start_and_end(tmp_path, tokeniser):
-    file = TokenFile(tmp_path, TEXTS, tokeniser)
-    assert whole(file) == flat(tokeniser)
+def test_the_file_is_the_documents_between_start_and_end(tmp_path, tokenizer):
+    file = TokenFile(tmp_path, TEXTS, tokenizer)
+    assert whole(file) == flat(tokenizer)
     blocks = file.blocks(10**6)
     assert [block.first for block in blocks[1:]] == [block.end for block in blocks[:-1]]
     assert blocks[-1].documents == len(TEXTS)
     for block in blocks:  # a block is whole documents
         assert file.read(block.first, 1).item() == 1
         assert file.read(block.end - 1, 1).item() == 2
-    assert file.read(7, 5).tolist() == flat(tokeniser)[7:12]
+    assert file.read(7, 5).tolist() == flat(tokenizer)[7:12]
 
 
-def test_the_first_question_may_be_for_tokens(tmp_path, tokeniser):
-    assert TokenFile(tmp_path, TEXTS, tokeniser).read(0, 5).tolist() == flat(tokeniser)[:5]
+def test_the_first_question_may_be_for_tokens(tmp_path, tokenizer):
+    assert TokenFile(tmp_path, TEXTS, tokenizer).read(0, 5).tolist() == flat(tokenizer)[:5]
 
 
-def test_one_token_for_start_and_end_stands_once(tmp_path, tokeniser):
-    text = json.dumps(tokeniser.to_record()).replace("<start>", "<|endoftext|>").replace("<end>", "<gone>")
-    file = TokenFile(tmp_path, ["ab", "c"], Tokeniser.from_record(json.loads(text)))
-    a, b, c = tokeniser.encode("abc")
+def test_one_token_for_start_and_end_stands_once(tmp_path, tokenizer):
+    text = json.dumps(tokenizer.to_record()).replace("<start>", "<|endoftext|>").replace("<end>", "<gone>")
+    file = TokenFile(tmp_path, ["ab", "c"], Tokenizer.from_record(json.loads(text)))
+    a, b, c = tokenizer.encode("abc")
     assert whole(file) == [1, a, b, 1, c, 1]
 
 
-def test_it_is_read_again_and_not_written_again(tmp_path, tokeniser):
-    whole(TokenFile(tmp_path, TEXTS, tokeniser))
-    assert whole(TokenFile(tmp_path, [], tokeniser)) == flat(tokeniser)
+def test_it_is_read_again_and_not_written_again(tmp_path, tokenizer):
+    whole(TokenFile(tmp_path, TEXTS, tokenizer))
+    assert whole(TokenFile(tmp_path, [], tokenizer)) == flat(tokenizer)
 
 
-def test_blocks_are_there_before_the_whole_is(tmp_path, tokeniser):
+def test_blocks_are_there_before_the_whole_is(tmp_path, tokenizer):
     go = threading.Event()
 
     def slowly():
@@ -73,17 +73,17 @@ def test_blocks_are_there_before_the_whole_is(tmp_path, tokeniser):
         assert go.wait(20)
         yield from TEXTS[30:]
 
-    file = TokenFile(tmp_path, slowly(), tokeniser)
-    assert file.blocks(2)[1].end < len(flat(tokeniser))
+    file = TokenFile(tmp_path, slowly(), tokenizer)
+    assert file.blocks(2)[1].end < len(flat(tokenizer))
     go.set()
-    assert whole(file) == flat(tokeniser)
+    assert whole(file) == flat(tokenizer)
 
 
-def test_no_more_is_written_than_is_nearly_wanted(tmp_path, tokeniser, monkeypatch):
-    """Of a large corpus only as much is tokenised as is trained on: blocks that were asked for, and a few ahead."""
+def test_no_more_is_written_than_is_nearly_wanted(tmp_path, tokenizer, monkeypatch):
+    """Of a large corpus only as much is tokenized as is trained on: blocks that were asked for, and a few ahead."""
     monkeypatch.setattr(token_file, "AHEAD", 1)
     read = []
-    file = TokenFile(tmp_path, (read.append(text) or text for text in TEXTS), tokeniser)
+    file = TokenFile(tmp_path, (read.append(text) or text for text in TEXTS), tokenizer)
     file.blocks(1)
     entered = lambda: (tmp_path / "index").stat().st_size // struct.calcsize("<QQQ")  # noqa: E731
     for _ in range(1000):
@@ -93,22 +93,22 @@ def test_no_more_is_written_than_is_nearly_wanted(tmp_path, tokeniser, monkeypat
     time.sleep(0.2)
     assert entered() == 2
     assert len(read) < len(TEXTS)
-    assert whole(file) == flat(tokeniser)
+    assert whole(file) == flat(tokenizer)
 
 
-def test_it_goes_on_after_a_process_that_was_killed(tmp_path, tokeniser):
+def test_it_goes_on_after_a_process_that_was_killed(tmp_path, tokenizer):
     """Half a block and half an entry are left behind; what is entered is kept."""
-    whole(TokenFile(tmp_path, TEXTS, tokeniser))
+    whole(TokenFile(tmp_path, TEXTS, tokenizer))
     size = struct.calcsize("<QQQ")
     index = (tmp_path / "index").read_bytes()
     (tmp_path / "index").write_bytes(index[: 3 * size + 5])
     before = (tmp_path / "tokens").read_bytes()
     (tmp_path / "tokens").write_bytes(before[:-11] + b"\x00" * 3)
-    assert whole(TokenFile(tmp_path, TEXTS, tokeniser)) == flat(tokeniser)
+    assert whole(TokenFile(tmp_path, TEXTS, tokenizer)) == flat(tokenizer)
     assert (tmp_path / "index").read_bytes() == index
 
 
-def test_a_forked_process_waits_for_its_parent(tmp_path, tokeniser):
+def test_a_forked_process_waits_for_its_parent(tmp_path, tokenizer):
     """And has no thread of its own to wait for."""
 
     def slowly():
@@ -116,28 +116,28 @@ def test_a_forked_process_waits_for_its_parent(tmp_path, tokeniser):
             time.sleep(0.01)
             yield text
 
-    file = TokenFile(tmp_path, slowly(), tokeniser)
+    file = TokenFile(tmp_path, slowly(), tokenizer)
     file.blocks(1)
     child = os.fork()
     if child == 0:
-        os._exit(0 if whole(file) == flat(tokeniser) else 1)
-    assert whole(file) == flat(tokeniser)
+        os._exit(0 if whole(file) == flat(tokenizer) else 1)
+    assert whole(file) == flat(tokenizer)
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_what_goes_wrong_while_tokenising_is_told_to_whoever_waits(tmp_path, tokeniser):
+def test_what_goes_wrong_while_tokenizing_is_told_to_whoever_waits(tmp_path, tokenizer):
     def broken():
         yield from TEXTS[:30]
         raise QkvError("the text is not UTF-8: byte 5 is 0xff", "x.txt")
 
-    file = TokenFile(tmp_path, broken(), tokeniser)
+    file = TokenFile(tmp_path, broken(), tokenizer)
     assert file.blocks(1)
     with pytest.raises(QkvError, match=r"the text is not UTF-8: byte 5 is 0xff, in x\.txt"):
         file.blocks(10**6)
 
 
-def test_a_file_that_was_cut(tmp_path, tokeniser):
-    file = TokenFile(tmp_path, TEXTS, tokeniser)
+def test_a_file_that_was_cut(tmp_path, tokenizer):
+    file = TokenFile(tmp_path, TEXTS, tokenizer)
     end = file.blocks(10**6)[-1].end
     os.truncate(tmp_path / "tokens", 20)
     with pytest.raises(QkvError, match=f"token {end:,} is not there; remove the folder, it is made anew, in "):
@@ -159,13 +159,13 @@ def test_more_tokens_than_two_bytes_hold(tmp_path):
     assert (tmp_path / "tokens").read_bytes() == array("i", [70_000, 65_536, 3, 70_001]).tobytes()
 
 
-def rows(tmp_path, tokeniser, length=11, batch=4, seed=0):
-    return TokenRows(TokenFile(tmp_path, TEXTS, tokeniser), length, batch, seed)
+def rows(tmp_path, tokenizer, length=11, batch=4, seed=0):
+    return TokenRows(TokenFile(tmp_path, TEXTS, tokenizer), length, batch, seed)
 
 
-def test_an_epoch_has_every_target(tmp_path, tokeniser):
+def test_an_epoch_has_every_target(tmp_path, tokenizer):
     """Of each block all tokens but the first are the target of some row; and of the next epoch again."""
-    found = rows(tmp_path, tokeniser)
+    found = rows(tmp_path, tokenizer)
     blocks = found.file.blocks(10**6)
     in_epoch = sum(-(-(block.end - block.first - 1) // 11) for block in blocks)
     batches = [found.batch(step) for step in range(2 * in_epoch)]
@@ -177,40 +177,40 @@ def test_an_epoch_has_every_target(tmp_path, tokeniser):
     assert stream[in_epoch : 2 * in_epoch] != stream[2 * in_epoch : 3 * in_epoch]
 
 
-def test_the_first_epoch_goes_block_by_block(tmp_path, tokeniser):
-    found = rows(tmp_path, tokeniser, batch=1)
+def test_the_first_epoch_goes_block_by_block(tmp_path, tokenizer):
+    found = rows(tmp_path, tokenizer, batch=1)
     blocks = found.file.blocks(10**6)
     in_first = -(-(blocks[0].end - 1) // 11)
     assert all(found.batch(step)[0] < blocks[0].end for step in range(in_first))
     assert blocks[1].first <= found.batch(in_first)[0] < blocks[1].end
 
 
-def test_the_order_is_a_pure_function_of_seed_and_step(tmp_path, tokeniser):
+def test_the_order_is_a_pure_function_of_seed_and_step(tmp_path, tokenizer):
     """Whatever was asked before, whatever is written by then, however often it is begun anew."""
-    first = rows(tmp_path / "a", tokeniser)
+    first = rows(tmp_path / "a", tokenizer)
     forwards = [first.batch(step) for step in range(60)]
-    again = rows(tmp_path / "b", tokeniser)
+    again = rows(tmp_path / "b", tokenizer)
     assert [again.batch(step) for step in reversed(range(60))] == forwards[::-1]
-    other = rows(tmp_path / "a", tokeniser, seed=1)
+    other = rows(tmp_path / "a", tokenizer, seed=1)
     assert [other.batch(step) for step in range(60)] != forwards
     assert torch.equal(first.read(forwards[3][1]), again.read(forwards[3][1]))
     assert len(first.read(forwards[3][1])) == 12
 
 
-def test_bad_rows(tmp_path, tokeniser):
+def test_bad_rows(tmp_path, tokenizer):
     with pytest.raises(QkvError, match="the text is shorter than one row of 5000 tokens"):
-        rows(tmp_path, tokeniser, length=5000).batch(0)
+        rows(tmp_path, tokenizer, length=5000).batch(0)
     with pytest.raises(ValueError, match="length and batch_size must be at least 1, got 0 and 4"):
-        rows(tmp_path, tokeniser, length=0)
+        rows(tmp_path, tokenizer, length=0)
     with pytest.raises(ValueError, match="step must be at least 0, got -1"):
-        rows(tmp_path, tokeniser).batch(-1)
+        rows(tmp_path, tokenizer).batch(-1)
 
 
-def test_tokens_that_were_lost_are_no_zeros(tmp_path, tokeniser):
+def test_tokens_that_were_lost_are_no_zeros(tmp_path, tokenizer):
     """The index says that they are there; to go on after them would leave a hole."""
-    whole(TokenFile(tmp_path, TEXTS, tokeniser))
+    whole(TokenFile(tmp_path, TEXTS, tokenizer))
     index = (tmp_path / "index").read_bytes()
     (tmp_path / "index").write_bytes(index[: len(index) // 48 * 24])  # some blocks, and not the last
     os.truncate(tmp_path / "tokens", 0)
     with pytest.raises(QkvError, match=r"tokens has 0 bytes, but the index says [\d,]+; remove the folder"):
-        TokenFile(tmp_path, TEXTS, tokeniser).blocks(10**6)
+        TokenFile(tmp_path, TEXTS, tokenizer).blocks(10**6)

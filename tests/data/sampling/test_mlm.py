@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from qkv.data import Tokeniser
+from qkv.data import Tokenizer
 from qkv.data.sampling.mlm import Hiding
 
 TOKENS, MASK = 101, 4
@@ -75,16 +75,16 @@ def test_whole_words():
     assert counts.float().mean() < 8
 
 
-def test_of_a_tokeniser():
+def test_of_a_tokenizer():
     texts = ["the cat sat on the mat", "the cats sitting on mats"]
-    tokeniser = Tokeniser.train(texts, "wordpiece", 40)
-    found = Hiding.of(tokeniser, 0.3, whole_words=True)
-    assert found.mask == tokeniser.mask
-    assert found.ordinary.tolist() == [False] * 5 + [True] * (len(tokeniser) - 5)
-    goes_on = [number for number in range(len(tokeniser)) if tokeniser.token(number).startswith("##")]
+    tokenizer = Tokenizer.train(texts, "wordpiece", 40)
+    found = Hiding.of(tokenizer, 0.3, whole_words=True)
+    assert found.mask == tokenizer.mask
+    assert found.ordinary.tolist() == [False] * 5 + [True] * (len(tokenizer) - 5)
+    goes_on = [number for number in range(len(tokenizer)) if tokenizer.token(number).startswith("##")]
     assert (~found.begins).nonzero()[:, 0].tolist() == goes_on
-    with pytest.raises(ValueError, match=r"the tokeniser has no \[MASK\]"):
-        Hiding.of(Tokeniser.train(texts, "characters", 40))
+    with pytest.raises(ValueError, match=r"the tokenizer has no \[MASK\]"):
+        Hiding.of(Tokenizer.train(texts, "characters", 40))
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.5])

@@ -23,26 +23,26 @@ def plain():
 
 
 def pairs_of(windows):
-    """(place of the word, distance, word, neighbour), one for each that is seen."""
+    """(place of the word, distance, word, neighbor), one for each that is seen."""
     found = []
     half = (windows.contexts.shape[1] - TOGETHER) // 2
     for group, place, around in windows.seen.nonzero().tolist():
-        word, neighbour = int(windows.words[group, place]), int(windows.contexts[group, around])
-        found.append((group * TOGETHER + place, around - half - place, word, neighbour))
+        word, neighbor = int(windows.words[group, place]), int(windows.contexts[group, around])
+        found.append((group * TOGETHER + place, around - half - place, word, neighbor))
     return found
 
 
-def test_neighbours_are_those_of_the_text(plain):
-    """By plain loops over the paragraphs: a reach of d shows all neighbours up to d, and none is of another one."""
+def test_neighbors_are_those_of_the_text(plain):
+    """By plain loops over the paragraphs: a reach of d shows all neighbors up to d, and none is of another one."""
     paragraphs, counts, windows = plain
     words = [(number, word) for number, paragraph in enumerate(paragraphs) for word in counts.encode(paragraph)]
     blocks = windows.blocks
     assert blocks == -(-len(words) // BLOCK) == 3
     drawn = windows.draw(range(blocks), seed=5)
     reach = {}
-    for place, distance, word, neighbour in pairs_of(drawn):
+    for place, distance, word, neighbor in pairs_of(drawn):
         assert word == words[place][1]
-        assert neighbour == words[place + distance][1]
+        assert neighbor == words[place + distance][1]
         assert words[place][0] == words[place + distance][0]
         assert 1 <= abs(distance) <= 3
         reach[place] = max(reach.get(place, 0), abs(distance))

@@ -3,7 +3,7 @@ import re
 import pytest
 import torch
 
-from qkv.data import Neighbour, Vectors
+from qkv.data import Neighbor, Vectors
 from qkv.storage import QkvError
 
 WORDS = ("man", "king", "woman", "queen", "the")
@@ -17,11 +17,11 @@ def vectors():
 
 def test_nearest_by_hand(vectors):
     found = vectors.nearest("man", 3)
-    assert [neighbour.word for neighbour in found[1:]] != ["king"]
+    assert [neighbor.word for neighbor in found[1:]] != ["king"]
     cosines = {"king": 2**-0.5, "woman": 2**-0.5, "queen": 3**-0.5}
     assert {n.word for n in found} == set(cosines)
     assert [n.cosine for n in found] == pytest.approx([2**-0.5, 2**-0.5, 3**-0.5])
-    assert found[2] == Neighbour("queen", pytest.approx(3**-0.5))
+    assert found[2] == Neighbor("queen", pytest.approx(3**-0.5))
     assert vectors.cosine("queen", "the") == pytest.approx(-1)
 
 
@@ -66,4 +66,4 @@ def test_bad_input(vectors):
 
 
 def test_a_vector_of_zeros_is_near_to_nothing():
-    assert Vectors(("a", "b"), torch.tensor([[0.0, 0], [1, 0]])).nearest("b") == [Neighbour("a", 0.0)]
+    assert Vectors(("a", "b"), torch.tensor([[0.0, 0], [1, 0]])).nearest("b") == [Neighbor("a", 0.0)]

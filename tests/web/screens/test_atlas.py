@@ -193,11 +193,11 @@ def test_what_is_heard(browser, server, looks):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_ink_can_be_read_on_every_colour(browser, server, scheme):
+def test_ink_can_be_read_on_every_color(browser, server, scheme):
     with opened(browser, server.address, color_scheme=scheme) as page:
         worst = page.evaluate(
             """async () => {
-              const { paint } = await import("/static/colour.js");
+              const { paint } = await import("/static/color.js");
               const parts = (text) => (text.startsWith("#") ? [1, 3, 5].map((n) => parseInt(text.slice(n, n + 2), 16))
                 : text.match(/\\d+/g).map(Number));
               const light = (text) => parts(text).map((v) => v / 255)

@@ -11,8 +11,8 @@ reversed: dv = read(k; q, dout), dq = pull(q; k, v), dk = pull(k; q, dout). Noth
 same input gives the same bits. What a kind is, is a handful of small functions that are passed in (`taylor_triton`,
 `linear_triton`). Grouped heads share keys, values and memory; with decay every head has its own of each.
 
-A token's `share` multiplies its weight (1 / normaliser in the backward); `extra` is what it adds to the
-normaliser's column (1 in the forward, if it is seen). With decay, what a segment writes has aged since the token
+A token's `share` multiplies its weight (1 / normalizer in the backward); `extra` is what it adds to the
+normalizer's column (1 in the forward, if it is seen). With decay, what a segment writes has aged since the token
 (`falling`), and what it reads since the segment's border (`rising`); reversed, the two are exchanged.
 """
 
@@ -28,7 +28,7 @@ def states(
     share_pointer, extra_pointer, seen_pointer, decay_pointer, sums_pointer, norms_pointer,
     prefix_pointer, prefix_norms_pointer, x_b, x_h, x_t, c_b, c_h, c_t,
     length, per, stretches, slots, rows, memory_heads, x_heads, scale,
-    CHOSEN: tl.constexpr, TURNED: tl.constexpr, NORMALISES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr,
+    CHOSEN: tl.constexpr, TURNED: tl.constexpr, NORMALIZES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr,
     DECAYS: tl.constexpr, REVERSE: tl.constexpr, LOCAL: tl.constexpr, WEIGHS: tl.constexpr,
     SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
@@ -68,7 +68,7 @@ def states(
                 base = (row.to(tl.int64) * slots + start // SEGMENT) * WIDTH
                 kept = (sums * weight[:, None]).to(prefix_pointer.dtype.element_ty)
                 tl.store(prefix_pointer + base * (VALUE_SIZE * VALUE_BLOCKS) + place, kept)
-                if NORMALISES:
+                if NORMALIZES:
                     tl.store(prefix_norms_pointer + base + features, norms * weight)
         head = memory_head * x_heads // memory_heads + number % members
         flat = (batch.to(tl.int64) * x_heads + head) * length
@@ -83,7 +83,7 @@ def states(
         p = TURNED(x, one, two, b, bias, features, scale, KEY_DIM, KEY_SIZE, TYPE, PRECISION)
         if DECAYS:
             p *= tl.exp(-rate * ages(tokens, start // SEGMENT, length, SEGMENT, not REVERSE))[None, :]
-        if NORMALISES:
+        if NORMALIZES:
             if SHARED:
                 norms += tl.sum(p * tl.load(extra_pointer + flat + tokens, mask=valid, other=0.0)[None, :], 1)
             else:
@@ -93,7 +93,7 @@ def states(
         sums = tl.dot(p.to(TYPE), c, sums, input_precision=PRECISION)
     base = (row.to(tl.int64) * stretches + stretch) * WIDTH
     tl.store(sums_pointer + base * (VALUE_SIZE * VALUE_BLOCKS) + place, sums)
-    if NORMALISES and part == 0:
+    if NORMALIZES and part == 0:
         tl.store(norms_pointer + base + features, norms)
 
 

@@ -1,6 +1,6 @@
 """One new token on a GPU: the memory is updated where it lies and read in the same pass.
 
-    sums_f *= fade;    sums_f += features_f(k) v';    out = sum_f features_f(q) sums_f / normaliser
+    sums_f *= fade;    sums_f += features_f(k) v';    out = sum_f features_f(q) sums_f / normalizer
 
 The time does not depend on how many tokens came before. A program keeps some features of a key head, and serves every
 query head of its group with the one update. A large memory is more than one program moves in good time: several
@@ -52,7 +52,7 @@ def advance(
     q_b, q_h, k_b, k_h, v_b, v_h, o_b, o_h, key_heads, scale,
     GROUP: tl.constexpr, GROUP_SIZE: tl.constexpr, FEATURES: tl.constexpr, TILE: tl.constexpr,
     PER: tl.constexpr, PARTS: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    PAIRS: tl.constexpr, ELU: tl.constexpr, NORMALISES: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr,
+    PAIRS: tl.constexpr, ELU: tl.constexpr, NORMALIZES: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr,
 ):  # fmt: skip
     """PER features of one key head of one sequence."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -80,7 +80,7 @@ def advance(
         sums = tl.load(sums_pointer + places, mask=inside, other=0.0) * fade + written[:, None] * value[None, :]
         tl.store(sums_pointer + places, sums, mask=inside)
         norms = tl.zeros([TILE], tl.float32)
-        if NORMALISES:
+        if NORMALIZES:
             norms = tl.load(norms_pointer + row * FEATURES + features, mask=there, other=0.0) * fade + written
             tl.store(norms_pointer + row * FEATURES + features, norms, mask=there)
         for member in tl.static_range(GROUP):
@@ -91,7 +91,7 @@ def advance(
             out += mine[:, None] * tl.sum(asked[:, None] * sums, 0)[None, :]
             norm += mine * tl.sum(asked * norms, 0)
     if PARTS == 1:
-        _answer(out, norm, out_pointer + batch * o_b + key_head * GROUP * o_h, o_h, GROUP, VALUE_DIM, NORMALISES)
+        _answer(out, norm, out_pointer + batch * o_b + key_head * GROUP * o_h, o_h, GROUP, VALUE_DIM, NORMALIZES)
     else:
         place = (row * PARTS + part) * GROUP_SIZE + members
         tl.store(read_pointer + place[:, None] * VALUE_SIZE + columns[None, :], out)
@@ -102,7 +102,7 @@ def advance(
 def gather(
     read_pointer, read_norms_pointer, out_pointer, o_b, o_h, key_heads,
     GROUP: tl.constexpr, GROUP_SIZE: tl.constexpr, PARTS: tl.constexpr,
-    VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, NORMALISES: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, NORMALIZES: tl.constexpr,
 ):  # fmt: skip
     """What the parts of a key head's memory read, added up."""
     row = tl.program_id(0).to(tl.int64)
@@ -114,16 +114,16 @@ def gather(
         out += tl.load(read_pointer + place[:, None] * VALUE_SIZE + columns[None, :])
         norm += tl.load(read_norms_pointer + place)
     start = out_pointer + row // key_heads * o_b + row % key_heads * GROUP * o_h
-    _answer(out, norm, start, o_h, GROUP, VALUE_DIM, NORMALISES)
+    _answer(out, norm, start, o_h, GROUP, VALUE_DIM, NORMALIZES)
 
 
 @triton.jit
 def _answer(
-    out, norm, start, stride_h, GROUP: tl.constexpr, VALUE_DIM: tl.constexpr, NORMALISES: tl.constexpr
+    out, norm, start, stride_h, GROUP: tl.constexpr, VALUE_DIM: tl.constexpr, NORMALIZES: tl.constexpr
 ):  # fmt: skip
     """Divide, and keep the outputs of the query heads from `start` on."""
     members, columns = tl.arange(0, out.shape[0]), tl.arange(0, out.shape[1])
-    if NORMALISES:
+    if NORMALIZES:
         out *= inverted(norm, members < GROUP)[:, None]
     there = (members < GROUP)[:, None] & (columns < VALUE_DIM)[None, :]
     tl.store(start + members[:, None] * stride_h + columns[None, :], out.to(start.dtype.element_ty), mask=there)
@@ -152,7 +152,7 @@ def _shares(plan: Plan, group: int, hiding: bool, decays: bool) -> Shares:
     parts = blocks_of(plan.features, per)
     both = {
         "GROUP": group, "GROUP_SIZE": power_of_two(group), "PARTS": parts, "VALUE_DIM": plan.value_dim,
-        "VALUE_SIZE": value_size, "NORMALISES": plan.parts.normalises,
+        "VALUE_SIZE": value_size, "NORMALIZES": plan.parts.normalizes,
     }  # fmt: skip
     alone = {
         "FEATURES": plan.features, "TILE": min(per, max(16, 4096 // value_size)), "PER": per, "PAIRS": plan.expands,

@@ -19,7 +19,7 @@ def pull(
     a_scale, b_scale, score_scale, result_scale,
     LIFT: tl.constexpr, LOWER: tl.constexpr, WEIGHT: tl.constexpr, SLOPE: tl.constexpr,
     FEATURES: tl.constexpr, PULL: tl.constexpr,
-    NORMALISES: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr, LOSES: tl.constexpr,
+    NORMALIZES: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr, LOSES: tl.constexpr,
     REVERSE: tl.constexpr, INSIDE: tl.constexpr, LOCAL: tl.constexpr, BEFORE: tl.constexpr, SEGMENT: tl.constexpr,
     A_BLOCK: tl.constexpr, B_BLOCK: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
@@ -29,7 +29,7 @@ def pull(
     """A block of gradients: of the queries, or (reversed) of the keys.
 
     `share` and `extra` belong to the queries, which are the a of the forward order and the b of the reverse. `extra`,
-    the gradient of a normaliser, is -(g.answer) / norm: it is made here with the queries, and kept for the keys.
+    the gradient of a normalizer, is -(g.answer) / norm: it is made here with the queries, and kept for the keys.
     """
     job, row = job_and_row(rows)
     here = job * A_BLOCK
@@ -43,7 +43,7 @@ def pull(
     g = load_rows(g_pointer, batch, a_head, here, g_b, g_h, g_t, valid, VALUE_DIM, VALUE_SIZE, VALUE_DIM >= VALUE_SIZE)
     share = tl.full([A_BLOCK], 1.0, tl.float32)
     extra = tl.full([A_BLOCK], 1.0, tl.float32)
-    if NORMALISES and not REVERSE:
+    if NORMALIZES and not REVERSE:
         flat = (batch.to(tl.int64) * a_heads + a_head) * a_length
         share = tl.load(share_pointer + flat + tokens, mask=valid, other=0.0)
         extra = -share * _met(g, g_pointer, answer_pointer, batch, a_head, here, g_b, g_h, g_t, y_b, y_h, y_t, valid,
@@ -60,20 +60,20 @@ def pull(
         before = (memory * slots + slots - stretches + tl.minimum(segment // per, stretches - 1)) * WIDTH
         age = ages(tokens, segment, a_length, SEGMENT, REVERSE).to(tl.float32)
         norms = tl.zeros([TILE], tl.float32)
-        if NORMALISES:
+        if NORMALIZES:
             norms = _norms_of(norms_pointer, local, before, tl.arange(0, TILE), WIDTH, LOCAL, BEFORE)
         for tile in range(PURE):
             out, lost, norms = _reached(
                 out, lost, norms, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
                 g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
-                g_b, g_h, g_t, a_scale, FEATURES, PULL, NORMALISES, DECAYS, LOSES, LOCAL, BEFORE, True,
+                g_b, g_h, g_t, a_scale, FEATURES, PULL, NORMALIZES, DECAYS, LOSES, LOCAL, BEFORE, True,
                 KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
             )  # fmt: skip
         for tile in range(PURE, TILES):
             out, lost, norms = _reached(
                 out, lost, norms, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
                 g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
-                g_b, g_h, g_t, a_scale, FEATURES, PULL, NORMALISES, DECAYS, LOSES, LOCAL, BEFORE, False,
+                g_b, g_h, g_t, a_scale, FEATURES, PULL, NORMALIZES, DECAYS, LOSES, LOCAL, BEFORE, False,
                 KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
             )  # fmt: skip
     if INSIDE != "":
@@ -87,7 +87,7 @@ def pull(
                     out, lost, a, g, share, extra, tokens, valid, here, start,
                     b_pointer, c_pointer, g_pointer, share_pointer, extra_pointer, seen_pointer,
                     b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, batch, a_head, head, b_heads, b_length,
-                    b_scale, score_scale, rate, LIFT, WEIGHT, SLOPE, NORMALISES, HIDING, DECAYS, LOSES, REVERSE, INSIDE,
+                    b_scale, score_scale, rate, LIFT, WEIGHT, SLOPE, NORMALIZES, HIDING, DECAYS, LOSES, REVERSE, INSIDE,
                     False, B_BLOCK, KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, TYPE, PRECISION,
                 )  # fmt: skip
             for start in range(ordered_low, ordered_high, B_BLOCK):
@@ -95,7 +95,7 @@ def pull(
                     out, lost, a, g, share, extra, tokens, valid, here, start,
                     b_pointer, c_pointer, g_pointer, share_pointer, extra_pointer, seen_pointer,
                     b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, batch, a_head, head, b_heads, b_length,
-                    b_scale, score_scale, rate, LIFT, WEIGHT, SLOPE, NORMALISES, HIDING, DECAYS, LOSES, REVERSE, INSIDE,
+                    b_scale, score_scale, rate, LIFT, WEIGHT, SLOPE, NORMALIZES, HIDING, DECAYS, LOSES, REVERSE, INSIDE,
                     True, B_BLOCK, KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, TYPE, PRECISION,
                 )  # fmt: skip
     out = tl.where(valid[:, None], LOWER(raw, out * result_scale, a_scale), 0.0)
@@ -141,7 +141,7 @@ def _norms_of(pointer, local, before, features, WIDTH: tl.constexpr, LOCAL: tl.c
 def _reached(
     out, lost, norms, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
     g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
-    g_b, g_h, g_t, a_scale, FEATURES: tl.constexpr, PULL: tl.constexpr, NORMALISES: tl.constexpr, DECAYS: tl.constexpr,
+    g_b, g_h, g_t, a_scale, FEATURES: tl.constexpr, PULL: tl.constexpr, NORMALIZES: tl.constexpr, DECAYS: tl.constexpr,
     LOSES: tl.constexpr, LOCAL: tl.constexpr, BEFORE: tl.constexpr, PURE: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr,
     VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr,
@@ -150,7 +150,7 @@ def _reached(
     """`out` and `lost` with what the memory wants of one more tile of features, and the `norms` of the next."""
     features = tile * TILE + tl.arange(0, TILE)
     coming = norms
-    if NORMALISES:
+    if NORMALIZES:
         coming = _norms_of(norms_pointer, local, before, features + TILE, WIDTH, LOCAL, BEFORE)
     wanted = tl.zeros([valid.shape[0], TILE], tl.float32)
     for part in tl.static_range(VALUE_BLOCKS):
@@ -163,7 +163,7 @@ def _reached(
         places = features[None, :] * stride + columns[:, None]
         kept = both(prefix_pointer, local * stride, before * stride, places, LOCAL, BEFORE)
         wanted = tl.dot(more.to(TYPE), kept, wanted, input_precision=PRECISION)
-    if NORMALISES:
+    if NORMALIZES:
         wanted = wanted * share[:, None] + extra[:, None] * norms[None, :]
     if DECAYS:
         wanted *= tl.exp(-rate * age)[:, None]
@@ -182,7 +182,7 @@ def _followed(
     b_pointer, c_pointer, g_pointer, share_pointer, extra_pointer, seen_pointer,
     b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, batch, a_head, head, b_heads, b_length,
     b_scale, score_scale, rate, LIFT: tl.constexpr, WEIGHT: tl.constexpr, SLOPE: tl.constexpr,
-    NORMALISES: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr, LOSES: tl.constexpr,
+    NORMALIZES: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr, LOSES: tl.constexpr,
     REVERSE: tl.constexpr, INSIDE: tl.constexpr, ORDERED: tl.constexpr, B_BLOCK: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
     VALUE_BLOCKS: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
@@ -204,7 +204,7 @@ def _followed(
         c = load_rows(c_pointer + part * VALUE_SIZE, batch, head, start, c_b, c_h, c_t, there, room, VALUE_SIZE,
                   VALUE_DIM % VALUE_SIZE == 0)  # fmt: skip
         wanted = tl.dot(more.to(TYPE), tl.trans(c.to(TYPE)), wanted, input_precision=PRECISION)
-    if NORMALISES:
+    if NORMALIZES:
         if REVERSE:
             flat = (batch.to(tl.int64) * b_heads + head) * b_length
             wanted *= tl.load(share_pointer + flat + others, mask=there, other=0.0)[None, :]

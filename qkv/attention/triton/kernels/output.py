@@ -17,7 +17,7 @@ def read(
     a_length, b_length, rows, a_heads, b_heads, memory_heads, stretches, per, slots,
     a_scale, b_scale, score_scale, result_scale,
     LIFT: tl.constexpr, WEIGHT: tl.constexpr, FEATURES: tl.constexpr, EXPANDS: tl.constexpr,
-    NORMALISES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr,
+    NORMALIZES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr,
     REVERSE: tl.constexpr, INSIDE: tl.constexpr, LOCAL: tl.constexpr, BEFORE: tl.constexpr, SEGMENT: tl.constexpr,
     A_BLOCK: tl.constexpr, B_BLOCK: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
@@ -50,13 +50,13 @@ def read(
         for tile in range(PURE):
             out, norm = _recalled(
                 out, norm, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
-                prefix_pointer, norms_pointer, a_scale, FEATURES, EXPANDS, NORMALISES, LOCAL, BEFORE, True,
+                prefix_pointer, norms_pointer, a_scale, FEATURES, EXPANDS, NORMALIZES, LOCAL, BEFORE, True,
                 KEY_DIM, KEY_SIZE, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
             )  # fmt: skip
         for tile in range(PURE, TILES):
             out, norm = _recalled(
                 out, norm, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
-                prefix_pointer, norms_pointer, a_scale, FEATURES, EXPANDS, NORMALISES, LOCAL, BEFORE, False,
+                prefix_pointer, norms_pointer, a_scale, FEATURES, EXPANDS, NORMALIZES, LOCAL, BEFORE, False,
                 KEY_DIM, KEY_SIZE, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
             )  # fmt: skip
         if DECAYS:
@@ -73,18 +73,18 @@ def read(
                 out, norm = _weighed(
                     out, norm, a, tokens, start, b_pointer, c_pointer + part * VALUE_SIZE, share_pointer, seen_pointer,
                     b_b, b_h, b_t, c_b, c_h, c_t, batch, head, b_heads, b_length, b_scale, score_scale, rate, room,
-                    LIFT, WEIGHT, NORMALISES, SHARED, HIDING, DECAYS, REVERSE, INSIDE, False, B_BLOCK,
+                    LIFT, WEIGHT, NORMALIZES, SHARED, HIDING, DECAYS, REVERSE, INSIDE, False, B_BLOCK,
                     KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, TYPE, PRECISION,
                 )  # fmt: skip
             for start in range(ordered_low, ordered_high, B_BLOCK):
                 out, norm = _weighed(
                     out, norm, a, tokens, start, b_pointer, c_pointer + part * VALUE_SIZE, share_pointer, seen_pointer,
                     b_b, b_h, b_t, c_b, c_h, c_t, batch, head, b_heads, b_length, b_scale, score_scale, rate, room,
-                    LIFT, WEIGHT, NORMALISES, SHARED, HIDING, DECAYS, REVERSE, INSIDE, True, B_BLOCK,
+                    LIFT, WEIGHT, NORMALIZES, SHARED, HIDING, DECAYS, REVERSE, INSIDE, True, B_BLOCK,
                     KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, TYPE, PRECISION,
                 )  # fmt: skip
     out *= result_scale
-    if NORMALISES:
+    if NORMALIZES:
         inverse = inverted(norm, valid)
         out *= inverse[:, None]
         if part == 0:
@@ -99,7 +99,7 @@ def read(
 @triton.jit
 def _recalled(
     out, norm, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
-    prefix_pointer, norms_pointer, a_scale, FEATURES: tl.constexpr, EXPANDS: tl.constexpr, NORMALISES: tl.constexpr,
+    prefix_pointer, norms_pointer, a_scale, FEATURES: tl.constexpr, EXPANDS: tl.constexpr, NORMALIZES: tl.constexpr,
     LOCAL: tl.constexpr, BEFORE: tl.constexpr, PURE: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
     WIDTH: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
@@ -111,7 +111,7 @@ def _recalled(
     if EXPANDS:
         p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, biases_pointer, a_scale, PURE,
                      KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
-    if NORMALISES:
+    if NORMALIZES:
         norm += tl.sum(p * both(norms_pointer, local, before, features, LOCAL, BEFORE)[None, :], 1)
     places = features[:, None] * (VALUE_SIZE * VALUE_BLOCKS) + columns[None, :]
     stride = VALUE_SIZE * VALUE_BLOCKS
@@ -123,7 +123,7 @@ def _recalled(
 def _weighed(
     out, norm, a, tokens, start, b_pointer, c_pointer, share_pointer, seen_pointer,
     b_b, b_h, b_t, c_b, c_h, c_t, batch, head, b_heads, b_length, b_scale, score_scale, rate, room,
-    LIFT: tl.constexpr, WEIGHT: tl.constexpr, NORMALISES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr,
+    LIFT: tl.constexpr, WEIGHT: tl.constexpr, NORMALIZES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr,
     DECAYS: tl.constexpr, REVERSE: tl.constexpr, INSIDE: tl.constexpr, ORDERED: tl.constexpr, B_BLOCK: tl.constexpr,
     KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
     TYPE: tl.constexpr, PRECISION: tl.constexpr,
@@ -141,7 +141,7 @@ def _weighed(
     if SHARED:
         flat = (batch.to(tl.int64) * b_heads + head) * b_length
         w *= tl.load(share_pointer + flat + others, mask=there, other=0.0)[None, :]
-    if NORMALISES:
+    if NORMALIZES:
         if HIDING or INSIDE == "all":  # a key that is not there weighs 1, not 0, in a polynomial
             w = tl.where(there[None, :], w, 0.0)
         norm += tl.sum(w, 1)

@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from qkv.random import derive, uniforms
+from qkv.random import derive_seed, uniforms
 
 Ids = Int64[Tensor, " chosen"]
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     """`inputs` of any shape, example first, and the number of the class of each."""
 
     inputs: Tensor
@@ -26,11 +26,11 @@ class Labelled:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def select(self, ids: Ids) -> "Labelled":
+    def select(self, ids: Ids) -> "Labeled":
         """These examples."""
-        return Labelled(self.inputs[ids], self.labels[ids])
+        return Labeled(self.inputs[ids], self.labels[ids])
 
-    def hold_out(self, share: float, seed: int = 0, *, least: float = math.inf) -> tuple["Labelled", "Labelled"]:
+    def hold_out(self, share: float, seed: int = 0, *, least: float = math.inf) -> tuple["Labeled", "Labeled"]:
         """The examples without, and only with, this share of each class, which chance and the seed choose.
 
         The share is rounded down, but a class of `least` examples or more gives one at any rate.
@@ -38,7 +38,7 @@ class Labelled:
         chosen = torch.zeros(len(self), dtype=torch.bool)
         for label in self.labels.unique().tolist():
             members = (self.labels == label).nonzero()[:, 0]
-            order = uniforms(derive(seed, "held-out examples", int(label)), torch.arange(len(members))).argsort()
+            order = uniforms(derive_seed(seed, "held-out examples", int(label)), torch.arange(len(members))).argsort()
             count = max(int(share * len(members)), len(members) >= least)
             chosen[members[order[:count]]] = True
         return self.select((~chosen).nonzero()[:, 0]), self.select(chosen.nonzero()[:, 0])
@@ -79,7 +79,7 @@ class Shuffled:
 
     def _order(self, epoch: int) -> Tensor:
         if epoch not in self._epochs:
-            key = derive(self.seed, "order of the examples", epoch)
+            key = derive_seed(self.seed, "order of the examples", epoch)
             self._epochs = {number: order for number, order in self._epochs.items() if number == epoch - 1}
             self._epochs[epoch] = uniforms(key, torch.arange(self.count)).argsort(stable=True)
         return self._epochs[epoch]

@@ -11,7 +11,7 @@ from qkv.problems import (  # noqa: F401 - they enter theirs
     units,
 )
 from qkv.problems.record import Problem, entered
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 
 
 def _place(name: str) -> tuple[str, int]:
@@ -26,5 +26,5 @@ def problem(id: str) -> Problem:  # noqa: A002 - what it is called in every docu
     """The problem of this id, in any case of letters; an unknown one is an error that says the nearest."""
     found = problems.get(id.strip().upper())
     if found is None:
-        raise unknown("problem", id.strip().upper(), problems)
+        raise unknown_name_error("problem", id.strip().upper(), problems)
     return found

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from qkv.data import Labelled, Shuffled
+from qkv.data import Labeled, Shuffled
 
 
 def test_every_example_once_an_epoch_in_full_batches():
@@ -26,7 +26,7 @@ def test_a_batch_is_never_larger_than_the_set():
 
 def test_a_share_of_each_class_is_held_out():
     labels = torch.tensor([0] * 50 + [1] * 20 + [2] * 7)
-    examples = Labelled(torch.arange(77), labels)
+    examples = Labeled(torch.arange(77), labels)
     rest, held = examples.hold_out(0.1)
     assert held.labels.bincount(minlength=3).tolist() == [5, 2, 0]
     assert sorted([*rest.inputs.tolist(), *held.inputs.tolist()]) == list(range(77))
@@ -39,7 +39,7 @@ def test_a_share_of_each_class_is_held_out():
 
 def test_bad_input():
     with pytest.raises(ValueError, match="there must be as many labels as inputs, got 3 and 5"):
-        Labelled(torch.zeros(5, 2), torch.zeros(3, dtype=torch.int64))
+        Labeled(torch.zeros(5, 2), torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match="count and batch_size must be at least 1, got 0 and 5"):
         Shuffled(0, 5, 0)
     with pytest.raises(ValueError, match="step must be at least 0, got -1"):

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from torch import nn
 
-from qkv.registry import unknown
+from qkv.registry import unknown_name_error
 
-INITIALISATIONS: dict[str, Callable[[nn.Linear], object]] = {
+INITIALIZATIONS: dict[str, Callable[[nn.Linear], object]] = {
     "xavier": lambda linear: nn.init.xavier_normal_(linear.weight),
     "he": lambda linear: nn.init.kaiming_normal_(linear.weight, nonlinearity="relu"),
     "lecun": lambda linear: nn.init.kaiming_normal_(linear.weight, nonlinearity="linear"),
@@ -21,12 +21,12 @@ INITIALISATIONS: dict[str, Callable[[nn.Linear], object]] = {
 }
 
 
-def initialise(linear: nn.Linear, name: str, activation: str) -> None:
+def initialize(linear: nn.Linear, name: str, activation: str) -> None:
     """Give the layer its first weights, and a bias of 0."""
     if name == "auto":
         name = "he" if activation in ("relu", "gelu") else "xavier"
-    if name not in INITIALISATIONS:
-        raise unknown("initialisation", name, ["auto", *INITIALISATIONS])
-    INITIALISATIONS[name](linear)
+    if name not in INITIALIZATIONS:
+        raise unknown_name_error("initialization", name, ["auto", *INITIALIZATIONS])
+    INITIALIZATIONS[name](linear)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)

@@ -1,4 +1,4 @@
-// Numbers as colours: one scale from nothing to most, and one for signs, each of even steps in lightness.
+// Numbers as colors: one scale from nothing to most, and one for signs, each of even steps in lightness.
 
 const SCALES = {
   light: {
@@ -17,21 +17,21 @@ export function dark() {
   return forced ? forced === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-const parse = (colour) => [1, 3, 5].map((place) => parseInt(colour.slice(place, place + 2), 16));
+const parse = (color) => [1, 3, 5].map((place) => parseInt(color.slice(place, place + 2), 16));
 
 /** The stops of the scale, for a legend. */
 export const stops = (signed) => SCALES[dark() ? "dark" : "light"][signed ? "signed" : "plain"];
 
-/** 256 colours as bytes. */
+/** 256 colors as bytes. */
 export function table(signed) {
   const key = `${dark()} ${signed}`;
   if (!tables[key]) {
-    const colours = stops(signed).map(parse);
+    const colors = stops(signed).map(parse);
     const found = new Uint8ClampedArray(256 * 4);
     for (let n = 0; n < 256; n++) {
-      const at = (n / 255) * (colours.length - 1);
-      const low = Math.min(Math.floor(at), colours.length - 2);
-      for (let c = 0; c < 3; c++) found[4 * n + c] = colours[low][c] + (at - low) * (colours[low + 1][c] - colours[low][c]);
+      const at = (n / 255) * (colors.length - 1);
+      const low = Math.min(Math.floor(at), colors.length - 2);
+      for (let c = 0; c < 3; c++) found[4 * n + c] = colors[low][c] + (at - low) * (colors[low + 1][c] - colors[low][c]);
       found[4 * n + 3] = 255;
     }
     tables[key] = found;
@@ -46,21 +46,21 @@ export function shade(value, largest, signed) {
   return place >= 0 ? Math.min(place, 255) : 0; // NaN too
 }
 
-const INKS = ["#000000", "#ffffff"]; // on any colour one of these two has a contrast of 4.5
+const INKS = ["#000000", "#ffffff"]; // on any color one of these two has a contrast of 4.5
 
-/** How light a colour is, and how two differ, by WCAG 2. */
-const luminance = (colour) => colour.map((part) => part / 255).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)).reduce((sum, part, n) => sum + part * [0.2126, 0.7152, 0.0722][n], 0);
+/** How light a color is, and how two differ, by WCAG 2. */
+const luminance = (color) => color.map((part) => part / 255).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)).reduce((sum, part, n) => sum + part * [0.2126, 0.7152, 0.0722][n], 0);
 
 function contrast(one, other) {
   const [dark, light] = [luminance(one), luminance(other)].sort((a, b) => a - b);
   return (light + 0.05) / (dark + 0.05);
 }
 
-/** One value as a colour for an attribute, and the colour to write on it. */
+/** One value as a color for an attribute, and the color to write on it. */
 export function paint(value, largest, signed) {
-  const colours = table(signed);
+  const colors = table(signed);
   const at = 4 * shade(value, largest, signed);
-  const [r, g, b] = colours.slice(at, at + 3);
+  const [r, g, b] = colors.slice(at, at + 3);
   const ink = INKS.reduce((best, one) => (contrast(parse(one), [r, g, b]) > contrast(parse(best), [r, g, b]) ? one : best));
   return { fill: `rgb(${r},${g},${b})`, ink };
 }

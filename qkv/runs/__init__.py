@@ -1,0 +1,1 @@
+"""Run folders: configuration, loading, hashes of training files."""
