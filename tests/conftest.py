@@ -1,6 +1,8 @@
-"""Shared by all tests."""
+"""Fixtures and marks shared by all tests."""
 
+import fcntl
 import os
+import shutil
 
 import pytest
 import torch
@@ -17,8 +19,40 @@ def _fixed_seed():
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope="session")
+def build_once(tmp_path_factory):
+    """Return `once(name, build)`: a folder that `build(folder)` fills once for all workers, and that no test changes."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+
+    def once(name, build):
+        folder, ready = root / name, root / f"{name}.ready"
+        with (root / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not ready.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                build(folder)
+                ready.touch()
+        return folder
+
+    return once
+
+
+@pytest.fixture(scope="session")
+def tiny(build_once):
+    """Run folder of a small trained pronouncer; copy it before changing it."""
+    from tests.pronunciation.tiny import train_tiny  # noqa: PLC0415 - most sessions do not need it
+
+    return build_once("tiny-pronouncer", train_tiny) / "run"
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items):
     missing = pytest.mark.skip(reason="no CUDA device")
     for item in items:
         if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(missing)
+        if "browser" in item.fixturenames:
+            item.add_marker(pytest.mark.browser)

@@ -2,6 +2,8 @@ import subprocess
 import sys
 from importlib.metadata import version
 
+import pytest
+
 from tests.cli.run import qkv
 
 
@@ -10,6 +12,7 @@ def test_help_lists_the_commands():
     assert all(command in text for command in ("list", "check", "bench"))
 
 
+@pytest.mark.process
 def test_help_does_not_import_torch():
     code = (
         "import sys\n"

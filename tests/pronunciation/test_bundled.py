@@ -3,11 +3,11 @@ import shutil
 
 import pytest
 
+from qkv.errors import QkvError
 from qkv.pronunciation import Network, Pronouncer, bundled, pack
 from qkv.pronunciation.bundled import model_folder
 from qkv.pronunciation.joint_fit import fit
-from qkv.storage import QkvError
-from tests.pronunciation.conftest import made_up, spoken
+from tests.pronunciation.tiny import made_up, spoken
 
 
 @pytest.fixture

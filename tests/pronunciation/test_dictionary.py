@@ -3,10 +3,10 @@ import sys
 
 import pytest
 
-from qkv import cmudict_file
 from qkv.data.corpora import cmudict
+from qkv.errors import QkvError
 from qkv.pronunciation import cmu_dictionary, read_dictionary
-from qkv.storage import QkvError
+from qkv.storage import cmudict_file
 
 
 def test_cmudict_is_the_same_as_the_training_data_reads_it():

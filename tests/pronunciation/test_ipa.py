@@ -1,8 +1,8 @@
 import pytest
 
-from qkv.cmudict_file import read_text
 from qkv.pronunciation import from_ipa, strip_stress, to_ipa
 from qkv.pronunciation.ipa import ipa_symbols
+from qkv.storage.cmudict_file import read_text
 
 
 @pytest.fixture(scope="module")

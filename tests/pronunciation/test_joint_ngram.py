@@ -10,14 +10,14 @@ import torch
 
 from qkv.data import Pair
 from qkv.decode import Hypothesis
+from qkv.errors import QkvError
 from qkv.pronunciation import Network, Pronunciation, joint_fit, rescore
 from qkv.pronunciation import joint_ngram as joint_module
 from qkv.pronunciation.alignment import align
 from qkv.pronunciation.joint_fit import fit
 from qkv.pronunciation.joint_ngram import END, START, STEPS, Joint
 from qkv.pronunciation.rescore import choose
-from qkv.storage import QkvError
-from tests.pronunciation.conftest import made_up, spoken
+from tests.pronunciation.tiny import made_up, spoken
 from tests.pronunciation.test_alignment import PAIRS, cuts_of
 
 

@@ -5,7 +5,7 @@ import pytest
 from qkv.data import Pair
 from qkv.pronunciation import Network, measure
 from qkv.pronunciation.measure import wilson
-from tests.pronunciation.conftest import made_up, spoken
+from tests.pronunciation.tiny import made_up, spoken
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import qkv
+from qkv.errors import QkvError
 from qkv.pronunciation import Dictionary, Network, Pronouncer, Source, bundled, read_dictionary
 from qkv.pronunciation.text import Token
-from qkv.storage import QkvError
-from tests.pronunciation.conftest import made_up, spoken
+from tests.pronunciation.tiny import made_up, spoken
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ def broken(tmp_path, monkeypatch):
         "    def features(self, x):\n"
         "        return x * 1.0005\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
 
 
 def test_json_keys_and_exit_code():

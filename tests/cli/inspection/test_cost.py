@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.run import inside, qkv
+from tests.cli.run import qkv
 
 CONFIGS = Path(__file__).parent / "configs"
 C1 = ("cost", "attention", "--d-in", "100", "--d-k", "36", "--d-v", "25", "--n", "75")
@@ -56,7 +56,7 @@ def test_kinds_beside_each_other(tmp_path):
 
 def test_kinds_that_cost_the_same(tmp_path):
     sizes = ("--d-k", "16", "--d-v", "16", "--n", "4096", "--causal", "--plot", str(tmp_path / "kinds.svg"))
-    text = inside("cost", "attention", "--compare", "softmax,softmax,softmax(window=512)", *sizes)
+    text = qkv("cost", "attention", "--compare", "softmax,softmax,softmax(window=512)", *sizes)
     rows = [line for line in text.splitlines() if "softmax = softmax" in line]
     assert [("always" in row, "1 to 512" in row) for row in rows] == [(True, False)] * 2 + [(False, True)] * 4
     assert "never" not in text

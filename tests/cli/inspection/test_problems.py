@@ -3,7 +3,9 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 
-from tests.cli.run import ROOT, qkv
+import pytest
+
+from tests.cli.run import ROOT, qkv, qkv_process
 
 KEYS = {"id", "question", "call", "answer", "hand_written", "slip", "ok"}
 
@@ -18,6 +20,7 @@ def test_json_has_stable_keys():
     assert "150 is the number of statistics" in records[1]["slip"]
 
 
+@pytest.mark.process
 def test_a_call_from_the_json_runs_by_itself():
     (record,) = json.loads(qkv("problems", "B1", "--json"))
     code = record["call"] + "print(answer['sum'])"
@@ -43,6 +46,7 @@ def test_pictures(tmp_path):
     ET.parse(tmp_path / "new" / "B5.svg")
 
 
+@pytest.mark.process
 def test_an_answer_that_is_not_right_exits_with_3(tmp_path, monkeypatch):
     """A library that counts a cost wrongly, as a user would run it."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -51,7 +55,7 @@ def test_an_answer_that_is_not_right_exits_with_3(tmp_path, monkeypatch):
         "count.count_multiplications.total = property(lambda counted: right(counted) + 1)\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
-    text = qkv("problems", "C2", code=3)
+    text = qkv_process("problems", "C2", code=3)
     assert "✗ the computed answer does not meet its literals" in text
     assert "0 of 1" in text
 

@@ -21,6 +21,7 @@ def run(tmp_path_factory):
     return train_recall(tmp_path_factory.mktemp("serve"))
 
 
+@pytest.mark.process
 def test_it_prints_an_address_serves_it_and_ends(run):
     command = [sys.executable, "-c", "from qkv.cli import main; main()", "serve", str(run)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

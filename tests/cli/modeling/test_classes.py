@@ -2,12 +2,12 @@
 
 import json
 import subprocess
-import sys
 
 import numpy
 import pytest
 
-from tests.cli.run import ROOT, inside, qkv
+from tests.cli.run import COMMAND, ROOT, qkv
+from tests.cli.run import run as run_qkv
 from tests.tasks.test_digits import bars
 
 
@@ -51,8 +51,8 @@ def test_names_of_classes_are_written_as_they_are(tmp_path):
     names = ("[/a]", "[note]b")
     (tmp_path / "points.csv").write_text("".join(f"{n},{n % 3},{names[n % 2]}\n" for n in range(60)))
     files = ("--train-file", str(tmp_path / "points.csv"), "--run", str(tmp_path / "run"))
-    inside("train", "xor", "--preset", "wide", *files, "--steps", "2")
-    table = inside("eval", str(tmp_path / "run"))
+    qkv("train", "xor", "--preset", "wide", *files, "--steps", "2")
+    table = qkv("eval", str(tmp_path / "run"))
     assert all(table.count(name) == 2 for name in names)
 
 
@@ -60,16 +60,15 @@ def test_names_of_classes_are_written_as_they_are(tmp_path):
 @pytest.mark.parametrize("command", [("eval",), ("decode", "0,1")])
 def test_fewer_answers_than_one_are_refused(run, command, best):
     name, *inputs = command
-    said = inside(name, str(run[0]), *inputs, "--best", best, code=2)
+    said = qkv(name, str(run[0]), *inputs, "--best", best, code=2)
     assert said == f"qkv: --best must be at least 1, got {best}\n"
 
 
-def decode_stdin(folder, given, *options, redirect=""):
-    """(stdout, stderr) of `qkv decode`, which must end well."""
-    code = "from qkv.cli import main; main()"
-    command = ["sh", "-c", f'exec "$@" {redirect}', "sh", sys.executable, "-c", code, "decode", str(folder), *options]
-    done = subprocess.run(command, input=given, capture_output=True, cwd=ROOT, check=True)
-    return done.stdout.decode(), done.stderr.decode()
+def decode_stdin(folder, given, *options):
+    """Return (stdout, stderr) of `qkv decode`, which must succeed."""
+    done = run_qkv("decode", str(folder), *options, stdin=given)
+    assert done.code == 0, done.stderr
+    return done.stdout, done.stderr
 
 
 def test_a_bad_line_stops_no_other(run):
@@ -92,8 +91,8 @@ def test_numbers_beyond_any_answer_are_told(tmp_path):
     """Too large for float32, and so large that the model overflows."""
     (tmp_path / "points.csv").write_text("".join(f"{n},{n % 3},{'ab'[n % 2]}\n" for n in range(60)))
     files = ("--train-file", str(tmp_path / "points.csv"), "--run", str(tmp_path / "run"))
-    inside("train", "xor", "--preset", "wide", *files, "--steps", "20")
-    found = json.loads(inside("decode", str(tmp_path / "run"), "1e300 1", "3e38 -3e38", "1 1", "--json"))
+    qkv("train", "xor", "--preset", "wide", *files, "--steps", "20")
+    found = json.loads(qkv("decode", str(tmp_path / "run"), "1e300 1", "3e38 -3e38", "1 1", "--json"))
     assert [record["error"] for record in found] == [
         "'1e300' in '1e300 1' is beyond the range of float32, 3.4e+38 either way",
         "'3e38 -3e38' has numbers so large that the model has no finite answer",
@@ -102,8 +101,11 @@ def test_numbers_beyond_any_answer_are_told(tmp_path):
     assert [len(record["answers"]) for record in found] == [0, 0, 1]
 
 
+@pytest.mark.process
 def test_a_closed_stdin_has_no_lines(run):
-    assert decode_stdin(run[0], b"", redirect="<&-") == ("", "")
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "decode", str(run[0])]
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
 
 
 def test_bad_input_is_one_sentence(run, tmp_path):
@@ -121,7 +123,16 @@ def test_a_sweep_of_learning_rates_in_one_command(tmp_path):
     (pictures, labels), path = bars(60), tmp_path / "bars.npz"
     numpy.savez(path, train_images=pictures, train_labels=labels)
     models = "convolutional,convolutional:downsample=stride,network:layers=0"
-    options = ("--train-file", str(path), "--steps", "20", "--set", "train.validate_every=10", "--out", str(tmp_path / "out"))
+    options = (
+        "--train-file",
+        str(path),
+        "--steps",
+        "20",
+        "--set",
+        "train.validate_every=10",
+        "--out",
+        str(tmp_path / "out"),
+    )
     sweep = ("compare", "digits", "--models", models, "--rates", "0.1,0.01,0.001", *options)
     records = json.loads(qkv(*sweep, "--json"))
     assert [[one["rate"] for one in record["rates"]] for record in records] == [[0.001, 0.01, 0.1]] * 3

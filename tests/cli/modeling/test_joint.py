@@ -6,13 +6,7 @@ import shutil
 import pytest
 
 from qkv.pronunciation.joint_ngram import Joint
-from tests.cli.run import inside, qkv
-from tests.pronunciation.conftest import train_tiny
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    return train_tiny(tmp_path_factory.mktemp("tiny"))
+from tests.cli.run import qkv
 
 
 @pytest.fixture
@@ -21,54 +15,54 @@ def run(tiny, tmp_path):
 
 
 def test_it_lies_in_the_run_folder_and_a_beam_asks_it(run):
-    plain = json.loads(inside("eval", str(run), "--split", "valid", "--search", "beam", "--json"))
+    plain = json.loads(qkv("eval", str(run), "--split", "valid", "--search", "beam", "--json"))
     assert "joint" not in plain
-    found = json.loads(inside("joint", str(run), "--order", "3", "--beams", "4", "--json"))
+    found = json.loads(qkv("joint", str(run), "--order", "3", "--beams", "4", "--json"))
     kept = Joint.read(run / "joint.bin")
     assert found["file"] == str(run / "joint.bin")
     assert found["bytes"] == (run / "joint.bin").stat().st_size
     assert found["n_grams"] == len(kept.last) - 1
     assert (found["weight"], found["sharpness"]) == (kept.weight, kept.sharpness)
     assert found["words"] == 5
-    advised = json.loads(inside("eval", str(run), "--split", "valid", "--search", "beam", "--json"))
+    advised = json.loads(qkv("eval", str(run), "--split", "valid", "--search", "beam", "--json"))
     assert advised["joint"] == kept.weight
     speed = {"words_per_second": None}
-    without = json.loads(inside("eval", str(run), "--split", "valid", "--search", "beam", "--joint", "none", "--json"))
+    without = json.loads(qkv("eval", str(run), "--split", "valid", "--search", "beam", "--joint", "none", "--json"))
     assert "joint" not in without
-    assert json.loads(inside("eval", str(run), "--split", "valid", "--json")) | speed == advised | speed
-    greedy = json.loads(inside("eval", str(run), "--split", "valid", "--search", "greedy", "--json"))
+    assert json.loads(qkv("eval", str(run), "--split", "valid", "--json")) | speed == advised | speed
+    greedy = json.loads(qkv("eval", str(run), "--split", "valid", "--search", "greedy", "--json"))
     assert greedy["beams"] == 1
     assert "joint" not in greedy
-    assert "beam 4 and joint model" in inside("eval", str(run), "--split", "valid", "--search", "beam")
+    assert "beam 4 and joint model" in qkv("eval", str(run), "--split", "valid", "--search", "beam")
     assert qkv("decode", "pronounce", "kod", "--model", str(run), "--model-only") == "kod\tK OW2 D\tmodel\n"
 
 
 def test_elsewhere_and_for_several_runs(run, tiny, tmp_path):
     file = tmp_path / "both.bin"
-    said = inside("joint", str(run), "--with", str(tiny), "--beams", "3", "--out", str(file))
+    said = qkv("joint", str(run), "--with", str(tiny), "--beams", "3", "--out", str(file))
     assert "n-grams" in said
     assert "5 held-out words, beam 3" in said
-    assert "say --out FILE" in inside("joint", str(run), "--with", str(tiny), code=2)
+    assert "say --out FILE" in qkv("joint", str(run), "--with", str(tiny), code=2)
     assert not (run / "joint.bin").exists()
     arguments = ("eval", str(run), "--with", str(tiny), "--split", "valid", "--search", "beam", "--joint", str(file))
-    assert "joint" in json.loads(inside(*arguments, "--json"))
+    assert "joint" in json.loads(qkv(*arguments, "--json"))
 
 
 def test_what_cannot_be_is_said(run, tiny, tmp_path):
-    assert "no such run folder" in inside("joint", str(tmp_path / "no"), code=2)
-    assert "--beams must be at least 2" in inside("joint", str(run), "--beams", "1", code=2)
-    assert "--order must be at least 1" in inside("joint", str(run), "--order", "0", code=2)
-    missing = inside("eval", str(run), "--split", "valid", "--joint", str(tmp_path / "no.bin"), code=2)
+    assert "no such run folder" in qkv("joint", str(tmp_path / "no"), code=2)
+    assert "--beams must be at least 2" in qkv("joint", str(run), "--beams", "1", code=2)
+    assert "--order must be at least 1" in qkv("joint", str(run), "--order", "0", code=2)
+    missing = qkv("eval", str(run), "--split", "valid", "--joint", str(tmp_path / "no.bin"), code=2)
     assert "no.bin" in missing
-    assert "--best 5 needs --search beam" in inside("eval", str(run), "--search", "greedy", "--best", "5", code=2)
-    assert "needs a beam" in inside("eval", str(run), "--search", "greedy", "--joint", "some.bin", code=2)
-    assert "--beams must be at least 1" in inside("eval", str(run), "--beams", "0", code=2)
+    assert "--best 5 needs --search beam" in qkv("eval", str(run), "--search", "greedy", "--best", "5", code=2)
+    assert "needs a beam" in qkv("eval", str(run), "--search", "greedy", "--joint", "some.bin", code=2)
+    assert "--beams must be at least 1" in qkv("eval", str(run), "--beams", "0", code=2)
     (run / "joint.bin").write_bytes(b"something else")
-    inside("eval", str(run), "--split", "valid", "--search", "greedy")  # which does not need it
-    assert "joint.bin" in inside("eval", str(run), "--split", "valid", "--search", "beam", code=2)
+    qkv("eval", str(run), "--split", "valid", "--search", "greedy")  # which does not need it
+    assert "joint.bin" in qkv("eval", str(run), "--split", "valid", "--search", "beam", code=2)
     pairs = str(_pairs(tiny, tmp_path))
-    assert "--joint" in inside("eval", pairs, "--joint", "none", code=2)
-    assert "is a run of task 'pairs'" in inside("joint", pairs, code=2)
+    assert "--joint" in qkv("eval", pairs, "--joint", "none", code=2)
+    assert "is a run of task 'pairs'" in qkv("joint", pairs, code=2)
 
 
 def _pairs(tiny, tmp_path):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from qkv import tasks
-from tests.cli.run import inside
+from tests.cli.run import qkv
 from tests.web.runs import train
 
 WORDS = [f"{number:012b}".replace("0", "a").replace("1", "b") for number in range(0, 4096, 45)]
@@ -26,7 +26,7 @@ def run(tmp_path_factory):
 
 
 def answers(run, *options):
-    records = json.loads(inside("decode", str(run), *options, "--json"))
+    records = json.loads(qkv("decode", str(run), *options, "--json"))
     assert all(record["error"] is None for record in records)
     return [record["answers"][0]["text"] for record in records]
 
@@ -47,7 +47,7 @@ def test_every_line_has_draws_of_its_own(run, monkeypatch):
     monkeypatch.setattr(sys.modules["qkv.cli.modeling.predict"], "TOGETHER", 4)
     assert answers(run, *[WORDS[0]] * 10, *sampled) == together
     assert len(set(together)) > 5
-    lines = inside("decode", str(run), WORDS[0], "\udc80", *[WORDS[0]] * 8, *sampled).splitlines()
+    lines = qkv("decode", str(run), WORDS[0], "\udc80", *[WORDS[0]] * 8, *sampled).splitlines()
     assert [line.split("\t")[1] for line in lines] == [together[0], *together[2:]]
 
 

@@ -8,21 +8,11 @@ import sys
 
 import pytest
 
-from tests.cli.run import ROOT, qkv
-from tests.pronunciation.conftest import made_up, spoken, train_tiny
-
-COMMAND = (sys.executable, "-c", "from qkv.cli import main; main()")
+from tests.cli.run import COMMAND, ROOT, qkv, run, run_process
+from tests.pronunciation.tiny import made_up, spoken
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    return train_tiny(tmp_path_factory.mktemp("tiny"))
-
-
-def run(*arguments, given=b""):
-    return subprocess.run([*COMMAND, *arguments], input=given, capture_output=True, cwd=ROOT, check=False)
-
-
+@pytest.mark.process
 def test_words_of_the_dictionary_without_torch():
     code = (
         "import sys; sys.argv[1:] = ['decode', 'pronounce', 'hello', '--json']\n"
@@ -69,9 +59,9 @@ def test_bad_input_is_told_and_the_rest_is_done(tiny, tmp_path):
     mine.write_text("kod K AA1 D\nbroken\nfoo F UX1\n")
     lines = ["hello", "", "  ", "mp3", "привет", "🙂", "b" * 10_000, "b" * 200_000, "kod", "kab"]
     given = "\n".join(lines).encode() + b"\nbad\xffbyte\r\nlast"
-    done = run("decode", "pronounce", "--model", str(tiny), "--dictionary", str(mine), given=given)
-    assert done.returncode == 0
-    rows = [line.split("\t") for line in done.stdout.decode().split("\n")[:-1]]
+    done = run("decode", "pronounce", "--model", str(tiny), "--dictionary", str(mine), stdin=given)
+    assert done.code == 0
+    rows = [line.split("\t") for line in done.stdout.split("\n")[:-1]]
     assert [(row[0][:6], row[1], row[2]) for row in rows] == [
         ("hello", "HH AH0 L OW1", "dictionary"),
         ("mp3", "EH1 M P IY1 TH R IY1", "dictionary"),
@@ -85,7 +75,7 @@ def test_bad_input_is_told_and_the_rest_is_done(tiny, tmp_path):
         ("byte", "B AY1 T", "dictionary"),
         ("last", "L AE1 S T", "dictionary"),
     ]
-    told = done.stderr.decode()
+    told = done.stderr
     assert "Traceback" not in told
     assert f"{mine}:2: 'broken' has no phones" in told
     assert f"{mine}:3: unknown phone 'UX1'" in told
@@ -94,16 +84,18 @@ def test_bad_input_is_told_and_the_rest_is_done(tiny, tmp_path):
     assert "which the model has never seen" in told
 
 
+@pytest.mark.process
 def test_no_stdin_and_no_utf8():
     done = subprocess.run(["bash", "-c", 'exec "$@" <&-', "-", *COMMAND, "decode", "pronounce"], cwd=ROOT, check=False)
     assert done.returncode == 0
-    done = run("decode", "pronounce", b"bad\xff", "hello")
-    assert (done.returncode, done.stdout.decode()) == (
+    done = run_process("decode", "pronounce", b"bad\xff", "hello")
+    assert (done.code, done.stdout) == (
         0,
         "bad\tB AE1 D\tdictionary\n\ufffd\t\tnone\nhello\tHH AH0 L OW1\tdictionary\n",
     )
 
 
+@pytest.mark.process
 def test_a_closed_pipe_is_no_traceback():
     command = f"yes hello | head -20000 | '{sys.executable}' -c '{COMMAND[2]}' decode pronounce | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
@@ -111,6 +103,7 @@ def test_a_closed_pipe_is_no_traceback():
     assert done.stderr == ""
 
 
+@pytest.mark.process
 def test_a_bar_on_the_terminal_leaves_the_answers_alone(tmp_path):
     words = tmp_path / "words.txt"
     words.write_text("hello\nworld\n" * 300)
@@ -129,9 +122,9 @@ def test_a_bar_on_the_terminal_leaves_the_answers_alone(tmp_path):
 
 
 def test_many_words_without_an_answer_are_counted(tiny):
-    done = run("decode", "pronounce", "--model", str(tiny), given="привет\n".encode() * 29)
-    assert done.stderr.decode().count("has no answer") == 20
-    assert "9 more words have no answer" in done.stderr.decode()
+    done = run("decode", "pronounce", "--model", str(tiny), stdin="привет\n".encode() * 29)
+    assert done.stderr.count("has no answer") == 20
+    assert "9 more words have no answer" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -174,8 +167,8 @@ def test_eval_warns_where_only_one_side_has_stress(tiny, tmp_path):
     path = tmp_path / "test.tsv"
     path.write_text("bad\tB AE D\n")
     done = run("eval", str(tiny), "--test-file", str(path))
-    assert "the model writes stress and the references have none" in done.stderr.decode()
+    assert "the model writes stress and the references have none" in done.stderr
     done = run("eval", str(tiny), "--test-file", str(path), "--no-stress")
-    assert done.stderr == b""
+    assert done.stderr == ""
     # 1.96^2 / (1 + 1.96^2) for one word that is right
-    assert "words wrong 0.00% (95 % interval 0.00% to 79.35%)" in done.stdout.decode()
+    assert "words wrong 0.00% (95 % interval 0.00% to 79.35%)" in done.stdout

@@ -1,33 +1,19 @@
 """A language model from the command line: trained, judged, asked to write; and what is said of bad input."""
 
-import io
 import json
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 import torch
 
-from qkv.cli import main
 from qkv.data import Tokenizer
 from qkv.inference.sliding_window import measure
 from qkv.interop import save_gpt2
 from qkv.models import Decoder, DecoderConfig
+from tests.cli.run import qkv
 
 MODEL = ("--set", "model.dim=16", "--set", "model.hidden_dim=16", "--set", "model.layers=1", "--set", "model.heads=2")
 DATA = ("--set", "data.tokenizer=characters", "--set", "data.length=32", "--set", "model.max_length=100")
 TRAIN = ("--steps", "4", "--set", "train.validate_every=2", "--set", "train.batch_size=4")
-
-
-def qkv(*arguments, code=0):
-    """What `qkv arguments` prints, in this process: on stdout or, if it fails, on stderr."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["qkv", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-    assert left.value.code == code, err.getvalue()
-    return err.getvalue() if code else out.getvalue()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -100,10 +86,10 @@ def test_writing(run):
     assert scores == sorted(scores, reverse=True)
 
 
-def test_a_prompt_of_stdin_is_read_as_a_text_to_train_on(run, monkeypatch):
+def test_a_prompt_of_stdin_is_read_as_a_text_to_train_on(run):
     """Without the mark of byte order, and with the newlines that the training text had."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfLine 3\r\nLine\rLine 4\r\n")))
-    (record,) = json.loads(qkv("decode", str(run), "--tokens", "2", "--search", "greedy", "--json"))
+    prompt = b"\xef\xbb\xbfLine 3\r\nLine\rLine 4\r\n"
+    (record,) = json.loads(qkv("decode", str(run), "--tokens", "2", "--search", "greedy", "--json", stdin=prompt))
     assert record["input"] == "Line 3\nLine\nLine 4"
 
 

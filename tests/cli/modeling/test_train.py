@@ -15,7 +15,8 @@ import pytest
 from qkv import tasks
 from qkv.cli.shared import progress
 from qkv.train import loop
-from tests.cli.run import ROOT, inside, qkv
+from tests.cli.run import COMMAND, ROOT, qkv
+from tests.cli.run import run as run_qkv
 
 SMALL = (
     *(
@@ -75,27 +76,14 @@ def test_decode_answers(run):
 
 
 def test_decode_takes_lines_of_stdin(run):
-    done = subprocess.run(
-        [sys.executable, "-c", "from qkv.cli import main; main()", "decode", str(run[0]), "--search", "greedy"],
-        input="123\n\n207\n",
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    assert done.stdout == "123\tOTH\n207\tTZS\n"
+    assert qkv("decode", str(run[0]), "--search", "greedy", stdin=b"123\n\n207\n") == "123\tOTH\n207\tTZS\n"
 
 
 def test_a_line_that_is_too_long_stops_no_other(run):
-    done = subprocess.run(
-        [sys.executable, "-c", "from qkv.cli import main; main()", "decode", str(run[0])],
-        input=b"\xef\xbb\xbf123\r\n" + b"1" * 5000 + b"\n207\n",
-        capture_output=True,
-        cwd=ROOT,
-        check=True,
-    )
-    assert done.stdout == b"123\tOTH\n207\tTZS\n"
-    assert done.stderr == b"qkv: '111111111111111111111111111111'... has 5000 tokens; the model takes 24\n"
+    done = run_qkv("decode", str(run[0]), stdin=b"\xef\xbb\xbf123\r\n" + b"1" * 5000 + b"\n207\n")
+    assert done.code == 0
+    assert done.stdout == "123\tOTH\n207\tTZS\n"
+    assert done.stderr == "qkv: '111111111111111111111111111111'... has 5000 tokens; the model takes 24\n"
 
 
 def test_what_a_search_cannot_do_is_refused(run):
@@ -108,11 +96,11 @@ def test_what_a_search_cannot_do_is_refused(run):
 
 def test_targets_that_nobody_cut_are_told_of(file, tmp_path):
     """300 targets of one word each, nearly all different; cut into characters, nothing is said."""
-    base = [sys.executable, "-c", "from qkv.cli import main; main()", "train", "pairs", "--train-file", str(file)]
     told = []
     for name, cut in (("whole", ()), ("cut", ("--set", "data.target=characters"))):
-        command = [*base, "--run", str(tmp_path / name), "--steps", "1", *SMALL[:-2], *cut]
-        told.append(subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True))
+        options = ("--run", str(tmp_path / name), "--steps", "1", *SMALL[:-2], *cut)
+        told.append(run_qkv("train", "pairs", "--train-file", str(file), *options))
+    assert [done.code for done in told] == [0, 0]
     assert "--set data.target=characters" in told[0].stderr
     assert "--set data.target=characters" not in told[1].stderr
     assert f"report:     {tmp_path / 'cut' / 'report.html'}" in told[1].stdout
@@ -145,14 +133,8 @@ def test_a_run_with_itself_answers_as_alone(run, file):
 
 
 def test_an_unknown_letter_is_named_and_answered(run):
-    done = subprocess.run(
-        [sys.executable, "-c", "from qkv.cli import main; main()", "decode", str(run[0]), "1x3"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    assert done.returncode == 0
+    done = run_qkv("decode", str(run[0]), "1x3")
+    assert done.code == 0
     assert "'1x3' has 'x', which the model has never seen" in done.stderr
     assert done.stdout.startswith("1x3\t")
 
@@ -171,23 +153,23 @@ def test_a_run_goes_on_as_it_was_set(run, file):
     folder, _ = run
     resume = ("--run", str(folder), "--resume", "--json")
     same = ("--preset", "quick", "--train-file", str(file), "--steps", "400", "--seed", "0", *SMALL)
-    assert json.loads(inside("train", "pairs", *resume, *same))["run"] == str(folder)
-    said = inside("train", "pairs", *resume, "--steps", "500", "--set", "model.dim=64", "--test-file", "x.tsv", code=2)
+    assert json.loads(qkv("train", "pairs", *resume, *same))["run"] == str(folder)
+    said = qkv("train", "pairs", *resume, "--steps", "500", "--set", "model.dim=64", "--test-file", "x.tsv", code=2)
     assert "cannot take --set model.dim=64, where the run has 32; --steps 500, where the run has 400" in said
     assert "--test-file x.tsv, where the run has None" in said
-    said = inside("train", "xor", *resume, code=2)
+    said = qkv("train", "xor", *resume, code=2)
     assert "the run is of the task 'pairs', and 'xor' cannot go on with it" in said
-    assert "did you mean 'quick'" in inside("train", "pairs", *resume, "--preset", "quik", code=2)
+    assert "did you mean 'quick'" in qkv("train", "pairs", *resume, "--preset", "quik", code=2)
 
 
 def test_a_run_finds_its_data_from_any_folder(file, tmp_path, monkeypatch):
     folder = str(tmp_path / "run")
     monkeypatch.chdir(file.parent)
-    inside("train", "pairs", "--train-file", file.name, "--run", folder, "--steps", "1", *SMALL, "--json")
+    qkv("train", "pairs", "--train-file", file.name, "--run", folder, "--steps", "1", *SMALL, "--json")
     monkeypatch.chdir(tmp_path)
     assert not Path(file.name).exists()
-    assert json.loads(inside("eval", folder, "--split", "valid", "--json"))
-    assert json.loads(inside("train", "pairs", "--run", folder, "--resume", "--json"))["run"] == folder
+    assert json.loads(qkv("eval", folder, "--split", "valid", "--json"))
+    assert json.loads(qkv("train", "pairs", "--run", folder, "--resume", "--json"))["run"] == folder
 
 
 def test_a_run_does_not_go_on_with_other_data(file, tmp_path):
@@ -195,16 +177,16 @@ def test_a_run_does_not_go_on_with_other_data(file, tmp_path):
     mine, folder = tmp_path / "mine.tsv", tmp_path / "run"
     mine.write_text(file.read_text())
     arguments = ("train", "pairs", "--train-file", str(mine), "--run", str(folder), "--steps", "1", *SMALL, "--json")
-    inside(*arguments)
-    before = json.loads(inside("eval", str(folder), "--split", "train", "--json"))
+    qkv(*arguments)
+    before = json.loads(qkv("eval", str(folder), "--split", "train", "--json"))
     first, *others = mine.read_text().splitlines()
     mine.write_text("\n".join([*others, first]) + "\n")
-    said = inside("train", "pairs", "--run", str(folder), "--resume", code=2)
+    said = qkv("train", "pairs", "--run", str(folder), "--resume", code=2)
     assert f"{mine} has changed since the run was started, so what was held out is not known; train anew" in said
-    assert "give what to judge on with --test-file" in inside("eval", str(folder), code=2)
-    assert json.loads(inside("eval", str(folder), "--test-file", str(mine), "--json"))
+    assert "give what to judge on with --test-file" in qkv("eval", str(folder), code=2)
+    assert json.loads(qkv("eval", str(folder), "--test-file", str(mine), "--json"))
     (folder / "data.json").unlink()  # a run of an older version
-    assert json.loads(inside("eval", str(folder), "--split", "train", "--json"))["examples"] == before["examples"]
+    assert json.loads(qkv("eval", str(folder), "--split", "train", "--json"))["examples"] == before["examples"]
 
 
 def test_answers_are_judged_with_the_vocabularies_of_the_run(run, file, tmp_path):
@@ -227,7 +209,7 @@ def test_data_with_square_brackets(tmp_path):
     path = tmp_path / "brackets.tsv"
     path.write_text("".join(f"[/{letter}]\t[{letter}] [/red]\n" for letter in "abcdefghijkl"))
     arguments = ("--train-file", str(path), "--test-file", str(path), "--run", str(tmp_path / "run"), "--steps", "1")
-    assert "[/" in inside("train", "pairs", *arguments, *SMALL)
+    assert "[/" in qkv("train", "pairs", *arguments, *SMALL)
 
 
 def test_a_loss_that_is_not_finite_is_a_line(tmp_path):
@@ -252,6 +234,7 @@ def test_every_event_has_a_line():
     assert lines[3] == "step 3: no update; the ids of its examples are in metrics.jsonl"
 
 
+@pytest.mark.process
 def test_two_processes_do_not_train_in_one_folder(run):
     folder, _ = run
     hold = "import sys, pathlib, qkv.train as t\nwith t.Run(pathlib.Path(sys.argv[1])).alone(): print(); input()"
@@ -259,11 +242,11 @@ def test_two_processes_do_not_train_in_one_folder(run):
         [sys.executable, "-c", hold, str(folder)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
         other.stdout.readline()
-        said = inside("train", "pairs", "--run", str(folder), "--resume", code=2)
+        said = qkv("train", "pairs", "--run", str(folder), "--resume", code=2)
         other.communicate(b"\n")
     assert "another process is training in this run folder" in said
     assert other.returncode == 0
-    inside("train", "pairs", "--run", str(folder), "--resume", "--json")
+    qkv("train", "pairs", "--run", str(folder), "--resume", "--json")
 
 
 @pytest.mark.slow
@@ -277,9 +260,7 @@ def test_minutes_measured_before_a_kill_hold_after_it(file, tmp_path):
         path = folder / "config.json"
         return json.loads(path.read_text())["train"]["steps"] if path.exists() else None
 
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from qkv.cli import main; main()", *arguments], cwd=ROOT, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen([*COMMAND, *arguments], cwd=ROOT, stderr=subprocess.DEVNULL)
     while steps() is None:
         assert process.poll() is None
         time.sleep(0.01)
@@ -298,14 +279,8 @@ def test_bad_lines_are_counted_or_stop_the_run(tmp_path):
     path = tmp_path / "bad.tsv"
     path.write_bytes(b"ab\tA B\nno tab here\n\xff\xfe\tX\nba\tB A\n" * 5)
     arguments = ("train", "pairs", "--train-file", str(path), "--steps", "1", *SMALL)
-    done = subprocess.run(
-        [sys.executable, "-c", "from qkv.cli import main; main()", *arguments, "--run", str(tmp_path / "run")],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_qkv(*arguments, "--run", str(tmp_path / "run"))
+    assert done.code == 0, done.stderr
     assert "bad.tsv:2" in done.stderr
     assert "10 bad lines in all" in done.stderr
     assert "bad.tsv" in qkv(*arguments, "--strict", "--run", str(tmp_path / "strict"), code=2)
@@ -346,7 +321,7 @@ def test_wrong_use_is_one_sentence(arguments, message, tmp_path):
 def test_a_start_that_fails_leaves_no_folder(arguments, message, tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     folder = tmp_path / "run"
-    assert message in inside("train", "xor", "--steps", "2", "--run", str(folder), *arguments, code=2)
+    assert message in qkv("train", "xor", "--steps", "2", "--run", str(folder), *arguments, code=2)
     assert not folder.exists()
 
 

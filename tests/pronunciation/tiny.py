@@ -1,9 +1,7 @@
-"""A model that is trained in seconds: words of six letters' sounds, each letter said by itself."""
+"""A pronouncer that trains in seconds: words of six letters, each letter with one sound."""
 
 from itertools import product
 from pathlib import Path
-
-import pytest
 
 from qkv import tasks
 from qkv.train import Loop, Machine, create
@@ -12,7 +10,7 @@ SOUNDS = {"b": "B", "d": "D", "k": "K", "a": "AE1", "e": "EH0", "o": "OW2"}
 
 
 def spoken(word):
-    """What is right for a word of these letters."""
+    """Return the right phones of a word of these letters."""
     return tuple(SOUNDS[letter] for letter in word)
 
 
@@ -25,9 +23,16 @@ def train_tiny(folder: Path, task: str = "pronounce") -> Path:
     file = folder / "words.tsv"
     file.write_text("".join(f"{word}\t{' '.join(spoken(word))}\n" for word in words))
     model = {"dim": 48, "max_length": 24}
-    train = {"steps": 150, "batch_size": 64, "validate_every": 150, "warmup": 10, "ema_decay": 0.9, "learning_rate": 1e-2}
+    train = {
+        "steps": 150,
+        "batch_size": 64,
+        "validate_every": 150,
+        "warmup": 10,
+        "ema_decay": 0.9,
+        "learning_rate": 1e-2,
+    }
     data = {"train_file": str(file), "held_out": 5}
-    changes = {"model": model, "train": {**train, "label_smoothing": 0.0}, "data": data}
+    changes = {"model": model, "train": {**train, "ema_decay": 0.9, "label_smoothing": 0.0}, "data": data}
     config = tasks.configure(task, tasks.preset(task, "recurrent"), changes)
     job = tasks.tasks[task].load(config.data)
     run = create(folder / "run")
@@ -35,9 +40,3 @@ def train_tiny(folder: Path, task: str = "pronounce") -> Path:
     net = tasks.build(config, job)
     Loop(job.objective(net, config.train), config.train, run, Machine(), lambda record: None).train()
     return folder / "run"
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory):
-    """The run folder."""
-    return train_tiny(tmp_path_factory.mktemp("tiny"))
