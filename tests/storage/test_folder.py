@@ -1,7 +1,6 @@
 import errno
 import json
 import os
-import pickle
 import random
 import shutil
 import subprocess
@@ -14,176 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from qkv import storage
+from qkv.errors import QkvError
 from qkv.storage import (
-    QkvError,
-    newest_good,
-    open_file,
-    package_member,
+    latest_valid_step,
     read_folder,
-    read_json,
     remove_stale,
     save_folder,
     verify_folder,
-    write_atomic,
     write_json,
 )
+from tests.storage.files import fail_at, refused
 
 FILES = {"model.bin": bytes(range(256)) * 19, "notes.json": b'{"format": 1, "step": 7}', "empty": b""}
-
-
-@contextmanager
-def refused(*, what, where, nearest=""):
-    with pytest.raises(QkvError) as caught:
-        yield
-    assert (caught.value.what, Path(caught.value.where), caught.value.nearest) == (what, Path(where), nearest)
-
-
-@pytest.mark.parametrize(
-    ("error", "sentence"),
-    [
-        (QkvError("no tab"), "no tab"),
-        (QkvError("line 3: no tab", Path("a/b.tsv")), "line 3: no tab, in a/b.tsv"),
-        (QkvError("there is no run lsmt", "runs", "lstm"), "there is no run lsmt, in runs; did you mean lstm?"),
-        (QkvError("unknown task", nearest="recall"), "unknown task; did you mean recall?"),
-    ],
-)
-def test_an_error_is_one_sentence(error, sentence):
-    assert str(error) == sentence
-    assert str(pickle.loads(pickle.dumps(error))) == sentence
-
-
-# single files
-
-
-def test_a_file_is_replaced_as_a_whole(tmp_path):
-    path = tmp_path / "a.bin"
-    write_atomic(path, b"first")
-    write_atomic(path, b"second, longer")
-    assert path.read_bytes() == b"second, longer"
-    assert os.listdir(tmp_path) == ["a.bin"]
-
-
-def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
-    path = tmp_path / "a.bin"
-    write_atomic(path, b"first")
-    monkeypatch.setattr(os, "fsync", fail_at(1, errno.ENOSPC))
-    with pytest.raises(
-        QkvError, match=r"cannot save a.bin \(No space left on device\): 6 bytes are needed, [\d,]+ are"
-    ):
-        write_atomic(path, b"second")
-    assert path.read_bytes() == b"first"
-    assert os.listdir(tmp_path) == ["a.bin"]
-
-
-def test_no_place_for_a_file(tmp_path):
-    (tmp_path / "file").write_bytes(b"")
-    with refused(what="cannot save x (Not a directory)", where=tmp_path / "file"):
-        write_atomic(tmp_path / "file" / "x", b"")
-    with refused(what="cannot save x (No such file or directory)", where=tmp_path / "none"):
-        write_atomic(tmp_path / "none" / "x", b"")
-    (tmp_path / "folder").mkdir()
-    with refused(what="cannot save folder (Is a directory)", where=tmp_path):
-        write_atomic(tmp_path / "folder", b"")
-    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
-
-
-def test_json_there_and_back(tmp_path):
-    path, record = tmp_path / "a.json", {"name": "é", "sizes": [3, 5], "deep": {"format": 7}, "none": None}
-    write_json(path, record)
-    assert read_json(path) == record
-    assert json.loads(path.read_text("utf-8")) == {"format": 1, **record}
-    write_json(path, {"format": 1, "x": 2})
-    assert read_json(path) == {"x": 2}
-
-
-def test_json_that_is_none(tmp_path):
-    with pytest.raises(ValueError, match="JSON compliant"):
-        write_json(tmp_path / "a.json", {"loss": float("nan")})
-    with pytest.raises(ValueError, match="record has format 2, but this version of qkv writes format 1"):
-        write_json(tmp_path / "a.json", {"format": 2})
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_newer_format_is_refused_with_both_numbers(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text('{"format": 3, "a": 1}')
-    with refused(what="config.json has format 3, but this version of qkv reads up to 1", where=tmp_path):
-        read_json(path)
-
-
-@pytest.mark.parametrize(
-    "text", ['{"a": 1}', '{"format": 0}', '{"format": true}', '{"format": "1"}', '{"format": 1.0}']
-)
-def test_a_format_that_is_none(tmp_path, text):
-    (tmp_path / "a.json").write_text(text)
-    with pytest.raises(QkvError, match='a.json must have a "format" of 1 to 1, but has'):
-        read_json(tmp_path / "a.json")
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"{",
-        b"nonsense",
-        b'{"format": 1} x',
-        b'{"format": 1, "a": "\xff"}',
-        b'{"format": 1, "a": NaN}',
-        b"[" * 10**6,
-    ],
-)
-def test_what_is_not_json(tmp_path, data):
-    (tmp_path / "a.json").write_bytes(data)
-    with pytest.raises(QkvError, match=f"a.json is not JSON or is truncated .*, in {tmp_path}"):
-        read_json(tmp_path / "a.json")
-
-
-@pytest.mark.parametrize(("text", "kind"), [("[1]", "list"), ("7", "int"), ("null", "NoneType")])
-def test_json_that_is_no_object(tmp_path, text, kind):
-    (tmp_path / "a.json").write_text(text)
-    with refused(what=f"a.json must hold a JSON object, but holds a {kind}", where=tmp_path):
-        read_json(tmp_path / "a.json")
-
-
-def test_json_cut_anywhere_is_refused(tmp_path):
-    path = tmp_path / "a.json"
-    write_json(path, {"step": 17, "name": "x"})
-    whole = path.read_bytes()
-    for size in range(len(whole)):
-        path.write_bytes(whole[:size])
-        with pytest.raises(QkvError, match="a.json is not JSON or is truncated"):
-            read_json(path)
-
-
-def test_a_missing_file_and_its_nearest_name(tmp_path):
-    write_json(tmp_path / "config.json", {})
-    with refused(what="there is no file confg.json", where=tmp_path, nearest="config.json"):
-        read_json(tmp_path / "confg.json")
-    with refused(what="there is no file zzz", where=tmp_path):
-        open_file(tmp_path / "zzz")
-    with refused(what="there is no file x", where=tmp_path / "none"):
-        open_file(tmp_path / "none" / "x")
-    with refused(what=f"{tmp_path.name} is a folder, but a file is expected", where=tmp_path.parent):
-        read_json(tmp_path)
-    with refused(what="x cannot be read (Not a directory)", where=tmp_path / "config.json"):
-        read_json(tmp_path / "config.json" / "x")
-
-
-# folders
-
-
-def fail_at(call, number):
-    """An os.fsync whose call number `call` fails."""
-    real, calls = os.fsync, []
-
-    def fsync(descriptor):
-        calls.append(descriptor)
-        if len(calls) == call:
-            raise OSError(number, os.strerror(number))
-        real(descriptor)
-
-    return fsync
 
 
 def test_a_folder_there_and_back(tmp_path):
@@ -193,7 +34,7 @@ def test_a_folder_there_and_back(tmp_path):
     assert read_folder(folder) == FILES
     assert os.listdir(folder.parent) == ["step-00000007"]
     assert json.loads((folder / "MANIFEST.json").read_text()) == {
-        "format": 1,
+        "format": 2,
         "files": {name: {"bytes": len(data), "sha256": sha256(data).hexdigest()} for name, data in FILES.items()},
     }
 
@@ -260,7 +101,7 @@ def test_a_file_where_a_folder_is_needed(tmp_path):
     with refused(what="file is a file, but a folder is expected", where=tmp_path):
         verify_folder(tmp_path / "file")
     with refused(what="file is a file, but a folder is expected", where=tmp_path):
-        newest_good(tmp_path / "file")
+        latest_valid_step(tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == b"mine"
 
 
@@ -277,7 +118,7 @@ def test_a_disk_that_fails_at_any_moment(tmp_path, monkeypatch, call):
     expected = f"cannot save step-00000005 (Input/output error), in {tmp_path}"
     assert failures == [expected] * (call < 7)
     assert sorted(os.listdir(tmp_path)) == ["step-00000003", "step-00000005"][: 1 + (call > 5)]
-    assert newest_good(tmp_path)[1] == []
+    assert latest_valid_step(tmp_path)[1] == []
 
 
 @contextmanager
@@ -312,7 +153,8 @@ def test_a_read_only_folder():
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from qkv.storage import QkvError, save_folder, write_atomic
+from qkv.errors import QkvError
+from qkv.storage import save_folder, write_atomic
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 folder = Path(sys.argv[1])
@@ -363,7 +205,7 @@ def test_what_is_wrong_is_named(tmp_path):
         verify_folder(folder)
     fresh()
     (folder / "model.bin").write_bytes(model[:-1])
-    with refused(what="model.bin has 4863 bytes, but MANIFEST.json says 4864", where=folder):
+    with refused(what="model.bin has 4863 bytes, but MANIFEST.json has 4864", where=folder):
         verify_folder(folder)
     (folder / "model.bin").write_bytes(model[:-1] + b"\0")
     for read in (verify_folder, read_folder):
@@ -444,27 +286,27 @@ def test_damage_is_refused_and_the_one_before_is_taken(tmp_path, number):
         save_folder(tmp_path / f"step-{step:08}", {**files, "step": b"%d" % step})
     name = draw.choice(["model.bin", "optimizer.bin", "run.json", "MANIFEST.json"])
     (flip, truncate, delete, zero_a_page)[number % 4](tmp_path / "step-00000009" / name, draw)
-    found, problems = newest_good(tmp_path)
+    found, problems = latest_valid_step(tmp_path)
     assert found == tmp_path / "step-00000008"
     assert read_folder(found) == {**files, "step": b"8"}
     assert [problem.where for problem in problems] == [tmp_path / "step-00000009"]
     assert name in problems[0].what
 
 
-def test_newest_good_is_by_number(tmp_path):
-    assert newest_good(tmp_path / "none") == (None, [])
-    assert newest_good(tmp_path) == (None, [])
+def test_latest_valid_step_is_by_number(tmp_path):
+    assert latest_valid_step(tmp_path / "none") == (None, [])
+    assert latest_valid_step(tmp_path) == (None, [])
     for name in ("step-00000009", "step-00000010", "step-99999999", "step-100000000"):
         save_folder(tmp_path / name, FILES)
     for name in ("step-999999999999x", "best", "step-00000010.tmp-5"):
         (tmp_path / name).mkdir()
     (tmp_path / "step-200000000").write_bytes(b"")
-    found, problems = newest_good(tmp_path)
+    found, problems = latest_valid_step(tmp_path)
     assert found == tmp_path / "step-100000000"
     assert [problem.what for problem in problems] == ["step-200000000 is a file, but a folder is expected"]
     for step in ("step-100000000", "step-99999999", "step-00000010", "step-00000009"):
         (tmp_path / step / "MANIFEST.json").unlink()
-    found, problems = newest_good(tmp_path)
+    found, problems = latest_valid_step(tmp_path)
     assert found is None
     assert [Path(problem.where).name for problem in problems[1:]] == [
         "step-100000000",
@@ -500,11 +342,11 @@ def test_stale_folders_are_removed_but_not_those_of_the_living(tmp_path):
 SAVER = """
 import sys
 from pathlib import Path
-from qkv.storage import newest_good, remove_stale, save_folder
+from qkv.storage import latest_valid_step, remove_stale, save_folder
 
 parent = Path(sys.argv[1])
 remove_stale(parent)
-newest, problems = newest_good(parent)
+newest, problems = latest_valid_step(parent)
 step = int(newest.name[5:]) if newest else 0
 while True:
     step += 1
@@ -523,7 +365,7 @@ def test_kill_9_at_any_moment(tmp_path):
             time.sleep(draw.uniform(0, 0.05))
             saver.kill()
             begun = int((first + second + saver.stdout.read()).split()[-1])
-        newest, problems = newest_good(tmp_path)
+        newest, problems = latest_valid_step(tmp_path)
         assert problems == []
         saved = int(newest.name.removeprefix("step-"))
         assert read_folder(newest)["model"] == b"%d " % saved * 50_000
@@ -535,31 +377,3 @@ def test_kill_9_at_any_moment(tmp_path):
     assert half_written >= 5
     remove_stale(tmp_path)
     assert list(tmp_path.glob("*.tmp-*")) == []
-
-
-def test_a_member_of_an_installed_package(tmp_path, monkeypatch):
-    about = tmp_path / "somebody-1.2.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: somebody\nVersion: 1.2\n")
-    member = tmp_path / "somebody" / "data" / "words.txt"
-    member.parent.mkdir(parents=True)
-    member.write_bytes(b"words")
-    (tmp_path / "somebody" / "__init__.py").write_text("raise RuntimeError('imported')")
-    monkeypatch.syspath_prepend(tmp_path)
-    right = sha256(b"words").hexdigest()
-    assert package_member("somebody", "1.2", "somebody/data/words.txt", right) == member
-    with refused(what='somebody 1.2 is installed, but 1.3 is needed: pip install "qkv[data]"', where=""):
-        package_member("somebody", "1.3", "somebody/data/words.txt", right)
-    with refused(what=f"words.txt of somebody 1.2 has sha256 {right}, not {'0' * 64}", where=member.parent):
-        package_member("somebody", "1.2", "somebody/data/words.txt", "0" * 64)
-    with refused(what="there is no file word.txt", where=member.parent, nearest="words.txt"):
-        package_member("somebody", "1.2", "somebody/data/word.txt", right)
-    with refused(what='the package nobody-here 1.2 is not installed: pip install "qkv[data]"', where=""):
-        package_member("nobody-here", "1.2", "x", right)
-    assert "somebody" not in sys.modules
-
-
-def test_storage_needs_no_torch():
-    code = "import sys, qkv.storage; assert 'torch' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    assert storage.FORMAT == 1

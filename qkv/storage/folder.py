@@ -1,0 +1,186 @@
+"""Folders that are saved as a whole and verified when they are read.
+
+A folder is written under a temporary name, its manifest (bytes and sha256 of every file) last, and then renamed: after
+a `kill -9` or a power failure it is complete or absent.
+"""
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from io import BufferedReader, BytesIO
+from pathlib import Path
+
+from qkv.errors import QkvError
+from qkv.storage.atomic import list_names, save_errors, sync_folder, write_synced
+from qkv.storage.json import parse_json, to_json
+
+MANIFEST = "MANIFEST.json"
+
+_STEP = re.compile(r"step-(\d{8,})")
+
+
+def save_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Save these files as one folder, completely or not at all.
+
+    If the same files are there already, nothing is done. A valid folder with other files is an error; a damaged one is
+    renamed to NAME.damaged-1. Parent folders are created.
+    """
+    for name in files:
+        if not _is_plain(name):
+            raise ValueError(f"files must have plain names (no folders, not {MANIFEST}), got {name!r}")
+    listed = {name: {"bytes": len(data), "sha256": sha256(data).hexdigest()} for name, data in sorted(files.items())}
+    manifest = to_json({"files": listed})
+    temporary = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
+    with save_errors(folder, sum(map(len, files.values())) + len(manifest)):
+        if _already_saved(folder, manifest):
+            return
+        _make_folder(folder.parent)
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            temporary.mkdir()
+            for name, data in (*files.items(), (MANIFEST, manifest)):
+                write_synced(temporary / name, data)
+            sync_folder(temporary)
+            if folder.is_dir() and any(folder.iterdir()):
+                set_aside(folder)
+            temporary.rename(folder)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync_folder(folder.parent)
+
+
+def verify_folder(folder: Path) -> None:
+    """Raise a QkvError that names the first file whose contents do not match the manifest."""
+    for name, entry in _read_manifest(folder).items():
+        with _open_member(folder, name) as file:
+            entry.check(folder, name, file, os.fstat(file.fileno()).st_size)
+
+
+def is_valid_folder(folder: Path) -> bool:
+    """Return whether the folder exists and verifies."""
+    if not folder.exists():
+        return False
+    try:
+        verify_folder(folder)
+    except QkvError:
+        return False
+    return True
+
+
+def read_folder(folder: Path) -> dict[str, bytes]:
+    """Return the contents of every file of a folder, verified against its manifest."""
+    contents = {}
+    for name, entry in _read_manifest(folder).items():
+        with _open_member(folder, name) as file:
+            data = file.read()
+        entry.check(folder, name, BytesIO(data), len(data))  # the same bytes are checked and returned
+        contents[name] = data
+    return contents
+
+
+def list_steps(parent: Path) -> list[tuple[int, Path]]:
+    """Return (step, folder) for each step-XXXXXXXX in a folder, in order of steps."""
+    if not parent.exists():
+        return []
+    matches = [(_STEP.fullmatch(name), parent / name) for name in list_names(parent)]
+    return sorted((int(match[1]), path) for match, path in matches if match)
+
+
+def latest_valid_step(parent: Path) -> tuple[Path | None, list[QkvError]]:
+    """Return the highest step-XXXXXXXX folder that verifies, and the errors of the higher ones."""
+    problems: list[QkvError] = []
+    for _, path in reversed(list_steps(parent)):
+        try:
+            verify_folder(path)
+        except QkvError as error:
+            problems.append(error)
+        else:
+            return path, problems
+    return None, problems
+
+
+def set_aside(folder: Path) -> None:
+    """Rename a folder to NAME.damaged-1, or to the first such number that is free."""
+    number = 1
+    while os.path.lexists(target := folder.with_name(f"{folder.name}.damaged-{number}")):
+        number += 1
+    folder.rename(target)
+
+
+@dataclass(frozen=True)
+class _ManifestEntry:
+    """Size and checksum of one file."""
+
+    bytes: int
+    sha256: str
+
+    def check(self, folder: Path, name: str, file: BufferedReader | BytesIO, size: int) -> None:
+        if size != self.bytes:
+            raise QkvError(f"{name} has {size} bytes, but {MANIFEST} has {self.bytes}", folder)
+        if file_digest(file, "sha256").hexdigest() != self.sha256:
+            raise QkvError(f"{name} is damaged: its sha256 is not the one in {MANIFEST}", folder)
+
+
+def _read_manifest(folder: Path) -> dict[str, _ManifestEntry]:
+    names = list_names(folder)
+    with _open_member(folder, MANIFEST) as file:
+        listed = parse_json(file.read(), folder / MANIFEST).get("files")
+    if not isinstance(listed, dict):
+        raise QkvError(f"{MANIFEST} lists no files", folder)
+    entries = {}
+    for name, entry in listed.items():
+        if not _is_plain(name):
+            raise QkvError(f"{MANIFEST} lists {name!r}, which is not a plain file name", folder)
+        match entry:
+            case {"bytes": int(size), "sha256": str(digest)}:
+                entries[name] = _ManifestEntry(size, digest)
+            case _:
+                raise QkvError(f"{MANIFEST} does not give bytes and sha256 of {name}", folder)
+    for name in names:
+        if name != MANIFEST and name not in entries:
+            raise QkvError(f"{name} is not in {MANIFEST}", folder)
+    return entries
+
+
+def _is_plain(name: str) -> bool:
+    return name not in ("", ".", "..", MANIFEST) and not set(name) & set("/\\\0")
+
+
+@contextmanager
+def _open_member(folder: Path, name: str) -> Iterator[BufferedReader]:
+    path = folder / name
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise QkvError(f"{name} is not a plain file", folder)
+        with path.open("rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise QkvError(f"{name} is missing", folder) from None
+    except OSError as error:
+        raise QkvError(f"{name} cannot be read ({error.strerror})", folder) from error
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def _already_saved(folder: Path, manifest: bytes) -> bool:
+    """Return whether the folder holds exactly these files; raise if it holds other valid ones."""
+    if not os.path.lexists(folder):
+        return False
+    if not folder.is_dir():
+        raise QkvError(f"{folder.name} is a file, but a folder is to be saved", folder.parent)
+    if not is_valid_folder(folder):
+        return False
+    if (folder / MANIFEST).read_bytes() == manifest:
+        return True
+    raise QkvError(f"{folder.name} is there already, with other contents", folder.parent)
