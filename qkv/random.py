@@ -1,8 +1,8 @@
-"""Randomness by name: every random number is a pure function of a seed, a purpose and a few ids.
+"""Random numbers as a pure function of a seed, a purpose and a few ids.
 
-    derive(seed, "dropout", step, rank)
+    derive_seed(seed, "dropout", step, rank)
 
-There is no global random state, so nothing has to be saved to continue a run, and two purposes never share a stream.
+No global random state is used, so a run resumes without saving one, and two purposes never share a stream.
 """
 
 import json
@@ -19,38 +19,38 @@ _SECOND_FACTOR = 0x94D049BB133111EB
 
 
 def derive_seed(seed: int, purpose: str, *ids: int) -> int:
-    """A number of 63 bits: the 8-byte blake2b of the JSON list [seed,purpose,ids...], big-endian, less its lowest bit.
+    """Return a 63-bit seed: the 8-byte blake2b of the JSON list [seed,purpose,ids...], big-endian, without its lowest bit.
 
-    JSON keeps (1, 23) and (12, 3) apart, and the number is the same on every machine and in every version.
+    JSON keeps (1, 23) and (12, 3) apart. The seed is the same on every machine and in every version.
     """
     if not isinstance(purpose, str):
-        raise TypeError(f"purpose must be a text such as 'dropout', got {purpose!r}")
+        raise TypeError(f"purpose must be a string such as 'dropout', got {purpose!r}")
     try:
-        numbers = [int(index(number)) for number in (seed, *ids)]
+        seed, *ids_as_int = (int(index(number)) for number in (seed, *ids))
     except TypeError:
         raise TypeError(f"seed and ids must be whole numbers, got {(seed, *ids)}") from None
-    named = json.dumps([numbers[0], purpose, *numbers[1:]], separators=(",", ":"))
-    return int.from_bytes(blake2b(named.encode(), digest_size=8).digest(), "big") >> 1
+    key = json.dumps([seed, purpose, *ids_as_int], separators=(",", ":"))
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def generator(seed: int, purpose: str, *ids: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A torch generator started at `derive(seed, purpose, *ids)`.
+    """Return a torch generator seeded with `derive_seed(seed, purpose, *ids)`.
 
-    On a CPU torch reads only the lowest 32 bits of a seed: among 77,000 generators two are likely to be the same.
-    Where that many are wanted, take `uniforms`.
+    On a CPU torch uses only the lowest 32 bits of a seed: among 77,000 generators two are likely to be equal.
+    Use `uniforms` where that many streams are needed.
     """
     return torch.Generator(device).manual_seed(derive_seed(seed, purpose, *ids))
 
 
-def uniforms(key: int, numbers: Int64[Tensor, "*axes"]) -> Float64[Tensor, "*axes"]:
-    """For each of `numbers` that output of SplitMix64 started at `key`, counted from 0: 53 bits, as a number of [0, 1).
+def uniforms(key: int, indices: Int64[Tensor, "*axes"]) -> Float64[Tensor, "*axes"]:
+    """Return the outputs number `indices`, from 0, of SplitMix64 seeded with `key`: 53 bits each, as floats in [0, 1).
 
-        x = key + (number + 1) golden;   x = (x ^ x >> 30) a;   x = (x ^ x >> 27) b;   x ^ x >> 31     (mod 2^64)
+        x = key + (index + 1) golden;   x = (x ^ x >> 30) a;   x = (x ^ x >> 27) b;   x ^ x >> 31     (mod 2^64)
 
-    Each depends on its own number alone, so any slice of a stream can be drawn by itself, on any device and version
-    of torch. Paper: https://doi.org/10.1145/2660193.2660195.
+    Each output depends on its index alone, so any slice of a stream can be computed, with the same result on every
+    device and version of torch. Paper: https://doi.org/10.1145/2660193.2660195.
     """
-    x = (numbers + 1) * _signed(_GOLDEN) + _signed(key)
+    x = (indices + 1) * _signed(_GOLDEN) + _signed(key)
     x = (x ^ _shift(x, 30)) * _signed(_FIRST_FACTOR)
     x = (x ^ _shift(x, 27)) * _signed(_SECOND_FACTOR)
     return _shift(x ^ _shift(x, 31), 11).double() * 2.0**-53
@@ -61,6 +61,6 @@ def _signed(number: int) -> int:
     return number - 2**64 if number >= 2**63 else number
 
 
-def _shift(x: Tensor, places: int) -> Tensor:
-    # torch's >> copies the sign bit; here 64 bits are just bits
-    return (x >> places) & ((1 << (64 - places)) - 1)
+def _shift(x: Tensor, bits: int) -> Tensor:
+    # torch's >> copies the sign bit; this is the shift of an unsigned integer
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

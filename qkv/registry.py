@@ -1,27 +1,20 @@
-"""Name -> class: what the command line, the tests and the tables find by a word."""
+"""Registries: name -> class, extended by installed packages."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from difflib import get_close_matches
+from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
+
+from qkv.errors import unknown_name_error
 
 Registered = TypeVar("Registered")
 
 
-def unknown_name_error(what: str, name: object, names: Iterable[str]) -> ValueError:
-    """The error for a word that names nothing: it says the nearest right one, and all of them."""
-    names = sorted(names)
-    nearest = get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    return ValueError(f"unknown {what} {name!r}{hint} (there are: {', '.join(names)})")
-
-
 class Registry(Generic[Registered]):
-    """A table that fills itself: `@table.register("name")` from here, an entry point from elsewhere.
+    """A table of classes by name, filled by `@table.register("name")`.
 
-    Installed packages that declare an entry point in `group` are loaded at the first look-up,
-    so a kind of somebody else's needs no edit of ours.
+    Installed packages that declare an entry point in `group` are imported at the first lookup, so that another package
+    can add a class without a change here.
     """
 
     def __init__(self, what: str, group: str):
@@ -31,16 +24,16 @@ class Registry(Generic[Registered]):
         self._plugins_loaded = False
 
     def register(self, name: str) -> Callable[[type[Registered]], type[Registered]]:
-        """Class decorator: enter the class under `name`; a second class of that name is an error."""
+        """Return a class decorator that registers the class as `name`; a second class of that name is an error."""
 
-        def enter(cls: type[Registered]) -> type[Registered]:
+        def add(cls: type[Registered]) -> type[Registered]:
             present = self._classes.setdefault(name, cls)
             if present is not cls:
                 raise ValueError(f"{self.what} {name!r} is already {present.__module__}.{present.__qualname__}")
             cls.kind = name  # type: ignore[attr-defined]
             return cls
 
-        return enter
+        return add
 
     def __getitem__(self, name: str) -> type[Registered]:
         self._load_plugins()
@@ -59,7 +52,7 @@ class Registry(Generic[Registered]):
         for point in entry_points(group=self.group):
             try:
                 point.load()
-            except Exception as error:  # noqa: BLE001 - somebody else's package must not break ours
+            except Exception as error:  # noqa: BLE001 - a broken plugin must not break the library
                 warnings.warn(
                     f"{self.what} plugin {point.name!r} ({point.value}) failed to load: {error}", stacklevel=3
                 )

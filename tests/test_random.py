@@ -44,7 +44,7 @@ def test_whole_numbers_of_other_libraries_are_the_same_numbers():
 def test_wrong_arguments_are_named():
     with pytest.raises(TypeError, match=r"seed and ids must be whole numbers, got \(1, 2\.5\)"):
         derive_seed(1, "order", 2.5)
-    with pytest.raises(TypeError, match="purpose must be a text such as 'dropout', got 3"):
+    with pytest.raises(TypeError, match="purpose must be a string such as 'dropout', got 3"):
         derive_seed(1, 3)
 
 

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from qkv.registry import Registry, unknown_name_error
+from qkv.registry import Registry
 
 
 def test_a_name_is_taken_once():
@@ -19,13 +19,6 @@ def test_a_name_is_taken_once():
     assert table.register("first")(First) is First
     with pytest.raises(ValueError, match="thing 'first' is already tests.*First"):
         table.register("first")(type("Second", (), {}))
-
-
-def test_unknown_names_the_nearest_and_all():
-    assert str(unknown_name_error("kind", "softmx", ["taylor", "softmax"])) == (
-        "unknown kind 'softmx'; did you mean 'softmax'? (there are: softmax, taylor)"
-    )
-    assert "did you mean" not in str(unknown_name_error("kind", "zzz", ["taylor", "softmax"]))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from qkv.errors import QkvError
 from qkv.interop.huggingface.files import (
     kind_in,
     read_config,
@@ -21,7 +22,6 @@ from qkv.interop.huggingface.files import (
     write_model,
 )
 from qkv.models import Encoder, EncoderConfig
-from qkv.storage import QkvError
 
 REFUSED = {
     "hidden_act": ("gelu", "the feed-forward layers of an Encoder have no other activation"),

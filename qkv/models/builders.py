@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from qkv.attention import Additive, Attention, parse
 from qkv.cost import Cost, Span
-from qkv.layers import DecoderBlock, EncoderBlock, FeedForward, Heads, MultiHead, NormBefore, ShortConvolution
+from qkv.layers import DecoderBlock, EncoderBlock, FeedForward, Heads, MultiHead, PreNorm, ShortConvolution
 from qkv.layers.blocks import Residual
-from qkv.positions import Positions, Rope, Sizes, refuse, schemes
+from qkv.positions import Positions, Rope, Sizes, incompatible_error, schemes
 from qkv.shapes import Hidden
 
 
@@ -45,11 +45,11 @@ class Places(nn.Module):
         self._sizes = Sizes(config.dim, config.heads, _key_dim(config), config.max_length, bidirectional)
         self._scheme = None if config.positions == "none" else schemes[config.positions]
         added = self._scheme is not None and "input" in self._scheme.gives
-        self.added = self._scheme.fit(self._sizes) if added and self._scheme is not None else None
+        self.added = self._scheme.from_sizes(self._sizes) if added and self._scheme is not None else None
 
     def for_heads(self) -> Positions | None:
         """What the heads of one block are told."""
-        return None if self._scheme is None or self.added is not None else self._scheme.fit(self._sizes)
+        return None if self._scheme is None or self.added is not None else self._scheme.from_sizes(self._sizes)
 
 
 def mechanism(name: str, key_dim: int) -> Attention:
@@ -115,7 +115,7 @@ def _refuse_decay(attention: Attention, positions: Positions | None) -> None:
     if positions is None or positions.serves(accepts):
         return
     if not positions.serves(attention.accepts):
-        raise refuse(positions, attention.kind, accepts)
+        raise incompatible_error(positions, attention.kind, accepts)
     others = ", ".join(sorted(name for name in schemes if schemes[name].serves(accepts)))
     raise ValueError(
         f"positions {positions.kind!r} make attention kind {attention.kind!r} fade the past, but an encoder sees both "
@@ -163,8 +163,8 @@ def _feed_forward(config: BlockSizes, activation: nn.Module | None = None) -> nn
     return FeedForward(config.dim, config.hidden_dim, activation, config.dropout)
 
 
-def _residual(config: BlockSizes) -> partial[NormBefore]:
-    return partial(NormBefore, config.dim, config.dropout)
+def _residual(config: BlockSizes) -> partial[PreNorm]:
+    return partial(PreNorm, config.dim, config.dropout)
 
 
 class _Nothing(nn.Module):

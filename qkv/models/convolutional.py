@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from qkv.cost import Cost, Span, convolution, linear
+from qkv.errors import unknown_name_error
 from qkv.models.registry import register
-from qkv.registry import unknown_name_error
 
 FILTERS = (8, 16)
 HIDDEN = (320, 120)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from qkv.cost import Cost, Span, learned, linear
+from qkv.cost import Cost, Span, linear, parameters_only
 from qkv.layers import HeadsState, Packing
 from qkv.layers.activation import make_activation
 from qkv.models.builders import Places, as_decoder_block, cost_of_blocks, decoder_block
@@ -133,7 +133,7 @@ class Decoder(nn.Module):
             predict = replace(predict, parameters={})
         total += predict.within("predict")
         for name in ("embed", "places", "norm"):
-            total += learned(self.get_submodule(name)).within(name)
+            total += parameters_only(self.get_submodule(name)).within(name)
         return total
 
     def _advance(self, tokens: Tensor, state: DecoderState, mask: Mask | None) -> tuple[Tensor, DecoderState]:
@@ -162,7 +162,7 @@ class Decoder(nn.Module):
     def _embed_packed(self, tokens: Tensor, packing: Packing) -> Tensor:
         require_length(tokens.shape[1], self.config.max_length)
         x = self.embed(tokens) * self.config.dim**0.5
-        return self.dropout(x if self.places.added is None else self._add_own(x, packing.places))
+        return self.dropout(x if self.places.added is None else self._add_own(x, packing.positions))
 
     def _add_own(self, x: Tensor, own: Tensor) -> Tensor:
         """Each row with places of its own: a scheme is told one index for all rows, so all tokens go as one row."""

@@ -28,20 +28,20 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qkv.cost import Cost, Span, learned, linear
-from qkv.layers import NormAfter, NormBefore
+from qkv.cost import Cost, Span, linear, parameters_only
+from qkv.errors import unknown_name_error
+from qkv.layers import PostNorm, PreNorm
 from qkv.models.builders import Places, cost_of_blocks, encoder_block
 from qkv.models.masks import may_look, require_mask
 from qkv.models.registry import register
 from qkv.models.validation import require_at_least, require_length
-from qkv.registry import unknown_name_error
 from qkv.shapes import Hidden, Mask
 
 FIRST = 0.02
 """Standard deviation of the first vectors of tokens and segments."""
 WORTH = 7 / 8
 """Share of real tokens from which on it is not worth while to take padding out of the rows."""
-NORMS = {"after": NormAfter, "before": NormBefore}
+NORMS = {"after": PostNorm, "before": PreNorm}
 
 
 @dataclass(frozen=True)
@@ -163,12 +163,12 @@ class Encoder(nn.Module):
         total = replace(reading, state={}).within("blocks")  # there is nothing to carry along
         total += linear(self.pool, span.batch).within("pool")
         for name in ("embed", "segments", "places", "norm"):
-            total += learned(self.get_submodule(name)).within(name)
+            total += parameters_only(self.get_submodule(name)).within(name)
         if self.config.pretraining:
             predict = linear(self.predict, span.tokens)
             bias = {name: count for name, count in predict.parameters.items() if name == "bias"}
             total += linear(self.transform, span.tokens).within("transform")
-            total += learned(self.transform_norm).within("transform_norm")
+            total += parameters_only(self.transform_norm).within("transform_norm")
             total += replace(predict, parameters=bias).within("predict")
             total += linear(self.follow, span.batch).within("follow")
         return total

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from qkv.cost import Cost, Span, learned, linear
+from qkv.cost import Cost, Span, linear, parameters_only
 from qkv.layers import Context, HeadsState
 from qkv.models.builders import Places, as_decoder_block, cost_of_blocks, decoder_block, encoder_block
 from qkv.models.masks import may_look, require_mask
@@ -119,7 +119,7 @@ class EncoderDecoder(nn.Module):
         total += cost_of_blocks(self.decoder, span).within("decoder")
         total += linear(self.predict, span.tokens).within("predict")
         for name in ("read", "write", "read_places", "write_places", "encoder_norm", "decoder_norm"):
-            total += learned(self.get_submodule(name)).within(name)
+            total += parameters_only(self.get_submodule(name)).within(name)
         return total
 
     def _remember(self, source: Tensor, mask: Mask | None) -> tuple[Context, ...]:
@@ -131,7 +131,7 @@ class EncoderDecoder(nn.Module):
         for block in self.encoder:
             x = block(x, mask)
         x = self.encoder_norm(x)
-        return tuple(as_decoder_block(block).remember(x, mask) for block in self.decoder)
+        return tuple(as_decoder_block(block).project_context(x, mask) for block in self.decoder)
 
     def _embed(self, table: nn.Embedding, places: Places, tokens: Tensor, start: int) -> Tensor:
         end = start + tokens.shape[1]

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from qkv.cost import Cost, Span, learned
+from qkv.cost import Cost, Span, parameters_only
 from qkv.models.registry import register
 
 Points = Float[Tensor, "points inputs"]
@@ -69,7 +69,7 @@ class Perceptron(nn.Module):
     def cost(self, span: Span) -> Cost:
         """One product of two vectors for each of `span.batch` points."""
         count = {"product": span.batch * self.weight.numel()}
-        return Cost(needed=count, executed=count) + learned(self)
+        return Cost(needed=count, executed=count) + parameters_only(self)
 
     @torch.no_grad()
     def fit(self, points: Points, labels: Labels, epochs: int = 100) -> list[int]:

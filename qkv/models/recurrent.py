@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from qkv.attention import Additive, Attention, Softmax
-from qkv.cost import Cost, Shape, Span, learned, linear, recurrent
+from qkv.cost import Cost, Shape, Span, linear, parameters_only, recurrent
+from qkv.errors import unknown_name_error
 from qkv.models.masks import require_mask
 from qkv.models.registry import register
 from qkv.models.validation import require_at_least, require_length
-from qkv.registry import unknown_name_error
 from qkv.shapes import Mask, Rows
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -57,7 +57,7 @@ class RecurrentConfig:
 
 
 @dataclass(frozen=True)
-class RecurrentState:
+class RecurrentDecoderState:
     """What is remembered while writing; each tensor has the batch first."""
 
     hidden: tuple[Tensor, ...]
@@ -70,10 +70,10 @@ class RecurrentState:
     length: int = 0
     """Tokens written."""
 
-    def select(self, rows: Rows) -> "RecurrentState":
+    def select(self, rows: Rows) -> "RecurrentDecoderState":
         """The state of these sequences."""
         hidden, mask = tuple(x[rows] for x in self.hidden), None if self.mask is None else self.mask[rows]
-        return RecurrentState(hidden, self.seen[rows], self.source[rows], mask, self.length)
+        return RecurrentDecoderState(hidden, self.seen[rows], self.source[rows], mask, self.length)
 
 
 @register("recurrent", RecurrentConfig)
@@ -110,7 +110,7 @@ class Recurrent(nn.Module):
         nothing = state.seen.new_zeros(target.shape[0], 0, self.config.dim)
         return self.predict(torch.stack(joined, 1) if joined else nothing)
 
-    def start(self, inputs: Tensor, mask: Mask | None) -> RecurrentState:
+    def start(self, inputs: Tensor, mask: Mask | None) -> RecurrentDecoderState:
         """Read the source; padding has to come last."""
         packed = nn.utils.rnn.pack_padded_sequence(
             self.dropout(self.read(inputs)), _lengths(inputs, mask), batch_first=True, enforce_sorted=False
@@ -118,9 +118,9 @@ class Recurrent(nn.Module):
         outputs, last = self.encoder(packed)
         source, _ = nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
         hidden = tuple(self._both_directions(x) for x in _states(last))
-        return RecurrentState(hidden, source.new_zeros(inputs.shape[0], self.config.dim), source, mask)
+        return RecurrentDecoderState(hidden, source.new_zeros(inputs.shape[0], self.config.dim), source, mask)
 
-    def step(self, tokens: Rows, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+    def step(self, tokens: Rows, state: RecurrentDecoderState) -> tuple[Tensor, RecurrentDecoderState]:
         """Logits (rows, targets) after one more token each."""
         out, state = self._advance(self.write(tokens), state)
         return self.predict(out), state
@@ -132,7 +132,7 @@ class Recurrent(nn.Module):
         total = recurrent(self.encoder, span.batch * span.context).within("encoder")
         total += recurrent(self.decoder, span.tokens).within("decoder")
         total += linear(self.join, span.tokens).within("join") + linear(self.predict, span.tokens).within("predict")
-        total += learned(self.read).within("read") + learned(self.write).within("write")
+        total += parameters_only(self.read).within("read") + parameters_only(self.write).within("write")
         numbers = {"hidden": (1 + (self.config.cell == "lstm")) * self.config.layers * self.config.dim}
         if self.attention is not None:
             total += self._cost_of_looking(self.attention, span).within("attention")
@@ -148,7 +148,7 @@ class Recurrent(nn.Module):
         executed = {name: span.time * count for name, count in once.executed.items()}
         return replace(once, needed=needed, executed=executed, state={})
 
-    def _advance(self, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+    def _advance(self, x: Tensor, state: RecurrentDecoderState) -> tuple[Tensor, RecurrentDecoderState]:
         length = state.length + 1
         require_length(length, self.config.max_length)
         hidden = tuple(h.transpose(0, 1).contiguous() for h in state.hidden)
@@ -157,9 +157,9 @@ class Recurrent(nn.Module):
         seen = self._look(out, state)
         joined = self.dropout(torch.tanh(self.join(torch.cat((out[:, 0], seen), -1))))
         hidden = tuple(h.transpose(0, 1) for h in _states(last))
-        return joined, RecurrentState(hidden, seen, state.source, state.mask, length)
+        return joined, RecurrentDecoderState(hidden, seen, state.source, state.mask, length)
 
-    def _look(self, query: Tensor, state: RecurrentState) -> Tensor:
+    def _look(self, query: Tensor, state: RecurrentDecoderState) -> Tensor:
         if self.attention is None:
             return torch.zeros_like(query[:, 0])
         source = state.source[:, None]  # batch heads time dim

@@ -1,4 +1,4 @@
-"""Model families by name, each with its configuration."""
+"""Model families by name, each with its configuration class."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,28 +8,29 @@ from typing import Any, TypeVar
 from torch import nn
 
 from qkv.records import from_mapping
-from qkv.registry import unknown_name_error
+from qkv.registry import Registry
 
 Model = TypeVar("Model", bound=type[nn.Module])
 
 
 @dataclass(frozen=True)
 class Family:
-    """A class of models and the record of sizes it is built from."""
+    """A model class and the configuration dataclass it is built from."""
 
     model: type[nn.Module]
     config: type[Any]
 
     def configure(self, values: dict[str, Any]) -> Any:
-        """The record with these values; an unknown name is an error that says the nearest."""
+        """Return the configuration with these values; the error for an unknown name gives the nearest one."""
         return from_mapping(self.config, values, f"setting of {self.model.__name__}:")
 
     def build(self, config: Any, *sizes: int) -> nn.Module:
-        """A model of these sizes; a class whose constructor takes plain numbers has a `from_config` beside it."""
+        """Return a model for these data sizes, by its `from_config` where there is one, else by its constructor."""
         make: Callable[..., nn.Module] = getattr(self.model, "from_config", self.model)
-        _, *wanted = signature(make).parameters.values()
-        if not any(one.kind is one.VAR_POSITIONAL for one in wanted) and len(wanted) != len(sizes):
-            names = ", ".join(one.name for one in wanted)
+        _, *expected = signature(make).parameters.values()
+        takes_any = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in expected)
+        if not takes_any and len(expected) != len(sizes):
+            names = ", ".join(parameter.name for parameter in expected)
             given = ", ".join(map(str, sizes))
             raise ValueError(
                 f"{self.model.__name__} is of another kind of task: it takes the sizes ({names}), got ({given})"
@@ -37,21 +38,22 @@ class Family:
         return make(config, *sizes)
 
 
-families: dict[str, Family] = {}
+families: Registry[nn.Module] = Registry("model", group="qkv.models")
+"""Model classes by name; installed packages add theirs with an entry point in the group qkv.models."""
 
 
 def register(name: str, config: type[Any]) -> Callable[[Model], Model]:
-    """Class decorator: enter the family under `name`."""
+    """Return a class decorator that registers a model class as `name`, with its configuration class."""
 
-    def enter(model: Model) -> Model:
-        families[name] = Family(model, config)
+    def add(model: Model) -> Model:
+        families.register(name)(model)
+        model.config_class = config  # type: ignore[attr-defined]
         return model
 
-    return enter
+    return add
 
 
 def family(name: str) -> Family:
-    """The family of this name."""
-    if name not in families:
-        raise unknown_name_error("model", name, families)
-    return families[name]
+    """Return the family of this name."""
+    model: Any = families[name]
+    return Family(model, model.config_class)

@@ -16,11 +16,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qkv.cost import Cost, Span, learned
-from qkv.data import Windows
+from qkv.cost import Cost, Span, parameters_only
+from qkv.data import SkipGramBatch
+from qkv.errors import unknown_name_error
 from qkv.models.registry import register
 from qkv.models.validation import require_at_least
-from qkv.registry import unknown_name_error
 
 OBJECTIVES = ("skip_gram", "cbow")
 GROUPS = 32
@@ -70,27 +70,27 @@ class WordVectors(nn.Module):
             given = given.mean(1, keepdim=True)
         return given @ self.context[target].transpose(1, 2)
 
-    def loss(self, windows: Windows) -> Tensor:
+    def loss(self, windows: SkipGramBatch) -> Tensor:
         """The definition: summed over neighbors, of cbow over words that have any."""
-        given, pairs = self._given(windows.seen, self.center[windows.words], self.center[windows.contexts])
+        given, pairs = self._given(windows.is_neighbor, self.center[windows.centers], self.center[windows.contexts])
         if self.config.objective == "cbow":
-            right = (given * self.context[windows.words]).sum(-1)
+            right = (given * self.context[windows.centers]).sum(-1)
             found = functional.softplus(-right) * pairs[..., 0]
         else:
             right = given @ self.context[windows.contexts].transpose(1, 2)
-            found = functional.softplus(-right) * windows.seen
-        noise = given @ self.context[windows.noise].transpose(1, 2)
-        share = self.config.negatives / windows.noise.shape[1]
+            found = functional.softplus(-right) * windows.is_neighbor
+        noise = given @ self.context[windows.negatives].transpose(1, 2)
+        share = self.config.negatives / windows.negatives.shape[1]
         return found.sum() + share * (functional.softplus(noise) * pairs).sum()
 
-    def count(self, windows: Windows) -> int:
+    def count(self, windows: SkipGramBatch) -> int:
         """What the loss is summed over."""
-        seen = windows.seen
+        seen = windows.is_neighbor
         # the largest of bytes: as any(), in half its time
         return int(seen.view(torch.uint8).amax(-1).sum() if self.config.objective == "cbow" else seen.sum())
 
     @torch.no_grad()
-    def update(self, windows: Windows, rate: float) -> float:
+    def update(self, windows: SkipGramBatch, rate: float) -> float:
         """Gradient descent on `loss`, GROUPS groups at a time; the sum of the losses as they were met.
 
         Only rows that occur are read and written: a gradient as large as the tables would take most of the time. As in
@@ -99,29 +99,29 @@ class WordVectors(nn.Module):
         update = self._update_cbow if self.config.objective == "cbow" else self._update_skip_gram
         return float(update(windows, rate))
 
-    def _rates(self, windows: Windows, rate: float) -> Tensor:
+    def _rates(self, windows: SkipGramBatch, rate: float) -> Tensor:
         """(2, words): the rate of each row of center and context, lower than `rate` for very common words alone.
 
         One after the other, changes of the same row would see each other; together they overshoot where they are many.
         """
-        groups = len(windows.words)
-        words, noise = (ids.flatten().bincount(minlength=len(self.center)) for ids in (windows.words, windows.noise))
-        words, noise = words / windows.words.numel(), self.config.negatives * noise / windows.noise.numel()
-        center = (1 + self.config.negatives) * words * int(windows.seen.sum())
+        groups = len(windows.centers)
+        words, noise = (ids.flatten().bincount(minlength=len(self.center)) for ids in (windows.centers, windows.negatives))
+        words, noise = words / windows.centers.numel(), self.config.negatives * noise / windows.negatives.numel()
+        center = (1 + self.config.negatives) * words * int(windows.is_neighbor.sum())
         context = (words + noise) * self.count(windows)
         scores = torch.stack((center, context)) * (rate * min(GROUPS, groups) / groups)
         return rate * (LARGEST / scores).clamp_(max=1).to(self.center.dtype)
 
-    def _update_skip_gram(self, windows: Windows, rate: float) -> Tensor:
-        shared, around = windows.noise.shape[1], windows.contexts.shape[1]
-        right = functional.pad(windows.seen.to(self.center.dtype), (0, shared))
+    def _update_skip_gram(self, windows: SkipGramBatch, rate: float) -> Tensor:
+        shared, around = windows.negatives.shape[1], windows.contexts.shape[1]
+        right = functional.pad(windows.is_neighbor.to(self.center.dtype), (0, shared))
         weight = right.clone()
         weight[..., around:] = right.sum(-1, keepdim=True) * (self.config.negatives / shared)
-        targets = torch.cat((windows.contexts, windows.noise), 1)
+        targets = torch.cat((windows.contexts, windows.negatives), 1)
         center, context = self._rates(windows, rate)
-        rates = center[windows.words][..., None], context[targets][:, None]
+        rates = center[windows.centers][..., None], context[targets][:, None]
         scores = torch.empty_like(right)
-        ids = _parts(windows.words, targets)
+        ids = _parts(windows.centers, targets)
         for (words, target), parts in zip(ids, _parts(scores, right, weight, *rates), strict=True):
             score, positive, weights, own, other = parts
             given, wanted = _rows(self.center, words), _rows(self.context, target)
@@ -131,16 +131,16 @@ class WordVectors(nn.Module):
             _add(self.center, words, torch.bmm(pull.mul_(own), wanted))
         return _dot(weight, functional.softplus(scores)) - _dot(right, scores)
 
-    def _update_cbow(self, windows: Windows, rate: float) -> Tensor:
-        seen = windows.seen.to(self.center.dtype)
+    def _update_cbow(self, windows: SkipGramBatch, rate: float) -> Tensor:
+        seen = windows.is_neighbor.to(self.center.dtype)
         pairs = seen.sum(-1, keepdim=True)
-        there, shared = pairs.clamp(max=1), windows.noise.shape[1]
+        there, shared = pairs.clamp(max=1), windows.negatives.shape[1]
         weight = there.expand(-1, -1, shared) * (self.config.negatives / shared)
         center, context = self._rates(windows, rate)
         shares, spread = seen * pairs.clamp(min=1).reciprocal_(), seen.mul_(center[windows.contexts][:, None])
-        rates = context[windows.words][..., None], context[windows.noise][:, None]
+        rates = context[windows.centers][..., None], context[windows.negatives][:, None]
         hits, misses = torch.empty_like(there), torch.empty_like(weight)
-        ids = _parts(windows.words, windows.contexts, windows.noise)
+        ids = _parts(windows.centers, windows.contexts, windows.negatives)
         numbers = _parts(shares, spread, there, weight, hits, misses, *rates)
         for (words, around, noise), parts in zip(ids, numbers, strict=True):
             share, back, real, weights, hit, miss, own, other = parts
@@ -178,7 +178,7 @@ class WordVectors(nn.Module):
         """One product of two vectors for each source and target; `span.context` counts sources, `span.time` targets."""
         sources = 1 if self.config.objective == "cbow" else span.context or 1
         count = {"scores": span.tokens * sources * self.config.dim}
-        return Cost(needed=count, executed=count) + learned(self)
+        return Cost(needed=count, executed=count) + parameters_only(self)
 
 
 def _parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

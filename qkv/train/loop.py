@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qkv.errors import QkvError
 from qkv.random import derive_seed
-from qkv.storage import QkvError
 from qkv.train.backward import Gradients, Launched, Recorded, require_one_card
 from qkv.train.batches import Update, Updates
 from qkv.train.clip import clip_gradient

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from qkv.storage import QkvError
+from qkv.errors import QkvError
 from qkv.train.objective import Objective
 from qkv.train.settings import Settings
 

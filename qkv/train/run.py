@@ -20,10 +20,10 @@ from typing import IO, Any
 
 from safetensors.torch import load, save
 
+from qkv.errors import QkvError
 from qkv.storage import (
     FORMAT,
-    QkvError,
-    newest_good,
+    latest_valid_step,
     read_folder,
     read_json,
     remove_stale,
@@ -88,7 +88,7 @@ class Run:
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The newest good checkpoint; None if there is none at all, an error if all are damaged."""
-        folder, problems = newest_good(self.checkpoints)
+        folder, problems = latest_valid_step(self.checkpoints)
         if folder is None and problems:
             raise problems[0]
         if folder is None:

@@ -9,10 +9,10 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from benchmarks.minilm import batches, equality, real_sentences, their_model
+from qkv.errors import QkvError
 from qkv.interop import load_bert, minilm, save_bert
 from qkv.interop.huggingface.register import register
 from qkv.models import Encoder, EncoderConfig
-from qkv.storage import QkvError
 
 SIZES = {
     "vocab_size": 113,

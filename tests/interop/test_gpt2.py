@@ -7,11 +7,11 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from qkv.decode import Limits, greedy
+from qkv.decode import SearchLimits, greedy
+from qkv.errors import QkvError
 from qkv.interop import load_gpt2, save_gpt2
 from qkv.interop.huggingface.register import register
 from qkv.models import Decoder, DecoderConfig
-from qkv.storage import QkvError
 
 SIZES = {"vocab_size": 113, "n_embd": 24, "n_layer": 3, "n_head": 6, "n_positions": 256, "n_inner": 41}
 
@@ -68,7 +68,7 @@ def test_the_same_greedy_text_for_200_tokens(folder):
     theirs = their_model().generate(prompt, attention_mask=torch.ones_like(prompt), **options)[:, 5:]
     never = min(set(range(SIZES["vocab_size"])) - set(theirs.flatten().tolist()))  # nothing ends before 200
     for row, expected in zip(prompt, theirs.tolist(), strict=True):
-        limits = Limits(200, start=int(row[-1]), end=never, forbidden=())
+        limits = SearchLimits(200, start=int(row[-1]), end=never, forbidden=())
         (found,) = greedy(load_gpt2(folder), row[None, :-1], None, limits)
         assert list(found.tokens) == expected
     assert len(set(theirs[0].tolist())) > 3

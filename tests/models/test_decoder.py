@@ -162,7 +162,7 @@ def gradients(model, logits):
 @pytest.mark.parametrize(("attention", "positions"), [*every_pair(), ("softmax(window=3)", "rope")])
 def test_packed_documents_mean_what_each_means_alone(attention, positions, short, masked_on, monkeypatch):
     """Values and gradients; documents of 1 to 13 tokens, cut by the ends of rows; short ones are all taken out."""
-    monkeypatch.setattr(packing_module, "MASKED_ON", masked_on)
+    monkeypatch.setattr(packing_module, "MASK_DEVICE", masked_on)
     model = small(attention=attention, positions=positions)
     tokens = torch.randint(0, TOKENS, (3, 13))
     starts = torch.zeros(3, 13, dtype=torch.bool)
@@ -175,7 +175,7 @@ def test_packed_documents_mean_what_each_means_alone(attention, positions, short
     starts[:, 0] = True
     firsts = [*starts.flatten().nonzero()[:, 0].tolist(), 39]
     documents = [tokens.flatten()[a:b] for a, b in pairwise(firsts)]
-    assert (packing.moved.numel() == tokens.numel()) == short
+    assert (packing.token_index.numel() == tokens.numel()) == short
     alone = torch.cat([model(document[None])[0] for document in documents])
     torch.testing.assert_close(packed.flatten(0, 1), alone, rtol=0, atol=1e-12)
     for name, expected in gradients(model, alone).items():
@@ -194,11 +194,11 @@ def test_packed_rows_where_logits_are_wanted():
 
 def test_packed_rows_under_a_mask_are_one_graph(monkeypatch):
     """Nothing asks a tensor for a number, which a compiler could not follow; rows of another length need no other."""
-    monkeypatch.setattr(packing_module, "MASKED_ON", "cpu")
+    monkeypatch.setattr(packing_module, "MASK_DEVICE", "cpu")
     model = small(positions="rope", convolution=0)
 
     def run(tokens, *packed):
-        return model(tokens, packing=Packing.of(packed))
+        return model(tokens, packing=Packing.from_tensors(packed))
 
     torch._dynamo.reset()
     compiled = torch.compile(run, backend="eager", fullgraph=True, dynamic=True)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.decode import Limits, beam, greedy
+from qkv.decode import SearchLimits, beam, greedy
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
 from qkv.models.builders import HeadNorm
 from tests.models.sequences import padded, walk
@@ -88,9 +88,9 @@ def test_beam_scores_are_those_of_a_parallel_pass(attention):
         model.predict.bias[2] += 2
     source, mask = padded(8, 11, SOURCES)
     with torch.inference_mode():
-        found = beam(model, source, mask, Limits(9), beams=4, best=4)
-        straight = greedy(model, source, mask, Limits(9))
-        alone = beam(model, source, mask, Limits(9), beams=1)
+        found = beam(model, source, mask, SearchLimits(9), beams=4, n_best=4)
+        straight = greedy(model, source, mask, SearchLimits(9))
+        alone = beam(model, source, mask, SearchLimits(9), beams=1)
     assert [one.tokens for (one,) in alone] == [one.tokens for one in straight]
     checked = 0
     for row, hypotheses in enumerate(found):
@@ -180,7 +180,7 @@ def test_parity_with_torch():
             }
         )
         x = encoder(x, src_key_padding_mask=~mask)
-    expected = model.decoder[1].remember(model.encoder_norm(x), mask)
+    expected = model.decoder[1].project_context(model.encoder_norm(x), mask)
     context = model.start(source, mask).contexts[1]
     seen = mask[:, None, :, None]
     torch.testing.assert_close(context.k * seen, expected.k * seen, rtol=0, atol=1e-12)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qkv.decode import Limits, beam, greedy
+from qkv.decode import SearchLimits, beam, greedy
 from qkv.models import EncoderDecoder, EncoderDecoderConfig, Ensemble, Recurrent, RecurrentConfig
 
 SOURCES, TARGETS = 11, 13
@@ -44,12 +44,12 @@ def test_step_by_step_equals_all_at_once(members):
 
 
 def test_it_decodes_as_a_model_does(members):
-    source, limits = torch.randint(1, SOURCES, (4, 5)), Limits(max_length=12)
+    source, limits = torch.randint(1, SOURCES, (4, 5)), SearchLimits(max_length=12)
     one, same = members[0], Ensemble([members[0]] * 3)
     assert [h.tokens for h in greedy(same, source, None, limits)] == [
         h.tokens for h in greedy(one, source, None, limits)
     ]
-    best = beam(Ensemble(members), source, None, limits, beams=3, best=2)
+    best = beam(Ensemble(members), source, None, limits, beams=3, n_best=2)
     assert [len(found) for found in best] == [2] * 4
     assert Ensemble(members).config.max_length == 17
 

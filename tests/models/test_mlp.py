@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from qkv.cost import Span
-from qkv.layers import NormBefore, ScaledBranch
+from qkv.layers import PreNorm, ScaledBranch
 from qkv.models import Network, family, logistic_regression, softmax_regression
 
 CORNERS = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
@@ -41,7 +41,7 @@ def test_layers_without_activation_are_one_linear_map():
 
 def test_each_residual_path_learns_for_itself_and_is_counted():
     """3 layers of 4 x 4 + 4, each with a norm of 8 numbers before it, and a last one of 5."""
-    network = Network((4, 4, 4, 4, 1), residual=NormBefore(4))
+    network = Network((4, 4, 4, 4, 1), residual=PreNorm(4))
     norms = [layer.residual.norm for layer in network.layers[:3]]
     assert len({id(norm) for norm in norms}) == 3
     learned = sum(p.numel() for p in network.parameters())
@@ -50,7 +50,7 @@ def test_each_residual_path_learns_for_itself_and_is_counted():
 
 def test_residual_paths_lead_around_layers_of_one_width():
     network = Network((5, 7, 7, 3), "tanh", residual=ScaledBranch(0.5), normalization="layer")
-    assert [layer.residual and layer.residual.share for layer in network.layers] == [None, 0.5, None]
+    assert [layer.residual and layer.residual.scale for layer in network.layers] == [None, 0.5, None]
     norms = [type(layer.norm).__name__ for layer in network.layers]
     assert norms == ["LayerNorm", "LayerNorm", "Identity"]
 
@@ -81,7 +81,7 @@ def test_as_a_family():
     assert built.build(config, 5, 2).sizes == (5, 7, 7, 1)
     assert built.build(built.configure({"layers": 0}), 5, 3).sizes == (5, 3)
     around = built.build(built.configure({"hidden_dim": 7, "layers": 2, "residual": True}), 5, 3).layers[1].residual
-    assert (type(around), around.share) == (ScaledBranch, 1.0)
+    assert (type(around), around.scale) == (ScaledBranch, 1.0)
     assert built.build(config, 1, 5, 5, 3)(torch.randn(2, 1, 5, 5)).shape == (2, 3)
 
 

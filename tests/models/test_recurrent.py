@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.decode import Limits, beam
+from qkv.decode import SearchLimits, beam
 from qkv.models import Recurrent, RecurrentConfig
 from tests.models.sequences import padded, walk
 
@@ -64,7 +64,7 @@ def test_beam_scores_are_those_of_a_parallel_pass():
         model.predict.bias[2] += 1
     source, mask = padded(6, 11, SOURCES)
     with torch.inference_mode():
-        found = beam(model, source, mask, Limits(9), beams=4, best=4)
+        found = beam(model, source, mask, SearchLimits(9), beams=4, n_best=4)
     for row, hypotheses in enumerate(found):
         assert len(hypotheses) == 4
         for hypothesis in hypotheses:

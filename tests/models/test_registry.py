@@ -8,7 +8,7 @@ from qkv.models import families, family
 def test_the_families():
     names = "convolutional decoder encoder encoder_decoder network perceptron recurrent word_vectors"
     assert sorted(families) == names.split()
-    assert [family(name).model.__name__ for name in families] == [families[name].model.__name__ for name in families]
+    assert [family(name).model.__name__ for name in families] == [families[name].__name__ for name in families]
 
 
 @pytest.mark.parametrize("name", sorted(families))

@@ -4,7 +4,7 @@ import re
 import pytest
 import torch
 
-from qkv.data import Windows, WordCounts, WordWindows
+from qkv.data import SkipGramBatch, SkipGramSampler, WordCounts
 from qkv.models import WordVectors, WordVectorsConfig
 
 WORDS, DIM = 23, 7
@@ -21,7 +21,7 @@ def model(objective="skip_gram", **sizes):
 def windows(groups=5, together=3, around=11, shared=2):
     seen = torch.rand(groups, together, around) < 0.4
     seen[0, 1] = False  # a word without neighbors
-    return Windows(
+    return SkipGramBatch(
         torch.randint(WORDS, (groups, together)),
         torch.randint(WORDS, (groups, around)),
         seen,
@@ -80,12 +80,12 @@ def test_an_update_is_gradient_descent():
 def test_an_update_of_cbow_gives_each_neighbor_the_whole_error():
     """As word2vec: in the gradient by autograd the mean is a sum, while its value stays that of the mean."""
     made, given = model("cbow"), windows()
-    seen = given.seen.double()
+    seen = given.is_neighbor.double()
     pairs = seen.sum(-1, keepdim=True)
     total = seen @ made.center[given.contexts]
     mean = total + (total / pairs.clamp(min=1) - total).detach()
-    right = torch.nn.functional.softplus(-(mean * made.context[given.words]).sum(-1))
-    wrong = torch.nn.functional.softplus(mean @ made.context[given.noise].transpose(1, 2)).mean(-1)
+    right = torch.nn.functional.softplus(-(mean * made.context[given.centers]).sum(-1))
+    wrong = torch.nn.functional.softplus(mean @ made.context[given.negatives].transpose(1, 2)).mean(-1)
     loss = ((right + 5 * wrong) * (pairs[..., 0] > 0)).sum()
     loss.backward()
     expected = [table.detach() - 0.003 * table.grad for table in (made.center, made.context)]
@@ -118,7 +118,7 @@ def test_cbow_by_hand_as_word2vec_does_it():
     ):
         word2vec_step(center, context, word, near, noise, 0.05)
         seen = torch.ones(1, 1, len(near), dtype=torch.bool)
-        made.update(Windows(torch.tensor([[word]]), torch.tensor([near]), seen, torch.tensor([noise])), 0.05)
+        made.update(SkipGramBatch(torch.tensor([[word]]), torch.tensor([near]), seen, torch.tensor([noise])), 0.05)
     torch.testing.assert_close(made.center.detach(), torch.tensor(center, dtype=torch.float64), rtol=0, atol=1e-12)
     torch.testing.assert_close(made.context.detach(), torch.tensor(context, dtype=torch.float64), rtol=0, atol=1e-12)
 
@@ -135,7 +135,7 @@ def test_first_vectors_are_short_and_even():
 def test_many_groups_are_updates_one_after_the_other(objective):
     made, other, given = model(objective), model(objective), windows(groups=67)
     other.load_state_dict(made.state_dict())
-    lost = sum(other.update(Windows(*(t[start : start + 32] for t in given)), 0.003) for start in (0, 32, 64))
+    lost = sum(other.update(SkipGramBatch(*(t[start : start + 32] for t in given)), 0.003) for start in (0, 32, 64))
     assert made.update(given, 0.003) == pytest.approx(lost, rel=1e-12)
     assert torch.equal(made.center, other.center)
     assert torch.equal(made.context, other.context)
@@ -143,7 +143,7 @@ def test_many_groups_are_updates_one_after_the_other(objective):
 
 def test_rows_that_would_overshoot_are_held_back():
     """All scores are of word 4: 2 / (rate * scores) of its change is made, that of the rest is none."""
-    given = Windows(
+    given = SkipGramBatch(
         torch.full((2, 3), 4), torch.full((2, 11), 4), torch.ones(2, 3, 11, dtype=torch.bool), torch.full((2, 2), 4)
     )
     made, free = model(), model()
@@ -160,7 +160,7 @@ def test_rows_that_would_overshoot_are_held_back():
 @pytest.mark.parametrize("objective", ["skip_gram", "cbow"])
 def test_a_text_of_one_word_does_not_diverge(objective):
     paragraphs = [["a"] * 1000]
-    text = WordWindows(paragraphs, WordCounts.build(paragraphs), window=5, threshold=0)
+    text = SkipGramSampler(paragraphs, WordCounts.build(paragraphs), window=5, threshold=0)
     made = WordVectors(WordVectorsConfig(dim=5, objective=objective), 1)
     for epoch in range(50):
         assert math.isfinite(made.update(text.draw([epoch], seed=0), 0.025))
@@ -200,10 +200,10 @@ def test_words_with_the_same_neighbors_come_together(objective):
         words[3] = ("king", "queen")[int(torch.randint(2, (), generator=draw))] if subject else words[3]
         paragraphs.append(words)
     counts = WordCounts.build(paragraphs)
-    text = WordWindows(paragraphs, counts, window=5, threshold=0)
+    text = SkipGramSampler(paragraphs, counts, window=5, threshold=0)
     made = WordVectors(WordVectorsConfig(dim=8, objective=objective), len(counts))
     for epoch in range(30):
-        made.update(text.draw(range(epoch * text.blocks, (epoch + 1) * text.blocks), seed=0), 0.05)
+        made.update(text.draw(range(epoch * text.block_count, (epoch + 1) * text.block_count), seed=0), 0.05)
     table = torch.nn.functional.normalize(made.vectors(), dim=1)
     king, queen, other = (table[counts.encode([word])[0]] for word in ("king", "queen", "x3"))
     assert float(king @ queen) > float(king @ other) + 0.5

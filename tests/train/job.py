@@ -78,7 +78,7 @@ def work(folder, values, options=None):
     folder.mkdir(parents=True, exist_ok=True)
     task = task_of(settings, trouble)
     if trouble.slow_writing:
-        storage._write = _slow_write(trouble.slow_writing)
+        storage.atomic.write_synced = storage.folder.write_synced = _slow_write(trouble.slow_writing)
     if trouble.slow_validation:
         task = replace(task, validate=_slow_validate(task.validate, folder, trouble.slow_validation))
     rank = os.environ.get("RANK", "0")
@@ -104,7 +104,7 @@ def events(folder, kind):
 
 def outcome(folder):
     """All that must be the same, to the last bit, however often a run was stopped."""
-    newest, _ = storage.newest_good(Path(folder) / "checkpoints")
+    newest, _ = storage.latest_valid_step(Path(folder) / "checkpoints")
     files = {name: data for name, data in storage.read_folder(newest).items() if name.endswith(".safetensors")}
     record = storage.read_json(newest / "progress.json")
     scores = [(line["step"], line["score"], line["best"]) for line in events(folder, "validated")]

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from qkv.storage import newest_good
+from qkv.storage import latest_valid_step
 from tests.train.job import Trouble, command, losses, outcome
 from tests.train.processes import finish
 
@@ -96,7 +96,7 @@ def test_one_of_two_killed_ends_the_job_and_the_next_ends_the_same(tmp_path, two
     status, _ = end(process)
     assert status != 0
     last = losses(folder)[-1][0]
-    assert newest_good(folder / "checkpoints")[0].name == f"step-{last:08d}"
+    assert latest_valid_step(folder / "checkpoints")[0].name == f"step-{last:08d}"
 
     process = start(folder, slow)
     wait_for_step(folder, last + 15, process)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from qkv.storage import newest_good
+from qkv.storage import latest_valid_step
 from qkv.train import Run
 from tests.train.job import Trouble, command, events, losses, outcome
 from tests.train.processes import finish, job, wait_for
@@ -84,7 +84,7 @@ def test_10_of_10_runs_asked_to_stop_save_this_step_and_leave_within_2_seconds(t
             waits.append(time.monotonic() - asked)
             assert process.exitcode == 128 + number
         last = losses(folder)[-1][0]
-        newest, problems = newest_good(folder / "checkpoints")
+        newest, problems = latest_valid_step(folder / "checkpoints")
         assert (newest.name, problems) == (f"step-{last:08d}", [])
         during_validation += last % 10 == 0 and [line["step"] for line in events(folder, "validated")][-1:] != [last]
         assert not (folder / "model.safetensors").exists()
@@ -112,7 +112,7 @@ def test_a_signal_to_the_whole_group_with_workers(tmp_path, undisturbed, number)
     _, errors = process.communicate(timeout=30)
     assert time.monotonic() - asked <= 2
     assert (process.returncode, errors) == (128 + number, "")
-    newest, _ = newest_good(tmp_path / "checkpoints")
+    newest, _ = latest_valid_step(tmp_path / "checkpoints")
     assert newest.name == f"step-{losses(tmp_path)[-1][0]:08d}"
     finish(tmp_path, STEPS)
     assert outcome(tmp_path) == expected

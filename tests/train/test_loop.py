@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from qkv.data import Buckets
+from qkv.errors import QkvError
 from qkv.models import Network
 from qkv.random import derive_seed
-from qkv.storage import QkvError
-from qkv.train import Loop, Machine, Run, Settings, Objective, learning_rate
+from qkv.train import Loop, Machine, Objective, Run, Settings, learning_rate
 from tests.train.job import Trouble, events, losses, settings_of, task_of
 from tests.train.loops import equal, loop_in, resumed, stop_at
 
@@ -284,7 +284,7 @@ def counting():
         replace(
             base,
             model=model,
-            order=lambda step: buckets.batch(*buckets.at(step)),
+            order=lambda step: buckets.batch(*buckets.locate(step)),
             collate=lambda ids: (torch.tensor(ids),),
             count=lambda tensors: len(tensors[0]),
             loss=loss,

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from qkv.errors import QkvError
 from qkv.models import Decoder, DecoderConfig
-from qkv.storage import QkvError, save_folder
-from qkv.train import Interrupted, Run, Objective, create, learning_rate
+from qkv.storage import save_folder
+from qkv.train import Interrupted, Objective, Run, create, learning_rate
 from tests.train.job import events, outcome, settings_of, task_of
 from tests.train.loops import loop_in, resumed, stop_at
 

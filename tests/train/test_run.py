@@ -5,7 +5,8 @@ import os
 import pytest
 import torch
 
-from qkv.storage import QkvError, newest_good
+from qkv.errors import QkvError
+from qkv.storage import latest_valid_step
 from qkv.train import Run, create
 
 TENSORS = {"model": {"a": torch.arange(7.0)}}
@@ -75,7 +76,7 @@ def test_damaged_newer_ones_never_push_out_the_good(tmp_path):
     run.rewind(20, 20)
     run.save_checkpoint(25, TENSORS, {"progress": {"step": 25}})
     assert names(run) == ["step-00000020", "step-00000025", "step-00000030.damaged-1", "step-00000040.damaged-1"]
-    assert newest_good(run.checkpoints) == (run.checkpoints / "step-00000025", [])
+    assert latest_valid_step(run.checkpoints) == (run.checkpoints / "step-00000025", [])
 
 
 def test_all_damaged(tmp_path):

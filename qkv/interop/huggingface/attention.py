@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.attention import Attention, parse
-from qkv.attention.internal.masking import visible
+from qkv.attention.internal.masking import visibility_mask
 from qkv.interop.huggingface.files import PREFIX
 
 UNKNOWN = ("softcap", "s_aux", "position_bias", "sliding_window", "cache")
@@ -147,7 +147,7 @@ def _whole(
     if queries == 1:
         return run(query, mask=mask)
     if "pairs" in mechanism.accepts:
-        return run(query, mask=visible(queries, keys, causal=True, mask=mask, device=query.device))
+        return run(query, mask=visibility_mask(queries, keys, causal=True, mask=mask, device=query.device))
     # empty queries before: a kind that folds the past has no other way to ask from its middle
     past = keys - queries
     return run(functional.pad(query, (0, 0, past, 0)), causal=True, mask=mask)[:, :, past:]

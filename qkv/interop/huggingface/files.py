@@ -11,7 +11,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from qkv.attention import parse
-from qkv.storage import QkvError, open_file, write_atomic
+from qkv.errors import QkvError
+from qkv.storage import open_file, write_atomic
 
 PREFIX = "qkv_"
 """What the names of our kinds begin with in `attn_implementation`."""

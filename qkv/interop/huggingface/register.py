@@ -16,11 +16,14 @@ import torch
 from torch import Tensor
 
 from qkv.attention import kinds, parse
+from qkv.errors import QkvError
 from qkv.interop.huggingface.attention import attend_for
 from qkv.interop.huggingface.files import PREFIX, read_config, refuse_pickles
 from qkv.interop.huggingface.mask import mask_for
-from qkv.storage import FORMAT, QkvError, write_atomic
+from qkv.storage import write_atomic
 
+FORMAT = 1
+"""Format of the record that `save` adds to config.json."""
 RECORD = "qkv"
 """Where config.json keeps what `save` adds."""
 

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.attention import Softmax
-from qkv.layers import FeedForward, MultiHead, NormBefore
+from qkv.layers import FeedForward, MultiHead, PreNorm
 from qkv.layers.blocks import DecoderBlock, EncoderBlock
 from qkv.models.builders import Places
 from qkv.models.encoder_decoder import EncoderDecoder
 from qkv.models.masks import require_mask
 from qkv.models.validation import require_length
-from qkv.positions.rope import Rope, angles
+from qkv.positions.rope import Rope, rotary_angles
 from qkv.shapes import Mask, Rows
 
 try:
@@ -84,7 +84,7 @@ def _is_plain(heads: MultiHead) -> bool:
         type(attention) is Softmax
         and attention.scale is None
         and attention.window is None
-        and heads.role in (None, "rotation")
+        and heads.position_role in (None, "rotation")
         and isinstance(heads.positions, Rope | None)
         and heads.convolution is None
         and heads.output_norm is None
@@ -224,7 +224,7 @@ class _Heads:
         if isinstance(heads.positions, Rope):
             self.input.reorder(_side_by_side(heads))
             weight = heads.query.weight
-            angle = angles(torch.arange(longest, device=weight.device), heads.key_dim, heads.positions.base)
+            angle = rotary_angles(torch.arange(longest, device=weight.device), heads.key_dim, heads.positions.base)
             turn = torch.complex(angle.cos().to(weight.dtype), angle.sin().to(weight.dtype))
             self.turn = turn[:, None, None]  # places (q, k) heads pairs
 
@@ -256,7 +256,7 @@ class _Norm:
     """A LayerNorm, or that of a path normed before; its scale and shift are left to what follows."""
 
     def __init__(self, module: nn.Module):
-        norm = module.norm if isinstance(module, NormBefore) else module
+        norm = module.norm if isinstance(module, PreNorm) else module
         assert isinstance(norm, nn.LayerNorm)
         self.shape, self.epsilon = norm.normalized_shape, norm.eps
         self.weight, self.bias = norm.weight.detach(), norm.bias.detach()

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, create_causal_mask
 
 from qkv.attention import Softmax
+from qkv.errors import QkvError
 from qkv.interop.huggingface.register import kind_of, load, register, save
-from qkv.storage import QkvError
 from tests.interop.models import KINDS, answer, bert, llama, register_plain, tokens
 
 MODELS = pytest.mark.parametrize("model", [bert, llama])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qkv.decode import Limits, beam, greedy
+from qkv.decode import SearchLimits, beam, greedy
 from qkv.models import EncoderDecoder, EncoderDecoderConfig, Recurrent, RecurrentConfig
 from qkv.models.fast.fused import Folded, _gelu, can_fold
 
@@ -63,7 +63,7 @@ def test_rows_are_reordered_repeated_and_left_out():
 def test_searches_find_the_same(masked):
     model, (inputs, mask) = built(positions="rope").float(), words()
     inputs, given = (inputs, mask) if masked else (inputs.clamp(min=4), None)
-    folded, limits = Folded(model), Limits(LONGEST - 1)
+    folded, limits = Folded(model), SearchLimits(LONGEST - 1)
     straight, wide = (greedy(m, inputs, given, limits) for m in (model, folded)), {"beams": 5, "best": 3}
     beams = (beam(m, inputs, given, limits, **wide) for m in (model, folded))
     for wanted, found in (tuple(straight), tuple([h for best in lists for h in best] for lists in beams)):

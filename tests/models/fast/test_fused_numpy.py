@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.decode import Limits, beam, greedy
+from qkv.decode import SearchLimits, beam, greedy
 from qkv.models.fast import fused as folded
 from qkv.models.fast.fused import Folded, FoldedState
 from qkv.models.fast.fused_numpy import AloneState
@@ -74,7 +74,7 @@ def test_what_is_padded_or_has_no_numpy_is_folded_only(monkeypatch):
 
 @pytest.mark.slow
 def test_the_bundled_model_says_a_thousand_words_as_its_definition_does():
-    network, limits = Network.open(model_folder()), Limits(63)
+    network, limits = Network.open(model_folder()), SearchLimits(63)
     generator = torch.Generator().manual_seed(0)
     letters = torch.tensor(network.job.strings.sources.encode("abcdefghijklmnopqrstuvwxyz"))
     for _ in range(1000):
@@ -87,9 +87,9 @@ def test_the_bundled_model_says_a_thousand_words_as_its_definition_does():
 
 def test_beams_find_the_same():
     model = built(positions="rope").float()
-    fast, limits = Folded(model), Limits(LONGEST - 1)
+    fast, limits = Folded(model), SearchLimits(LONGEST - 1)
     for time in range(1, 12):
         inputs = word(time)
-        (wanted,), (found,) = (beam(one, inputs, None, limits, beams=5, best=3) for one in (model, fast))
+        (wanted,), (found,) = (beam(one, inputs, None, limits, beams=5, n_best=3) for one in (model, fast))
         assert [one.tokens for one in found] == [one.tokens for one in wanted]
         assert [one.score for one in found] == pytest.approx([one.score for one in wanted], abs=1e-4)
