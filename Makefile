@@ -1,4 +1,4 @@
-# Two commands matter: `make run` trains a model and shows it at work, `make test` proves everything.
+# Two commands matter: `make run` trains a model and shows it at work, `make test` tests everything that is quick.
 # They need Python 3.11+ and make; everything else goes into .venv, which is kept and reused.
 
 PYTHON ?= python3
@@ -7,25 +7,31 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 RUN    ?= runs/pronounce-quick
 
+PYTEST := $(BIN)/python -m pytest -q
+QUICK  := not gpu and not slow
+INNER  := $(QUICK) and not process and not browser and not triton and not training
+
 # the same tests with every annotated shape checked; bad input is left to our own errors
 SHAPES := --jaxtyping-packages=qkv,beartype.beartype tests/layers tests/positions tests/contract -k "not bad_input"
 
-.PHONY: run serve test check lint browser bench docs clean
+.PHONY: run serve check test test-slow lint browser bench docs clean
 
-run: $(READY)  ## train a pronouncer for about four minutes, and show what it says of words it has never seen
+run: $(READY)  ## train a pronouncer for about four minutes and show its predictions for words it has never seen
 	$(BIN)/qkv train pronounce --preset quick --run $(RUN) $(if $(wildcard $(RUN)/config.json),--resume)
 
-serve: $(READY)  ## the workbench, with the newest run
+serve: $(READY)  ## open the workbench with the newest run
 	$(BIN)/qkv serve
 
-test: lint browser  ## everything that needs no GPU
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not gpu and not slow"
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(SHAPES)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "slow and not alone and not gpu"
-	$(BIN)/python -m pytest -q -m "alone and not gpu"
+check: lint  ## the inner loop, within 4 minutes: lint, types, imports, tests without processes, browser, kernels, training
+	$(PYTEST) -n 2 --dist worksteal -m "$(INNER)"
 
-check: lint browser  ## the quick part, for the inner loop
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not gpu and not slow"
+test: lint browser  ## lint and every quick test that needs no GPU, within 12 minutes on 2 cores
+	$(PYTEST) -n 2 --dist worksteal -m "$(QUICK)"
+	$(PYTEST) -n 2 --dist worksteal -m "$(QUICK)" $(SHAPES)
+
+test-slow: browser $(READY)  ## the rest, within 30 minutes: trainings, kills, mutants, speed
+	$(PYTEST) -n 2 --dist worksteal -m "slow and not alone and not gpu"
+	$(PYTEST) -m "alone and not gpu"
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -33,15 +39,15 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-browser:  ## Debian's Chromium for the tests of the page: by apt where root may, else those tests are skipped
+browser:  ## install Chromium for the browser tests if apt can; without it those tests are skipped
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
-		|| echo "no Chromium, and no right to install it: the browser tests will be skipped"
+		|| echo "Chromium is missing and cannot be installed: browser tests will be skipped"
 
-bench: $(READY)  ## speed and memory on this machine, written to benchmarks/results/
+bench: $(READY)  ## measure speed and memory on this machine; write benchmarks/results/
 	$(BIN)/python -m benchmarks.attention_cpu
 
-docs: $(READY)  ## the site, in build/site: written pages, worked problems computed now, the reference; nothing from elsewhere
+docs: $(READY)  ## build the site in build/site: pages, worked problems computed now, reference
 	$(BIN)/python -m docs.generate build/docs
 	$(BIN)/python -m mkdocs build --strict --quiet
 

@@ -52,7 +52,17 @@ def tiny(build_once):
 def pytest_collection_modifyitems(items):
     missing = pytest.mark.skip(reason="no CUDA device")
     for item in items:
+        for mark in _implied_marks(item):
+            item.add_marker(mark)
         if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(missing)
-        if "browser" in item.fixturenames:
-            item.add_marker(pytest.mark.browser)
+
+
+def _implied_marks(item):
+    """Yield the marks that follow from what a test uses, so that none is forgotten."""
+    if "browser" in item.fixturenames:
+        yield "browser"
+    if "subprocess" in item.function.__code__.co_names:
+        yield "process"
+    if "triton" in item.path.parent.parts:
+        yield "triton"

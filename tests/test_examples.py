@@ -23,12 +23,14 @@ def test_every_example_is_tried():
     }
 
 
+@pytest.mark.process
 def test_attention_picture(tmp_path):
     out = tmp_path / "picture.svg"
     assert "5 kinds" in run(EXAMPLES / "attention_picture.py", out)
     assert out.read_text().count("<rect") == 1 + 5 * (11 * 11 + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["softmax", "taylor", "linear", "elu"])
 def test_recall_a_string(kind):
     """A tiny training run, and the sentence comes back letter by letter."""
