@@ -1,8 +1,8 @@
-"""One pass of a model, seen at every place where it attends: encoder, decoder, and from one to the other.
+"""One forward pass of a model, recorded at every attention site: encoder, decoder and cross-attention.
 
-    observe(model, source, target)[place].head(2).weights()      the matrix of head 2 at that place
+    observe(model, source, target)[site].head(2).weights()      the matrix of head 2 at that site
 
-Only q, k and v of the pass are kept, which are linear in length; a matrix is computed when it is asked for.
+Only q, k and v are kept, which are linear in length; a matrix is computed when `weights` is called.
 """
 
 from collections.abc import Sequence
@@ -14,113 +14,121 @@ from torch import Tensor, nn
 
 from qkv.attention import Attention
 from qkv.data import Vocabulary
-from qkv.explain.alignment import check_ids, evaluating
-from qkv.explain.record_calls import Call, watch
+from qkv.explain.alignment import check_ids, eval_mode
+from qkv.explain.record_calls import AttentionCall, record_calls
 from qkv.layers import DecoderBlock, EncoderBlock
 from qkv.models import Decoder, Encoder, EncoderDecoder, Recurrent
 
 
 @dataclass(frozen=True)
-class Site:
-    """A place in a model where it attends."""
+class AttentionSite:
+    """A place in a model where it attends: one attention module."""
 
     name: str
     """Such as "encoder 1", "decoder 2" or "cross 2"."""
     rows: str
-    """Whose tokens ask: "source", "target", or "written": the target shifted, each with the END that follows."""
+    """Sequence of the queries: "source", "target", or "generated": the target shifted by one, up to END."""
     columns: str
-    """Whose tokens are looked at: "source" or "target"."""
+    """Sequence of the keys: "source" or "target"."""
     attention: Attention
     positions: str = "none"
-    """The scheme that its heads are told places by; one that is added to the model's input is not known here."""
+    """Position scheme of its heads; a scheme that adds to the model's input is not visible here."""
+    rotates: bool = False
+    """Whether the scheme rotates queries and keys, as RoPE does."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """What happened at one place in one pass over one sequence."""
+class AttentionRecord:
+    """One attention site in one forward pass over one sequence."""
 
-    site: Site
-    call: Call
+    site: AttentionSite
+    call: AttentionCall
 
     @property
     def heads(self) -> int:
-        """Query heads."""
+        """Number of query heads."""
         return self.call.q.shape[1]
 
-    def head(self, number: int) -> Call:
-        """The same call as this head alone saw it."""
-        if not 0 <= number < self.heads:
-            raise ValueError(f"head must be from 0 to {self.heads - 1}, got {number}")
+    def head(self, index: int) -> AttentionCall:
+        """Return the call as seen by this head alone."""
+        if not 0 <= index < self.heads:
+            raise ValueError(f"head must be from 0 to {self.heads - 1}, got {index}")
         call = self.call
-        shared = number * call.k.shape[1] // self.heads
-        own, other = slice(number, number + 1), slice(shared, shared + 1)
-        options = {name: _of_head(name, value, own) for name, value in call.options.items()}
+        key_index = index * call.k.shape[1] // self.heads
+        own, keys = slice(index, index + 1), slice(key_index, key_index + 1)
+        options = {name: _select_head(name, value, own) for name, value in call.options.items()}
         return replace(
             call,
             q=call.q[:, own],
-            k=call.k[:, other],
-            v=call.v[:, other],
+            k=call.k[:, keys],
+            v=call.v[:, keys],
             options=options,
             output=call.output[:, own],
         )
 
 
-def sites(model: nn.Module) -> list[Site]:
-    """Every place where this model attends, in the order of its blocks."""
+def attention_sites(model: nn.Module) -> list[AttentionSite]:
+    """Return every attention site of this model, in the order of its blocks."""
     if isinstance(model, Decoder):
-        return [_within("layer", n, "target", block) for n, block in enumerate(model.blocks, 1)]
+        return [_self_attention("layer", n, "target", block) for n, block in enumerate(model.blocks, 1)]
     if isinstance(model, Encoder):
-        return [_within("layer", n, "source", block) for n, block in enumerate(model.blocks, 1)]
+        return [_self_attention("layer", n, "source", block) for n, block in enumerate(model.blocks, 1)]
     if isinstance(model, EncoderDecoder):
-        reading = [_within("encoder", n, "source", block) for n, block in enumerate(model.encoder, 1)]
-        writing = [_within("decoder", n, "target", block) for n, block in enumerate(model.decoder, 1)]
-        return [*reading, *writing, *_crossings(model)]
+        encoder = [_self_attention("encoder", n, "source", block) for n, block in enumerate(model.encoder, 1)]
+        decoder = [_self_attention("decoder", n, "target", block) for n, block in enumerate(model.decoder, 1)]
+        return [*encoder, *decoder, *_cross_attention(model)]
     if isinstance(model, Recurrent):
-        return [] if model.attention is None else [Site("cross 1", "written", "source", model.attention)]
+        return [] if model.attention is None else [AttentionSite("cross 1", "generated", "source", model.attention)]
     raise TypeError(f"model must be a Decoder, Encoder, EncoderDecoder or Recurrent, got a {type(model).__name__}")
 
 
-def observe(model: nn.Module, source: Sequence[int], target: Sequence[int] | None = None) -> list[Look]:
-    """What each place of the model does while it reads `source` and writes `target` and END; ids without START.
+def observe(model: nn.Module, source: Sequence[int], target: Sequence[int] | None = None) -> list[AttentionRecord]:
+    """Record each attention site while the model reads `source` and is fed `target`; ids without START and END.
 
-    A Decoder or an Encoder has one sequence, `source`. The model need not agree with the target: any answer can be
-    asked about.
+    A Decoder or an Encoder has one sequence, `source`. The target need not be the model's own answer.
     """
-    places = sites(model)
+    sites = attention_sites(model)
     if not source:
-        raise ValueError("source must have at least one token, got none; there is nothing to look at")
+        raise ValueError("source must have at least one token, got 0")
     device = next(model.parameters()).device
-    given = [torch.tensor([source], device=device)]
+    inputs = [torch.tensor([source], device=device)]
     if isinstance(model, Decoder | Encoder):
         check_ids("source", source, model.embed)
     else:
         check_ids("source", source, model.read)
         check_ids("target", target or (), model.write)
-        given.append(torch.tensor([[Vocabulary.START, *(target or ())]], device=device))
-    with torch.no_grad(), evaluating(model), watch([place.attention for place in places]) as calls:
-        model(*given)
-    return [Look(place, _joined([call for call in calls if call.attention is place.attention])) for place in places]
+        inputs.append(torch.tensor([[Vocabulary.START, *(target or ())]], device=device))
+    with torch.no_grad(), eval_mode(model), record_calls([site.attention for site in sites]) as calls:
+        model(*inputs)
+    records = []
+    for site in sites:
+        own = [call for call in calls if call.attention is site.attention]
+        records.append(AttentionRecord(site, _join_calls(own)))
+    return records
 
 
-def _within(stack: str, number: int, side: str, block: nn.Module) -> Site:
-    """Self-attention of one block."""
+def _self_attention(stack: str, number: int, side: str, block: nn.Module) -> AttentionSite:
+    """Return the self-attention site of one block."""
     assert isinstance(block, EncoderBlock | DecoderBlock)
     heads = block.attention
-    positions = "none" if heads.positions is None else heads.positions.kind
-    return Site(f"{stack} {number}", side, side, heads.attention, positions)
+    name = f"{stack} {number}"
+    if heads.positions is None:
+        return AttentionSite(name, side, side, heads.attention)
+    rotates = heads.positions.role_for(heads.attention.accepts) == "rotation"
+    return AttentionSite(name, side, side, heads.attention, heads.positions.kind, rotates)
 
 
-def _crossings(model: EncoderDecoder) -> list[Site]:
+def _cross_attention(model: EncoderDecoder) -> list[AttentionSite]:
     crosses = [block.cross for block in model.decoder if isinstance(block, DecoderBlock)]
     return [
-        Site(f"cross {n}", "written", "source", cross.attention)
+        AttentionSite(f"cross {n}", "generated", "source", cross.attention)
         for n, cross in enumerate(crosses, 1)
         if cross is not None
     ]
 
 
-def _joined(calls: list[Call]) -> Call:
-    """A recurrent decoder looks once a token, always at the same source: its looks as one."""
+def _join_calls(calls: list[AttentionCall]) -> AttentionCall:
+    """Join the calls of a recurrent decoder, which attends once per token to the same source."""
     first = calls[0]
     if len(calls) == 1:
         return first
@@ -129,10 +137,11 @@ def _joined(calls: list[Call]) -> Call:
     )
 
 
-def _of_head(name: str, value: Any, own: slice) -> Any:
+def _select_head(name: str, value: Any, own: slice) -> Any:
+    """Return the part of an option that this head sees."""
     if not isinstance(value, Tensor):
         return value
     if name == "decay":
         return value[own]
-    # a padding mask, or a mask or bias that all heads share
-    return value if value.dim() == 2 or value.shape[1] == 1 else value[:, own]
+    shared = value.dim() == 2 or value.shape[1] == 1  # a padding mask, or a mask or bias of all heads
+    return value if shared else value[:, own]

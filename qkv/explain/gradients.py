@@ -1,8 +1,8 @@
-"""How much of a gradient arrives at each layer.
+"""Norms of the gradient at each layer.
 
     d loss / d a_l  =  J_(l+1)' ... J_L' d loss / d a_L,      J_l = d a_l / d a_(l-1)
 
-Back-propagation multiplies one factor a layer. The derivative of a sigmoid is at most 1/4, so behind weights of
+Back-propagation multiplies one factor per layer. The derivative of a sigmoid is at most 1/4, so behind weights of
 spectral norm 1 the factors of L layers are at most 4^-(L-1) together; relu's is exactly 1 where it is active.
 """
 
@@ -22,7 +22,7 @@ from qkv.models import Network
 
 @dataclass(frozen=True)
 class LayerGradient:
-    """What arrived at one layer."""
+    """Gradient norms at one layer."""
 
     layer: str
     output: float
@@ -32,16 +32,16 @@ class LayerGradient:
 
 
 def gradient_norms(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> list[LayerGradient]:
-    """The gradient of `loss(model)` at each layer, in the order in which they ran; the model is left as it was.
+    """Return the gradient of `loss(model)` at each layer, in execution order; the model is left unchanged.
 
-    Layers are the `Dense` ones of a network; in another model every module that holds a matrix of its own.
+    Layers are the `Dense` ones of a network; in another model every module that directly holds a matrix.
     """
     outputs: list[tuple[str, nn.Module, Tensor]] = []
 
-    def note(name: str, module: nn.Module, _: Any, output: Tensor) -> None:
+    def record(name: str, module: nn.Module, _: Any, output: Tensor) -> None:
         outputs.append((name, module, output))
 
-    hooks = [module.register_forward_hook(partial(note, name)) for name, module in _layers(model)]
+    hooks = [module.register_forward_hook(partial(record, name)) for name, module in _layers(model)]
     try:
         with torch.enable_grad():
             value = loss(model)
@@ -59,10 +59,10 @@ def gradient_norms(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> lis
 
 
 def jacobian_norms(layers: Sequence[nn.Module], inputs: Tensor) -> list[float]:
-    """Spectral norms ||d a_l / d a_1|| for l = 1, 2, ..., where a_l is what layer l gives; the first is 1.
+    """Return the spectral norms ||d a_l / d a_1|| for l = 1, 2, ..., with a_l the output of layer l; the first is 1.
 
-    A batch is taken as one vector, since batch normalization mixes its examples; for all else it is the largest norm
-    among them.
+    A batch is treated as one vector, because batch normalization mixes its examples. Otherwise this is the largest
+    norm among them.
     """
     norms = []
     with torch.no_grad():
@@ -88,11 +88,11 @@ def gradient_by_depth(
     initialization: str = "orthogonal",
     seed: int = 0,
 ) -> list[float]:
-    """||d a_L / d a_1|| of a network for each depth L = 1 to `depth`, on 8 normal examples in float64.
+    """Return ||d a_L / d a_1|| of a network for each depth L = 1 to `depth`, on 8 normal examples in float64.
 
-    Orthogonal weights have spectral norm 1, so that what is seen is the activation's doing and not theirs. These are
-    the first L layers of one network: where a layer depends on the depth, as with `residual=ScaledBranch(1 / depth)`,
-    only the last norm is that of a network as deep as it says.
+    Orthogonal weights have spectral norm 1, so the norms show the effect of the activation alone. These are the first
+    L layers of one network: if a layer depends on the depth, as with `residual=ScaledBranch(1 / depth)`, only the
+    last norm is that of a network of that depth.
     """
     if depth < 1:
         raise ValueError(f"depth must be at least 1, got {depth}")
@@ -102,7 +102,7 @@ def gradient_by_depth(
         network = Network([width] * (depth + 2), activation, **options).double()  # type: ignore[arg-type]
         layers = [layer for layer in network.layers if isinstance(layer, Dense)][:depth]
         for layer in layers:
-            initialize(layer.linear, initialization, activation)  # again, in float64: a norm of 1 is one to 1e-15
+            initialize(layer.linear, initialization, activation)  # again in float64: norms are 1 within 1e-15
         inputs = torch.randn(8, width, dtype=torch.float64)
         return jacobian_norms(layers, inputs)
 

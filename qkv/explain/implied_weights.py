@@ -1,9 +1,9 @@
-"""A linear attention's implied matrix beside softmax, on the same queries and keys.
+"""The matrix that a linear attention implies, versus softmax, on the same queries and keys.
 
     exact_ij = exp(s_ij) / sum_n exp(s_in)        implied_ij = phi(q_i).phi(k_j) / sum_n phi(q_i).phi(k_n)
 
-No fast form of a linear kind ever builds its matrix; it is computed here from the definition, and what the
-recurrence gives, a key folded into the state at a time, is compared with it.
+No fast form of a linear kind ever builds its matrix. It is computed here from the definition and compared with the
+recurrence, which adds one key at a time to the state.
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from qkv.attention import Attention, FeatureMap, Softmax
-from qkv.explain.record_calls import Call
+from qkv.explain.record_calls import AttentionCall
 
 ORDERS = range(8)
 
 
 @dataclass(frozen=True)
 class OrderError:
-    """The Taylor polynomial of one order in the place of exp."""
+    """Error of replacing exp by its Taylor polynomial of one order."""
 
     order: int
     weights: float
@@ -28,78 +28,84 @@ class OrderError:
     output: float
     """||polynomial output - softmax output|| / ||softmax output||"""
     smallest: float
-    """The smallest weight: below 0 for some odd orders, which is why attention takes even ones."""
+    """Smallest weight: below 0 for some odd orders, which is why Taylor attention takes even ones."""
 
 
 @dataclass(frozen=True)
-class Implied:
-    """Two matrices of one head, and how they differ."""
+class KindComparison:
+    """Two attention matrices of one head and their difference."""
 
     exact: Tensor
     """(queries, keys), softmax."""
     implied: Tensor
     """(queries, keys), of the other kind."""
     scores: Tensor
-    """(queries, keys): q.k / sqrt(key_dim), before anything is hidden."""
-    growth: Tensor
-    """(keys, value_dim): the norm of each column of the state after each key; empty for kinds without one."""
-    features: int
+    """(queries, keys): q.k / sqrt(key_dim), before masking."""
+    state_norms: Tensor
+    """(keys, value_dim): norm of each column of the state after each key; empty for kinds without a state."""
+    feature_dim: int
     """Rows of the state; 0 for kinds without one."""
-    recurrence: float
-    """max |what the recurrence gives - implied @ v|."""
-    orders: list[OrderError]
+    recurrence_error: float
+    """max |output of the recurrence - implied @ v|."""
+    order_errors: list[OrderError]
 
 
-def compare_kinds(call: Call, attention: Attention) -> Implied:
-    """One head's q, k and v through softmax and through another kind; a bias or decay is left out of both.
+def compare_kinds(call: AttentionCall, attention: Attention) -> KindComparison:
+    """Run one head's q, k and v through softmax and through another kind; bias and decay are left out of both.
 
-    `call` has one head and one sequence, as `Look.head` gives it.
+    `call` has one head and one sequence (`AttentionRecord.head`).
     """
     if call.q.shape[:2] != (1, 1):
-        raise ValueError(f"call must be of one sequence and one head, got q of shape {tuple(call.q.shape)}")
+        raise ValueError(f"call must have one sequence and one head, got q of shape {tuple(call.q.shape)}")
     causal = bool(call.options.get("causal", False))
-    # in float64: what differs is then the kinds, not the rounding
+    # in float64, so that only the kinds differ and not the rounding
     q, k, v = (x.detach().double() for x in (call.q, call.k, call.v))
     exact = Softmax().weights(q, k, causal=causal)
     implied = attention.weights(q, k, causal=causal)
     scores = (q @ k.mT)[0, 0] * q.shape[-1] ** -0.5
-    growth, features = _growth(attention, k, v)
-    return Implied(
+    state_norms, feature_dim = _state_norms(attention, k, v)
+    return KindComparison(
         exact[0, 0],
         implied[0, 0],
         scores,
-        growth,
-        features,
-        float((_recurrent(attention, q, k, v, causal) - implied @ v).abs().max()),
+        state_norms,
+        feature_dim,
+        float((_recurrent_output(attention, q, k, v, causal) - implied @ v).abs().max()),
         [_order_error(order, scores, exact[0, 0], v[0, 0], causal) for order in ORDERS],
     )
 
 
 def taylor_polynomial(scores: Tensor, order: int) -> Tensor:
-    """sum_(n <= order) s^n / n!"""
+    """Return sum_(n <= order) s^n / n!"""
     return torch.stack([scores**n / factorial(n) for n in range(order + 1)]).sum(0)
 
 
-def _recurrent(attention: Attention, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """Keys and values folded one after the other; each query reads after its own key, or all after the last."""
-    sizes = k.shape[1], k.shape[3], v.shape[3]
-    state = attention.start(1, *sizes, dtype=q.dtype)
-    outputs = []
+def _recurrent_output(attention: Attention, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """Add keys and values to the state one by one; a causal query reads after its own key, others after the last."""
     if causal:
-        for t in range(k.shape[2]):
-            now = slice(t, t + 1)
-            out, state = attention.step(q[:, :, now], k[:, :, now], v[:, :, now], state)
-            outputs.append(out)
-        return torch.cat(outputs, 2)
+        return _step_through(attention, q, k, v)
     if not isinstance(attention, FeatureMap):
         return attention(q, k, v)
     scale = attention.default_scale(q.shape[-1]) if attention.scale is None else attention.scale
-    reading, writing = attention.features(q[0, 0] * scale), attention.features(k[0, 0])
-    total = reading @ (writing.mT @ v[0, 0])
-    return (total / (reading @ writing.sum(0))[:, None] if attention.normalizes else total)[None, None]
+    queries, keys = attention.features(q[0, 0] * scale), attention.features(k[0, 0])
+    total = queries @ (keys.mT @ v[0, 0])
+    if attention.normalizes:
+        total = total / (queries @ keys.sum(0))[:, None]
+    return total[None, None]
 
 
-def _growth(attention: Attention, k: Tensor, v: Tensor) -> tuple[Tensor, int]:
+def _step_through(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    state = attention.start(1, k.shape[1], k.shape[3], v.shape[3], dtype=q.dtype)
+    outputs = []
+    for t in range(k.shape[2]):
+        now = slice(t, t + 1)
+        output, state = attention.step(q[:, :, now], k[:, :, now], v[:, :, now], state)
+        outputs.append(output)
+    return torch.cat(outputs, 2)
+
+
+def _state_norms(attention: Attention, k: Tensor, v: Tensor) -> tuple[Tensor, int]:
+    """Return the norms of the state's columns after each key, and the number of its rows."""
     if not isinstance(attention, FeatureMap):
         return torch.zeros(0, v.shape[-1]), 0
     features = attention.features(k[0, 0])
@@ -113,10 +119,10 @@ def _growth(attention: Attention, k: Tensor, v: Tensor) -> tuple[Tensor, int]:
 
 def _order_error(order: int, scores: Tensor, exact: Tensor, v: Tensor, causal: bool) -> OrderError:
     weights = taylor_polynomial(scores, order)
-    seen = torch.ones_like(weights, dtype=torch.bool)
+    visible = torch.ones_like(weights, dtype=torch.bool)
     if causal:
-        seen = seen.tril()
-    weights = weights.masked_fill(~seen, 0)
+        visible = visible.tril()
+    weights = weights.masked_fill(~visible, 0)
     weights = weights / weights.sum(-1, keepdim=True)
     output = (weights @ v - exact @ v).norm() / (exact @ v).norm()
-    return OrderError(order, float((weights - exact).abs().max()), float(output), float(weights[seen].min()))
+    return OrderError(order, float((weights - exact).abs().max()), float(output), float(weights[visible].min()))

@@ -1,4 +1,4 @@
-"""See what attention mechanisms are given and what they give back, without any change to the model."""
+"""Record the inputs and outputs of attention mechanisms by forward hooks, without changing the model."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,38 +12,38 @@ from qkv.shapes import Keys, Outputs, Queries, Values, Weights
 
 
 @dataclass(frozen=True)
-class Call:
-    """One use of a mechanism's fast form."""
+class AttentionCall:
+    """One call of a mechanism's `forward`."""
 
     attention: Attention
     q: Queries
     k: Keys
     v: Values
     options: dict[str, Any]
-    """`causal`, `mask`, `bias` and `decay`, those that were given."""
+    """`causal`, `mask`, `bias` and `decay`, as far as they were passed."""
     output: Outputs
 
     def weights(self) -> Weights:
-        """The definition, on the q and k of this call: `weights @ v` is `output`, whatever form made it."""
+        """Return the definition's weights for this q and k: `weights @ v` equals `output` of every backend."""
         return self.attention.weights(self.q, self.k, **self.options)
 
 
 @contextmanager
-def watch(attentions: Sequence[Attention]) -> Iterator[list[Call]]:
-    """A list that fills with every call of these mechanisms, in order, until the block ends.
+def record_calls(attentions: Sequence[Attention]) -> Iterator[list[AttentionCall]]:
+    """Yield a list that collects every `forward` call of these mechanisms, in order, until the block ends.
 
-    Only `forward` is seen; `step`, and `forward_seen` for packed rows on a GPU, are other methods and pass unseen.
+    Only `forward` is hooked: `step`, and `forward_masked` for packed rows on a GPU, are other methods.
     """
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
 
-    def note(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> None:
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         assert isinstance(module, Attention)
-        given = dict(zip(("q", "k", "v"), positional, strict=False)) | named
-        q, k, v = (given.pop(name) for name in ("q", "k", "v"))
-        calls.append(Call(module, q, k, v, given, output))
+        options = dict(zip(("q", "k", "v"), args, strict=False)) | kwargs
+        q, k, v = (options.pop(name) for name in ("q", "k", "v"))
+        calls.append(AttentionCall(module, q, k, v, options, output))
 
-    # one hook for a mechanism that several layers share, or each call would be there twice
-    hooks = [attention.register_forward_hook(note, with_kwargs=True) for attention in dict.fromkeys(attentions)]
+    # one hook per mechanism: layers may share one, and its calls would be recorded twice
+    hooks = [attention.register_forward_hook(record, with_kwargs=True) for attention in dict.fromkeys(attentions)]
     try:
         yield calls
     finally:

@@ -1,9 +1,9 @@
-"""A beam search and a greedy one in one tree: where they part, and what it cost.
+"""Beam search and greedy search in one tree: where they diverge, and by how much.
 
     search_tree(model, source, limits, beams=4)
 
-The greedy path is drawn into the tree of the beam; where the beam never looked at one of its tokens, a node is added
-and marked as not looked at. The winner is scored once more by one pass over the whole answer, without any cache.
+The greedy path is merged into the beam's tree; nodes that the beam never scored are added and marked. The winner is
+scored again by one forward pass over the whole answer, without a KV cache.
 """
 
 from collections.abc import Sequence
@@ -12,112 +12,111 @@ from typing import Any
 
 import torch
 
-from qkv.decode import Limits, Node, beam_with_trees, greedy
-from qkv.decode.beam import Begun
+from qkv.decode import Node, SearchLimits, beam_with_trees, greedy
+from qkv.decode.beam import DecodingPrefix
 from qkv.decode.protocol import Inputs
 from qkv.decode.stepper import Stepper
-from qkv.explain.alignment import evaluating
+from qkv.explain.alignment import eval_mode
 
 
 @dataclass(frozen=True)
-class Branch:
-    """A node of the tree, with what can be said of it here."""
+class SearchNode:
+    """A node of the tree of both searches."""
 
     parent: int | None
     token: int
-    own: float
-    """log p(token | what came before)"""
+    token_log_probability: float
+    """log p(token | path to its parent)"""
     log_probability: float
-    """Of the whole path."""
+    """log p of the whole path."""
     step: int
     kept: bool
     finished: bool
-    looked_at: bool
-    """Whether the beam saw it; only greedy nodes may be False."""
+    seen_by_beam: bool
+    """Whether the beam scored it; False only for nodes of the greedy path."""
     greedy: bool
-    """Whether the greedy path goes through it."""
+    """Whether the greedy path passes through it."""
 
 
 @dataclass(frozen=True)
-class BothSearches:
-    """Both searches over one source."""
+class SearchComparison:
+    """Beam and greedy search over one source, in one tree."""
 
-    branches: list[Branch]
-    """The root first, a parent always before its children."""
+    nodes: list[SearchNode]
+    """Root first, every parent before its children."""
     best: list[int]
-    """Where the hypotheses of the beam end, best first."""
+    """Last nodes of the beam's hypotheses, best first."""
     greedy: list[int]
-    """The nodes of the greedy path, without the root."""
+    """Nodes of the greedy path, without the root."""
     rescored: float
-    """log p of the winner by one pass over all of it."""
+    """log p of the winner, from one forward pass over all of it."""
 
 
 def search_tree(
     model: Any,
     source: Sequence[int],
-    limits: Limits,
+    limits: SearchLimits,
     *,
     beams: int,
-    length_power: float = 0.0,
+    length_penalty: float = 0.0,
     prefix: Sequence[int] = (),
-) -> BothSearches:
-    """Search for an answer by beam and greedily; `prefix` are tokens that both must begin with."""
+) -> SearchComparison:
+    """Search for an answer by beam and greedily; both must begin with the tokens of `prefix`."""
     if len(prefix) >= limits.max_length:
-        raise ValueError(f"prefix has {len(prefix)} tokens; an answer may have {limits.max_length} with its END")
-    if never := [token for token in prefix if token in limits.forbidden]:
-        raise ValueError(f"prefix has token {never[0]}, which is never written")
-    with evaluating(model):
-        return _search(model, source, limits, beams, length_power, list(prefix))
+        raise ValueError(f"prefix has {len(prefix)} tokens; an answer may have {limits.max_length} including END")
+    if forbidden := [token for token in prefix if token in limits.forbidden]:
+        raise ValueError(f"prefix has token {forbidden[0]}, which is never generated")
+    with eval_mode(model):
+        return _search(model, source, limits, beams, length_penalty, list(prefix))
 
 
 def _search(
-    model: Any, source: Sequence[int], limits: Limits, beams: int, length_power: float, prefix: list[int]
-) -> BothSearches:
+    model: Any, source: Sequence[int], limits: SearchLimits, beams: int, length_penalty: float, prefix: list[int]
+) -> SearchComparison:
     inputs = torch.tensor([list(source)])
-    follower = _Prefixed(model, limits.start, prefix)
-    start = _own(model, inputs, prefix, limits)
-    begun = Begun(len(prefix), sum(start))
+    prefixed = _PrefixedModel(model, limits.start, prefix)
+    prefix_log_probs = _token_log_probs(model, inputs, prefix, limits)
+    start = DecodingPrefix(len(prefix), sum(prefix_log_probs))
     _, (tree,) = beam_with_trees(
-        follower, inputs, None, limits, beams=beams, best=beams, length_power=length_power, begun=begun
+        prefixed, inputs, None, limits, beams=beams, n_best=beams, length_penalty=length_penalty, prefix=start
     )
-    (walked,) = greedy(follower, inputs, None, replace(limits, max_length=limits.max_length - len(prefix)))
-    branches = _forced(start, prefix, limits)
-    places = _beam(tree.nodes, branches)
+    (walked,) = greedy(prefixed, inputs, None, replace(limits, max_length=limits.max_length - len(prefix)))
+    nodes = _prefix_nodes(prefix_log_probs, prefix, limits)
+    indices = _add_beam(tree.nodes, nodes)
     path = [*walked.tokens, *([limits.end] if walked.finished else [])]
-    own = _own(model, inputs, [*prefix, *path], limits)[len(prefix) :]
-    ending = _walk(branches, path, own, len(prefix), limits)
-    best = [places[node] for node in tree.best]
+    log_probs = _token_log_probs(model, inputs, [*prefix, *path], limits)[len(prefix) :]
+    greedy_path = _add_greedy(nodes, path, log_probs, len(prefix), limits)
+    best = [indices[node] for node in tree.best]
     answer = [*prefix, *tree.path(tree.best[0])]
-    return BothSearches(branches, best, ending, score_whole(model, source, answer, limits))
+    return SearchComparison(nodes, best, greedy_path, score_answer(model, source, answer, limits))
 
 
-def next_tokens(model: Any, source: Sequence[int], prefix: Sequence[int], limits: Limits) -> list[float]:
-    """log p of every token after this prefix; -inf for those that are never written."""
-    with torch.inference_mode(), evaluating(model):
+def next_token_log_probs(model: Any, source: Sequence[int], prefix: Sequence[int], limits: SearchLimits) -> list[float]:
+    """Return log p of every token after this prefix; -inf for forbidden tokens."""
+    with torch.inference_mode(), eval_mode(model):
         stepper = Stepper(model, torch.tensor([list(source)]), None, limits)
-        found = stepper.step([0], [limits.start])
+        log_probs = stepper.step([0], [limits.start])
         for token in prefix:
-            found = stepper.step([0], [token])
-    return found[0].tolist()
+            log_probs = stepper.step([0], [token])
+    return log_probs[0].tolist()
 
 
-def score_whole(model: Any, source: Sequence[int], answer: Sequence[int], limits: Limits) -> float:
-    """log p of this answer, END included if it is there, by one forward pass: no state, no steps."""
+def score_answer(model: Any, source: Sequence[int], answer: Sequence[int], limits: SearchLimits) -> float:
+    """Return log p of this answer, END included if present, from one forward pass without a KV cache."""
     given = torch.tensor([[limits.start, *answer[:-1]]])
-    with torch.no_grad(), evaluating(model):
-        logits = model(torch.tensor([list(source)]), given)[0].index_fill(
-            -1, torch.tensor(limits.forbidden), -torch.inf
-        )
-    wanted = torch.tensor(list(answer))
-    return float(logits.float().log_softmax(-1).gather(-1, wanted[:, None]).sum())
+    with torch.no_grad(), eval_mode(model):
+        logits = model(torch.tensor([list(source)]), given)[0]
+    logits = logits.index_fill(-1, torch.tensor(limits.forbidden), -torch.inf)
+    targets = torch.tensor(list(answer))
+    return float(logits.float().log_softmax(-1).gather(-1, targets[:, None]).sum())
 
 
-class _Prefixed:
-    """A model that has written some tokens already when its search begins."""
+class _PrefixedModel:
+    """A model that has already generated a prefix when its search begins."""
 
-    def __init__(self, model: Any, begin: int, prefix: list[int]):
+    def __init__(self, model: Any, start_token: int, prefix: list[int]):
         self.model, self.prefix = model, prefix
-        self.before = [begin, *prefix][: len(prefix)]
+        self.before = [start_token, *prefix][: len(prefix)]
 
     def start(self, inputs: Inputs, mask: Any) -> Any:
         state = self.model.start(inputs, mask)
@@ -127,58 +126,63 @@ class _Prefixed:
         return state
 
     def step(self, tokens: Any, state: Any) -> Any:
-        if self.first and self.prefix:  # the search begins with START; here the last token of the prefix stands for it
+        if self.first and self.prefix:  # the search begins with START; the last token of the prefix replaces it
             tokens = torch.full_like(tokens, self.prefix[-1])
         self.first = False
         return self.model.step(tokens, state)
 
 
-def _own(model: Any, inputs: Inputs, path: list[int], limits: Limits) -> list[float]:
-    """log p of each token of a path, step by step."""
-    found = []
+def _token_log_probs(model: Any, inputs: Inputs, path: list[int], limits: SearchLimits) -> list[float]:
+    """Return log p of each token of a path, computed step by step."""
+    log_probs = []
     with torch.inference_mode():
         stepper = Stepper(model, inputs, None, limits)
         last = limits.start
         for token in path:
-            found.append(float(stepper.step([0], [last])[0, token]))
+            log_probs.append(float(stepper.step([0], [last])[0, token]))
             last = token
-    return found
+    return log_probs
 
 
-def _forced(own: list[float], prefix: list[int], limits: Limits) -> list[Branch]:
-    """The root and the tokens that were forced."""
-    root = Branch(None, limits.start, 0.0, 0.0, 0, kept=True, finished=False, looked_at=True, greedy=True)
-    branches = [root]
-    for step, (token, log) in enumerate(zip(prefix, own, strict=True), 1):
-        total = branches[-1].log_probability + log
-        one = Branch(step - 1, token, log, total, step, kept=True, finished=False, looked_at=True, greedy=True)
-        branches.append(one)
-    return branches
+def _prefix_nodes(log_probs: list[float], prefix: list[int], limits: SearchLimits) -> list[SearchNode]:
+    """Return the root and the nodes of the forced prefix."""
+    root = SearchNode(None, limits.start, 0.0, 0.0, 0, kept=True, finished=False, seen_by_beam=True, greedy=True)
+    nodes = [root]
+    for step, (token, log_prob) in enumerate(zip(prefix, log_probs, strict=True), 1):
+        total = nodes[-1].log_probability + log_prob
+        nodes.append(
+            SearchNode(
+                step - 1, token, log_prob, total, step, kept=True, finished=False, seen_by_beam=True, greedy=True
+            )
+        )
+    return nodes
 
 
-def _beam(nodes: tuple[Node, ...], branches: list[Branch]) -> list[int]:
-    """Add the nodes of the beam below what is there; gives the place of each."""
-    places = [len(branches) - 1]
-    for node in nodes[1:]:
+def _add_beam(beam_nodes: tuple[Node, ...], nodes: list[SearchNode]) -> list[int]:
+    """Add the beam's nodes below the last one; return the index of each."""
+    indices = [len(nodes) - 1]
+    for node in beam_nodes[1:]:
         assert node.parent is not None
-        own = node.log_probability - nodes[node.parent].log_probability
-        above, total = places[node.parent], node.log_probability
-        branches.append(Branch(above, node.token, own, total, node.step, node.kept, node.finished, True, False))
-        places.append(len(branches) - 1)
-    return places
+        log_prob = node.log_probability - beam_nodes[node.parent].log_probability
+        parent, total = indices[node.parent], node.log_probability
+        nodes.append(SearchNode(parent, node.token, log_prob, total, node.step, node.kept, node.finished, True, False))
+        indices.append(len(nodes) - 1)
+    return indices
 
 
-def _walk(branches: list[Branch], path: list[int], own: list[float], start: int, limits: Limits) -> list[int]:
-    """Mark the greedy path, adding what the beam did not look at."""
-    at, found = start, list(range(1, start + 1))
-    for token, log in zip(path, own, strict=True):
-        children = [n for n, one in enumerate(branches) if one.parent == at and one.token == token]
+def _add_greedy(
+    nodes: list[SearchNode], path: list[int], log_probs: list[float], start: int, limits: SearchLimits
+) -> list[int]:
+    """Mark the greedy path below node `start`, adding nodes that the beam did not score; return its indices."""
+    current, indices = start, list(range(1, start + 1))
+    for token, log_prob in zip(path, log_probs, strict=True):
+        children = [n for n, node in enumerate(nodes) if node.parent == current and node.token == token]
         if children:
-            branches[children[0]] = replace(branches[children[0]], greedy=True)
-            at = children[0]
+            nodes[children[0]] = replace(nodes[children[0]], greedy=True)
+            current = children[0]
         else:
-            total, step = branches[at].log_probability + log, branches[at].step + 1
-            branches.append(Branch(at, token, log, total, step, False, token == limits.end, False, True))
-            at = len(branches) - 1
-        found.append(at)
-    return found
+            total, step = nodes[current].log_probability + log_prob, nodes[current].step + 1
+            nodes.append(SearchNode(current, token, log_prob, total, step, False, token == limits.end, False, True))
+            current = len(nodes) - 1
+        indices.append(current)
+    return indices

@@ -1,9 +1,9 @@
-"""One query through attention, a step at a time, with every number on the way.
+"""One query through attention, step by step, with every value on the way.
 
-    products_jd -> sum over d -> scores_j -> + bias, hidden -> exp or polynomial -> weights_j -> weights_j v_j -> sum
+    products_jd -> sum over d -> scores_j -> + bias, mask -> law (exp, ...) -> weights_j -> weights_j v_j -> sum
 
-Computed in float64 from the formulas, step by step, not by the mechanism: so that it agrees with what the model's
-fast form gave is a test of both.
+Computed in float64 from the terms and the law that the kind gives, not by its fast form. Agreement with the model's
+output therefore tests both.
 """
 
 from dataclasses import dataclass
@@ -11,83 +11,111 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.attention import Additive, Attention, FeatureMap, Scored, Taylor
-from qkv.attention.internal.masking import visible
-from qkv.explain.implied_weights import taylor_polynomial
-from qkv.explain.record_calls import Call
-
-DOT_PRODUCTS = ("softmax", "taylor", "linear")
+from qkv.attention.internal.masking import visibility_mask
+from qkv.explain.record_calls import AttentionCall
 
 
 @dataclass(frozen=True)
-class TokenSteps:
-    """What one head does for one query; tensors over the keys, `dims` is what the products are over."""
+class TokenTrace:
+    """The steps of one head for one query; `dims` is the dimension that the products are summed over."""
 
-    asking: Tensor
-    """(dims,): q, or what stands in its place: features of q, U q."""
-    answering: Tensor
-    """(keys, dims): k, or its features, or V k."""
+    query: Tensor
+    """(dims,): q, or the vector that replaces it: features of q, U q."""
+    keys: Tensor
+    """(keys, dims): k, or the vectors that replace it."""
     products: Tensor
-    """(keys, dims): their sum over dims is `sums`."""
+    """(keys, dims): terms of `sums`; (keys, 0) for a kind that gives its weights only by the definition."""
     sums: Tensor
     scale: float
     scores: Tensor
-    """scale * sums"""
+    """scale * sums; the weights themselves for a kind without terms."""
     bias: Tensor
-    """What positions add to the scores; 0 where they do not."""
-    fade: Tensor
-    """What positions multiply the unnormalized weight by; 1 where they do not."""
-    hidden: Tensor
-    """True where the query may not look."""
-    largest: float
+    """Position bias added to the scores; 0 without one."""
+    decay: Tensor
+    """Position factor of the unnormalized weights; 1 without one."""
+    masked: Tensor
+    """True where the query may not attend."""
+    max_score: float
     """Subtracted before exp, so that nothing overflows; 0 for kinds without exp."""
-    raw: Tensor
-    """The unnormalized weight; 0 where hidden."""
-    total: float
+    unnormalized: Tensor
+    """Unnormalized weights; 0 where masked."""
+    normalizer: float
     weights: Tensor
     values: Tensor
     """(keys, value_dim)"""
     output: Tensor
     """(value_dim,): sum_j weights_j values_j"""
 
+    @property
+    def has_terms(self) -> bool:
+        """Whether the steps before the weights are known."""
+        return self.products.shape[1] > 0
 
-def token_steps(call: Call, query: int) -> TokenSteps:
-    """The steps of query number `query`; `call` has one sequence and one head, as `Look.head` gives it."""
+
+def trace_token(call: AttentionCall, query: int) -> TokenTrace:
+    """Return the steps of the query at this index; `call` has one sequence and one head (`AttentionRecord.head`)."""
     if call.q.shape[:2] != (1, 1):
-        raise ValueError(f"call must be of one sequence and one head, got q of shape {tuple(call.q.shape)}")
+        raise ValueError(f"call must have one sequence and one head, got q of shape {tuple(call.q.shape)}")
     if not 0 <= query < call.q.shape[2]:
         raise ValueError(f"query must be from 0 to {call.q.shape[2] - 1}, got {query}")
-    attention, keys = call.attention, call.k.shape[2]
+    attention = call.attention
     q, k, v = (x.detach().double()[0, 0] for x in (call.q, call.k, call.v))
-    asking, answering, products, scale = _multiply(attention, q[query], k)
-    sums = products.sum(-1)
-    bias, fade = _positions(call, query, keys)
-    hidden = _hidden(call, query, keys)
-    scores = scale * sums
-    raw, largest = _weigh(attention, scores + bias, hidden)
-    raw = (raw * fade).masked_fill(hidden, 0)
-    total = float(raw.sum())
-    weights = raw / total if getattr(attention, "normalizes", True) and total else raw
-    found = asking, answering, products, sums, scale, scores, bias, fade, hidden, largest, raw, total, weights, v
-    return TokenSteps(*found, weights @ v)
+    terms = attention.score_terms(q[query], k)
+    if terms is None:
+        return _trace_definition(call, query, q[query], k, v)
+    sums = terms.products.sum(-1)
+    scores = terms.scale * sums
+    bias, decay = _position_terms(call, query)
+    masked = _masked_keys(call, query)
+    biased = scores + bias
+    max_score = float(biased.masked_fill(masked, -torch.inf).max()) if attention.law.exponential else 0.0
+    unnormalized = (attention.weigh_scores(biased - max_score) * decay).masked_fill(masked, 0)
+    normalizer = float(unnormalized.sum())
+    weights = unnormalized / normalizer if attention.normalizes and normalizer else unnormalized
+    return TokenTrace(
+        query=terms.query,
+        keys=terms.keys,
+        products=terms.products,
+        sums=sums,
+        scale=terms.scale,
+        scores=scores,
+        bias=bias,
+        decay=decay,
+        masked=masked,
+        max_score=max_score,
+        unnormalized=unnormalized,
+        normalizer=normalizer,
+        weights=weights,
+        values=v,
+        output=weights @ v,
+    )
 
 
-def _multiply(attention: Attention, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
-    """(asking, answering, products, scale)"""
-    if isinstance(attention, Additive):
-        asked, held = (x @ w.weight.detach().double().T for x, w in ((q, attention.query), (k, attention.key)))
-        return asked, held, attention.score.detach().double() * torch.tanh(asked + held), 1.0
-    given = getattr(attention, "scale", None)
-    if attention.kind in DOT_PRODUCTS:
-        return q, k, q * k, float(q.shape[-1] ** -0.5 if given is None else given)
-    if not isinstance(attention, FeatureMap):
-        raise TypeError(f"attention kind {attention.kind!r} has no steps that are known here")
-    scale = attention.default_scale(q.shape[-1]) if given is None else float(given)
-    asked, held = attention.features(q[None] * scale)[0], attention.features(k)
-    return asked, held, asked * held, 1.0
+def _trace_definition(call: AttentionCall, query: int, q: Tensor, k: Tensor, v: Tensor) -> TokenTrace:
+    """Return what is known of a kind that gives no terms: its weights by the definition."""
+    weights = call.weights().detach().double()[0, 0, query]
+    return TokenTrace(
+        query=q,
+        keys=k,
+        products=k[:, :0],
+        sums=weights,
+        scale=1.0,
+        scores=weights,
+        bias=torch.zeros_like(weights),
+        decay=torch.ones_like(weights),
+        masked=_masked_keys(call, query),
+        max_score=0.0,
+        unnormalized=weights,
+        normalizer=float(weights.sum()),
+        weights=weights,
+        values=v,
+        output=weights @ v,
+    )
 
 
-def _positions(call: Call, query: int, keys: int) -> tuple[Tensor, Tensor]:
+def _position_terms(call: AttentionCall, query: int) -> tuple[Tensor, Tensor]:
+    """Return (bias, decay) of each key."""
+    keys = call.k.shape[2]
     bias, decay = call.options.get("bias"), call.options.get("decay")
     added = torch.zeros(keys, dtype=torch.float64) if bias is None else bias.detach().double()[0, 0, query]
     if decay is None:
@@ -96,25 +124,17 @@ def _positions(call: Call, query: int, keys: int) -> tuple[Tensor, Tensor]:
     return added, torch.exp(-decay.detach().double()[0] * distance)
 
 
-def _hidden(call: Call, query: int, keys: int) -> Tensor:
-    seen = visible(
-        call.q.shape[2],
+def _masked_keys(call: AttentionCall, query: int) -> Tensor:
+    """Return True for each key that the query may not attend to."""
+    queries, keys = call.q.shape[2], call.k.shape[2]
+    visible = visibility_mask(
+        queries,
         keys,
         causal=bool(call.options.get("causal", False)),
         window=getattr(call.attention, "window", None),
         mask=call.options.get("mask"),
         device=call.q.device,
     )
-    return (
-        torch.zeros(keys, dtype=torch.bool) if seen is None else ~seen.expand(1, 1, call.q.shape[2], keys)[0, 0, query]
-    )
-
-
-def _weigh(attention: Attention, scores: Tensor, hidden: Tensor) -> tuple[Tensor, float]:
-    """The unnormalized weights, and what was subtracted before exp."""
-    if isinstance(attention, Scored):
-        largest = float(scores.masked_fill(hidden, -torch.inf).max())
-        return torch.exp(scores - largest), largest
-    if isinstance(attention, Taylor):
-        return taylor_polynomial(scores, attention.order), 0.0
-    return scores, 0.0
+    if visible is None:
+        return torch.zeros(keys, dtype=torch.bool)
+    return ~visible.expand(1, 1, queries, keys)[0, 0, query]

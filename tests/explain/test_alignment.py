@@ -3,7 +3,7 @@ import torch
 
 from qkv.data import Vocabulary
 from qkv.explain import alignment
-from qkv.explain import record_calls as watch
+from qkv.explain import record_calls
 from qkv.models import Decoder, DecoderConfig, EncoderDecoder, EncoderDecoderConfig, Recurrent, RecurrentConfig
 
 SOURCE = [4, 9, 6, 5, 8]
@@ -45,7 +45,7 @@ def test_every_block_and_head_is_there():
     assert [len(block) for block in alignment(recurrent(), SOURCE, TARGET).blocks] == [1]
 
 
-def looking(model):
+def cross_attentions(model):
     return [model.attention] if isinstance(model, Recurrent) else [block.cross.attention for block in model.decoder]
 
 
@@ -54,10 +54,10 @@ def test_the_weights_make_what_the_fast_form_returned(name):
     """The record and an independent watch of the same pass: weights @ v = output."""
     model = MODELS[name]()
     given = torch.tensor([[Vocabulary.START, *TARGET]])
-    with torch.no_grad(), watch(looking(model)) as calls:
+    with torch.no_grad(), record_calls(cross_attentions(model)) as calls:
         model(torch.tensor([SOURCE]), given)
     found = alignment(model, SOURCE, TARGET)
-    for number, attention in enumerate(looking(model)):
+    for number, attention in enumerate(cross_attentions(model)):
         mine = [call for call in calls if call.attention is attention]
         output = torch.cat([call.output for call in mine], 2)[0]  # heads target dim
         weights = torch.tensor(found.blocks[number], dtype=torch.float64)
@@ -71,7 +71,7 @@ def test_the_rows_are_those_of_decoding_step_by_step():
     model = recurrent()
     seen = []
     state = model.start(torch.tensor([SOURCE]), None)
-    with watch([model.attention]) as calls:
+    with record_calls([model.attention]) as calls:
         for token in (Vocabulary.START, *TARGET):
             _, state = model.step(torch.tensor([token]), state)
             seen.append(calls[-1].weights()[0, 0, 0])
@@ -116,9 +116,9 @@ def test_hooks_go_when_the_pass_fails():
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match='attention="none": it never looks at the source'):
+    with pytest.raises(ValueError, match='attention="none": it never attends to the source'):
         alignment(recurrent("none"), SOURCE, TARGET)
-    with pytest.raises(TypeError, match="EncoderDecoder or a Recurrent, which look at a source, got a Decoder"):
+    with pytest.raises(TypeError, match="EncoderDecoder or a Recurrent, which attend to a source, got a Decoder"):
         alignment(Decoder(DecoderConfig(dim=8, heads=2, layers=1), 11), SOURCE, TARGET)
     with pytest.raises(ValueError, match=r"source\[1\] is 11, but the model's ids are 0 to 10"):
         alignment(transformer(), [4, 11], TARGET)

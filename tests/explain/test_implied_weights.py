@@ -4,21 +4,21 @@ import pytest
 import torch
 
 from qkv.attention import Elu, Linear, Softmax, Taylor
-from qkv.explain import Call, compare_kinds, copying
+from qkv.explain import AttentionCall, compare_kinds, copying
 from qkv.explain.implied_weights import taylor_polynomial
 
 
 def call(causal, queries=7, keys=7):
     torch.manual_seed(3)
     q, k, v = (torch.randn(1, 1, n, d, dtype=torch.float64) for n, d in ((queries, 5), (keys, 5), (keys, 3)))
-    return Call(Softmax(), q, k, v, {"causal": causal}, Softmax()(q, k, v, causal=causal))
+    return AttentionCall(Softmax(), q, k, v, {"causal": causal}, Softmax()(q, k, v, causal=causal))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("attention", [Taylor(), Taylor(order=4), Elu(), Linear(), Softmax()], ids=lambda a: a.kind)
 def test_the_recurrence_gives_what_the_implied_matrix_gives(attention, causal):
     found = compare_kinds(call(causal), attention)
-    assert found.recurrence < 1e-12
+    assert found.recurrence_error < 1e-12
     torch.testing.assert_close(found.exact, call(causal).weights()[0, 0])
 
 
@@ -28,8 +28,8 @@ def test_orders_are_the_polynomials():
     found = compare_kinds(one, Taylor())
     for order in (2, 4):
         difference = Taylor(order=order).weights(one.q, one.k, causal=True)[0, 0] - found.exact
-        assert found.orders[order].weights == pytest.approx(float(difference.abs().max()), rel=1e-9)
-    for error in found.orders:
+        assert found.order_errors[order].weights == pytest.approx(float(difference.abs().max()), rel=1e-9)
+    for error in found.order_errors:
         rows = []
         for i in range(7):
             x = [
@@ -48,16 +48,16 @@ def test_the_polynomial():
 def test_the_state_grows_key_by_key():
     one = call(False)
     found = compare_kinds(one, Linear())
-    assert found.features == 5
+    assert found.feature_dim == 5
     whole = one.k[0, 0].mT @ one.v[0, 0]
-    torch.testing.assert_close(found.growth[-1], whole.norm(dim=0))
-    torch.testing.assert_close(found.growth[0], one.k[0, 0, 0].norm() * one.v[0, 0, 0].abs())
+    torch.testing.assert_close(found.state_norms[-1], whole.norm(dim=0))
+    torch.testing.assert_close(found.state_norms[0], one.k[0, 0, 0].norm() * one.v[0, 0, 0].abs())
 
 
 def test_two_heads_are_refused():
     one = call(False)
     with pytest.raises(ValueError, match="one sequence and one head"):
-        compare_kinds(Call(one.attention, one.q.repeat(1, 2, 1, 1), one.k, one.v, {}, one.output), Taylor())
+        compare_kinds(AttentionCall(one.attention, one.q.repeat(1, 2, 1, 1), one.k, one.v, {}, one.output), Taylor())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import torch
 
 from qkv.attention import Softmax, Taylor
-from qkv.explain import record_calls as watch
+from qkv.explain import record_calls
 
 
 def test_calls_come_with_what_was_given():
@@ -9,7 +9,7 @@ def test_calls_come_with_what_was_given():
     q, k, v = (torch.randn(2, 3, time, 5, dtype=torch.float64) for time in (7, 7, 7))
     mask = torch.ones(2, 7, dtype=torch.bool)
     mask[1, 4:] = False
-    with watch([attention, attention]) as calls:
+    with record_calls([attention, attention]) as calls:
         output = attention(q, k, v=v, causal=True, mask=mask)
     assert len(calls) == 1
     assert calls[0].options == {"causal": True, "mask": mask}
@@ -20,7 +20,7 @@ def test_calls_come_with_what_was_given():
 def test_nothing_is_seen_after_the_block():
     attention = Softmax()
     x = torch.randn(1, 1, 2, 3)
-    with watch([attention]) as calls:
+    with record_calls([attention]) as calls:
         attention(x, x, x)
     attention(x, x, x)
     assert len(calls) == 1

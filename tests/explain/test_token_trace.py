@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from qkv.attention import Additive, Elu, Linear, Softmax, Taylor
-from qkv.explain import Call, observe, token_steps
+from qkv.explain import AttentionCall, observe, trace_token
 from qkv.models import Decoder, DecoderConfig
 
 
@@ -11,7 +11,7 @@ def call(attention, **options):
     q, k, v = (torch.randn(1, 1, 7, d, dtype=torch.float64) for d in (5, 5, 3))
     attention = attention.double()
     with torch.no_grad():
-        return Call(attention, q, k, v, options, attention(q, k, v, **options))
+        return AttentionCall(attention, q, k, v, options, attention(q, k, v, **options))
 
 
 KINDS = [Softmax(), Softmax(scale=0.3), Taylor(), Taylor(order=4), Linear(), Elu(), Additive(5, 11)]
@@ -22,30 +22,30 @@ KINDS = [Softmax(), Softmax(scale=0.3), Taylor(), Taylor(order=4), Linear(), Elu
 def test_the_steps_end_at_the_models_output(attention, causal):
     one = call(attention, causal=causal)
     for query in (0, 3, 6):
-        found = token_steps(one, query)
+        found = trace_token(one, query)
         torch.testing.assert_close(found.output, one.output[0, 0, query], rtol=0, atol=1e-12)
         torch.testing.assert_close(found.weights, one.weights()[0, 0, query].detach(), rtol=0, atol=1e-12)
         torch.testing.assert_close(found.products.sum(-1) * found.scale, found.scores)
-        assert found.hidden.tolist() == [causal and key > query for key in range(7)]
+        assert found.masked.tolist() == [causal and key > query for key in range(7)]
 
 
 def test_softmax_by_hand():
     """Two keys, scores 2 and 0: weights e^2 / (e^2 + 1) and the rest."""
     q, k = torch.tensor([[[[2.0, 0.0]]]]), torch.tensor([[[[1.0, 5.0], [0.0, 1.0]]]])
     v = torch.tensor([[[[1.0], [3.0]]]])
-    found = token_steps(Call(Softmax(scale=1.0), q, k, v, {}, Softmax(scale=1.0)(q, k, v)), 0)
+    found = trace_token(AttentionCall(Softmax(scale=1.0), q, k, v, {}, Softmax(scale=1.0)(q, k, v)), 0)
     assert found.products.tolist() == [[2.0, 0.0], [0.0, 0.0]]
     assert found.scores.tolist() == [2.0, 0.0]
-    assert found.largest == 2.0
-    assert found.raw.tolist() == pytest.approx([1.0, 0.1353352832366127])
+    assert found.max_score == 2.0
+    assert found.unnormalized.tolist() == pytest.approx([1.0, 0.1353352832366127])
     assert found.weights.tolist() == pytest.approx([0.8807970779778823, 0.11920292202211755])
     assert found.output.tolist() == pytest.approx([1.2384058440442351])
 
 
 @pytest.mark.parametrize("window", [1, 3])
 def test_a_window_hides_the_distant_past(window):
-    found = token_steps(call(Softmax(window=window), causal=True), 4)
-    assert found.hidden.tolist() == [not 4 - window < key <= 4 for key in range(7)]
+    found = trace_token(call(Softmax(window=window), causal=True), 4)
+    assert found.masked.tolist() == [not 4 - window < key <= 4 for key in range(7)]
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,15 @@ def test_a_window_hides_the_distant_past(window):
 )
 def test_what_positions_add(kind, positions):
     model = Decoder(DecoderConfig(dim=12, heads=3, layers=1, attention=kind, positions=positions, max_length=9), 11)
-    (look,) = observe(model.double(), [4, 9, 6, 5, 8])
-    assert look.site.positions == positions
+    (record,) = observe(model.double(), [4, 9, 6, 5, 8])
+    assert record.site.positions == positions
     for head in range(3):
-        found = token_steps(look.head(head), 3)
-        torch.testing.assert_close(found.output, look.head(head).output[0, 0, 3], rtol=0, atol=1e-12)
-    changed = bool(found.bias.any()) or bool((found.fade != 1).any())
+        found = trace_token(record.head(head), 3)
+        torch.testing.assert_close(found.output, record.head(head).output[0, 0, 3], rtol=0, atol=1e-12)
+    changed = bool(found.bias.any()) or bool((found.decay != 1).any())
     assert changed == (positions != "rope")
 
 
 def test_bad_input():
     with pytest.raises(ValueError, match="query must be from 0 to 6, got 7"):
-        token_steps(call(Softmax()), 7)
+        trace_token(call(Softmax()), 7)

@@ -1,0 +1,44 @@
+r"""A kind's formula as data, for programs that print it.
+
+Formulas are a small part of LaTeX: letters, numbers, operators, `_{}`, `^{}`, `\frac{}{}`, `\exp`, `\tanh`, `\phi`,
+`\cdot` and `\dots`. The letters s, q and k are the score, the query and the key of one pair.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Law:
+    """How a kind turns a score, or a query and a key, into the unnormalized weight of a pair."""
+
+    name: str
+    """Short name of that step, such as "exp"."""
+    formula: str
+    """The unnormalized weight, such as r"\\exp(s)"."""
+    weight_note: str
+    """Sentence about that step."""
+    score: str | None = r"q \cdot k"
+    """The score before it is scaled; None if the kind has no score."""
+    vector_note: str = ""
+    """Sentence about the vectors that are multiplied where they are not the queries and keys themselves."""
+    product_note: str = "Query times key, dimension by dimension. The sum over a row is q · k."
+    """Sentence about the terms of a score."""
+    exponential: bool = False
+    """Whether the weight is exp of the score: the largest score is then subtracted first."""
+    taylor_order: int | None = None
+    """Order of the Taylor polynomial that replaces exp; None for other laws."""
+
+
+@dataclass(frozen=True)
+class ScoreTerms:
+    """The scores of one query, term by term: score_j = scale * sum over d of products_jd."""
+
+    query: Tensor
+    """(dims,): q, or the vector that replaces it."""
+    keys: Tensor
+    """(keys, dims): k, or the vectors that replace it."""
+    products: Tensor
+    """(keys, dims)"""
+    scale: float
