@@ -126,8 +126,8 @@ MUTANTS = (
     Mutant("attention/scored.py", ".softmax(-1).masked_fill(hidden, 0)", ".softmax(-1)"),
     Mutant(
         "attention/scored.py",
-        "pairs.bias != -torch.inf",
-        "pairs.bias > -torch.inf",
+        "score_mask.bias != -torch.inf",
+        "score_mask.bias > -torch.inf",
         ("tests/attention/internal/test_validation.py",),
     ),
     Mutant("attention/softmax.py", "bias if seen is None else bias.masked_fill(~seen, -torch.inf)", "bias"),
@@ -135,14 +135,14 @@ MUTANTS = (
     Mutant("attention/feature_map.py", ".transpose(1, 2)[:, None], 0)", ".transpose(1, 2)[:, None], 1)"),
     Mutant("attention/feature_map.py", "group, time, time).tril()", "group, time, time).tril(-1)"),
     # normalizer
-    Mutant("attention/internal/masking.py", "denominator.masked_fill(denominator.abs() < NOTHING, torch.inf)", "denominator"),
+    Mutant("attention/internal/masking.py", "denominator.masked_fill(denominator.abs() < MIN_WEIGHT_SUM, torch.inf)", "denominator"),
     Mutant("attention/feature_map.py", "sums[1] + features.sum(1)", "features.sum(1)"),
     Mutant("attention/feature_map.py", "weights.sum(-1, keepdim=True) + _row_product", "_row_product"),
     # chunk offsets and the state between them
     Mutant(
         "attention/feature_map.py",
-        "torch.baddbmm(sums[0].flatten(0, 1), read,",
-        "torch.baddbmm(0 * sums[0].flatten(0, 1), read,",
+        "torch.baddbmm(sums[0].flatten(0, 1), features",
+        "torch.baddbmm(0 * sums[0].flatten(0, 1), features",
     ),
     Mutant("attention/chunked.py", "outputs[..., start:end, :] = output", "outputs[..., : end - start, :] = output"),
     Mutant("attention/chunked.py", "carry_gradient = tuple(found[1])", "carry_gradient = tuple(0 * x for x in found[1])"),
@@ -155,13 +155,13 @@ MUTANTS = (
         "attention/softmax.py", "first = max(start - self.window + 1, 0)", "first = max(start - self.window + 2, 0)"
     ),
     Mutant(
-        "attention/recurrent_state.py", "tuple(x[rows] for x in self.sums)", "tuple(x[rows.sort().values] for x in self.sums)"
+        "attention/recurrent_state.py", "[x[rows] for x in self.sums]", "[x[rows.sort().values] for x in self.sums]"
     ),
     Mutant("attention/kv_cache.py", "torch.cat((past, new), 1)", "torch.cat((new, past), 1)"),
-    Mutant("attention/kv_cache.py", "start = self._end - self.reach", "start = 0"),
-    Mutant("attention/kv_cache.py", "self._continued = True", "self._continued = False"),
-    Mutant("attention/kv_cache.py", "if self.reach == 0:", "if False:", ("tests/attention/test_kv_cache.py",)),
-    Mutant("attention/kv_cache.py", "KeyValues(self.keys[rows],", "KeyValues(self.keys[rows.sort().values],"),
+    Mutant("attention/kv_cache.py", "start = self._end - self.addressable_keys", "start = 0"),
+    Mutant("attention/kv_cache.py", "self._consumed = True", "self._consumed = False"),
+    Mutant("attention/kv_cache.py", "if self.addressable_keys == 0:", "if False:", ("tests/attention/test_kv_cache.py",)),
+    Mutant("attention/kv_cache.py", "KVCache(self.keys[rows],", "KVCache(self.keys[rows.sort().values],"),
     # decay
     Mutant("attention/feature_map.py", "(time - age)[:, None]", "(time - age + 1)[:, None]"),
     Mutant(
@@ -173,16 +173,16 @@ MUTANTS = (
     Mutant(
         "attention/base.py", "x.repeat_interleave(heads // x.shape[1], dim=1)", "x.repeat(1, heads // x.shape[1], 1, 1)"
     ),
-    Mutant("attention/base.py", "return x.float() if widened(x.dtype) != x.dtype else x", "return x"),
+    Mutant("attention/internal/precision.py", "return x.float() if upcast_dtype(x.dtype) != x.dtype else x", "return x"),
     Mutant(
-        "attention/base.py",
-        "torch.autocast(kind, enabled=False) if narrows",
-        "nullcontext() if narrows",
+        "attention/internal/precision.py",
+        "torch.autocast(device_type, enabled=False) if active",
+        "nullcontext() if active",
         ("tests/attention/test_softmax.py", "tests/attention/test_chunked.py"),
     ),
     # positions
     Mutant("positions/rope.py", "left * cosine - right * sine", "left * cosine + right * sine"),
-    Mutant("positions/alibi.py", "_powers(-step / 2, step", "_powers(-step, step"),
+    Mutant("positions/alibi.py", "_powers_of_two(-step / 2, step", "_powers_of_two(-step, step"),
     Mutant("positions/base.py", "if index.shape != x.shape[-2:-1]:", "if False:", ("tests/positions/test_base.py",)),
     Mutant("positions/t5.py", "side = (offset > 0) * buckets", "side = (offset >= 0) * buckets"),
     Mutant("positions/shaw.py", "key_index - query_index[:, None]", "query_index[:, None] - key_index"),
@@ -195,27 +195,27 @@ MUTANTS = (
     ),
     Mutant(
         "layers/multi_head.py",
-        "torch.arange(past.length - past.reach, end,",
-        "torch.arange(past.reach + end - past.length,",
+        "torch.arange(past.length - past.addressable_keys, end,",
+        "torch.arange(past.addressable_keys + end - past.length,",
     ),
     Mutant("layers/convolution.py", "seen[:, x.shape[1] :]", "seen[:, : self.width - 1]"),
     Mutant(
         "layers/residual.py", "return self.norm(x + self.dropout(layer(x)))", "return self.norm(self.dropout(layer(x)))"
     ),
-    Mutant("layers/residual.py", "x + self.share * layer(x)", "x + layer(x)", ("tests/layers/test_dense.py",)),
+    Mutant("layers/residual.py", "x + self.scale * layer(x)", "x + layer(x)", ("tests/layers/test_dense.py",)),
     # costs
     Mutant("cost/record.py", "ramp * (ramp + 1) // 2", "ramp * ramp // 2"),
     Mutant("profile/timing/rates.py", "2 * operation.elements * 4", "operation.bytes", ("tests/profile/timing/test_rates.py",)),
     Mutant("profile/timing/predict.py", "+ called * known.binding", "", ("tests/profile/timing/test_rates.py",)),
     Mutant("profile/timing/fit.py", "bool((found >= 0).all()) and ", "", ("tests/profile/timing/test_fit.py",)),
-    Mutant("profile/timing/overtake.py", "low = behind[-1]", "low = behind[0]", ("tests/profile/timing/test_overtake.py",)),
+    Mutant("profile/timing/time_crossover.py", "low = behind[-1]", "low = behind[0]", ("tests/profile/timing/test_time_crossover.py",)),
     Mutant(
         "attention/feature_map.py",
         "whole * chunk**2 + rest**2",
         "whole * chunk**2",
     ),
     # data and randomness
-    Mutant("random.py", "(numbers + 1)", "numbers", ("tests/test_random.py",)),
+    Mutant("random.py", "(indices + 1)", "indices", ("tests/test_random.py",)),
     Mutant("data/corpora/recall.py", "** (self.power - 1)", "** self.power", ("tests/data/corpora/test_recall.py",)),
     Mutant("data/buckets.py", "POOL * self.batch_size", "POOL", ("tests/data/test_buckets.py",)),
     Mutant(
@@ -223,9 +223,9 @@ MUTANTS = (
     ),
     Mutant("data/sampling/skipgram.py", "(distance > 0) &", "(distance >= 0) &", ("tests/data/sampling/test_skipgram.py",)),
     Mutant("data/sampling/vectors.py", "normalize(b - a + c", "normalize(b + c", ("tests/data/sampling/test_vectors.py",)),
-    Mutant("storage.py", "if size != self.bytes:", "if False:", ("tests/test_storage.py",)),
-    Mutant("storage.py", "hexdigest() != self.sha256:", "hexdigest() == None:", ("tests/test_storage.py",)),
-    Mutant("storage.py", "if digest != sha256:", "if False:", ("tests/test_storage.py",)),
+    Mutant("storage/folder.py", "if size != self.bytes:", "if False:", ("tests/storage/test_folder.py",)),
+    Mutant("storage/folder.py", "hexdigest() != self.sha256:", "hexdigest() == None:", ("tests/storage/test_folder.py",)),
+    Mutant("storage/package_data.py", "if digest != sha256:", "if False:", ("tests/storage/test_package_data.py",)),
     # text
     Mutant("layers/packing.py", "begins[:, :1] = True", "begins[:, :1] |= False", ("tests/layers/test_packing.py",)),
     Mutant("layers/packing.py", "(place >= first) & ", "", ("tests/layers/test_packing.py",)),
@@ -234,8 +234,8 @@ MUTANTS = (
     ),
     Mutant(
         "attention/scored.py",
-        "Pairs(windowed, self.window, mask, bias)",
-        "Pairs(False, None, mask, bias)",
+        "ScoreMask(windowed, self.window, mask, bias)",
+        "ScoreMask(False, None, mask, bias)",
         ("tests/layers/test_packing.py",),
     ),
     Mutant(
@@ -295,8 +295,8 @@ MUTANTS = (
         "if math.isfinite(loss):",
         ("tests/train/test_loop.py",),
     ),
-    Mutant("train/settings.py", "rate * (1 - _fallen(", "rate * (0 + _fallen(", ("tests/train/test_settings.py",)),
-    Mutant("train/clip.py", "if longest < length <", "if 1e9 < length <", ("tests/train/test_clip.py",)),
+    Mutant("train/settings.py", "rate * (1 - _decay_fraction(", "rate * (0 + _decay_fraction(", ("tests/train/test_settings.py",)),
+    Mutant("train/optimizer.py", "if max_norm < norm <", "if 1e9 < norm <", ("tests/train/test_optimizer.py",)),
     Mutant("train/optimizer.py", "if p.dim() > 1]", "if p.dim() > 2]", ("tests/train/test_loop.py",)),
     Mutant("compare/trial.py", "score == min(scores)]", "score == max(scores)]", ("tests/compare/test_trial.py",)),
     # kernels
@@ -328,7 +328,7 @@ MUTANTS = (
     ),
     Mutant("attention/triton/kernels/decode_step.py", "for part in range(PARTS):", "for part in range(1):", ONE_TOKEN),
     Mutant("attention/triton/kernels/common.py", "~(norm < NOTHING)", "(norm != 0.0)", FADED),
-    Mutant("attention/internal/masking.py", "denominator.abs() < NOTHING", "denominator == 0", FADED),
+    Mutant("attention/internal/masking.py", "denominator.abs() < MIN_WEIGHT_SUM", "denominator == 0", FADED),
     Mutant(
         "attention/triton/op.py",
         "room_for(q), room_for(k), room_for(v)",

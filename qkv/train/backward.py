@@ -1,10 +1,10 @@
-"""The gradients of one update: launched kernel by kernel, or replayed from a recording.
+"""The gradients of one training step: eager, or replayed from a CUDA graph.
 
-    gradients of  sum over the parts of (summed loss of the part) / (tokens of the whole batch)
+    gradients of  sum over micro-batches of (summed loss of the micro-batch) / (tokens of the whole batch)
 
-A small model keeps a GPU waiting, since starting its kernels takes longer than running them. A CUDA graph starts
-them all at once. What is recorded is the same work every time, so a model may not look at numbers on the way, and
-gradients stay where they are (they are zeroed, not dropped). Dropout draws anew at every replay, by the step's seed.
+For a small model, launching kernels takes longer than running them. A CUDA graph launches all of them at once. It
+repeats the same work at every replay, so the model must not read values on the host, and gradients must stay in the
+same tensors (zeroed, not set to None). Dropout differs at every replay, by the seed of the step.
 """
 
 from contextlib import nullcontext
@@ -14,112 +14,112 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from qkv.train.batches import Update
-from qkv.train.distributed import Group
+from qkv.train.batches import TrainBatch
+from qkv.train.distributed import ProcessGroup
 from qkv.train.objective import Tensors
 
-Key = tuple[tuple[tuple[int, ...], torch.dtype], ...]
+ShapeKey = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 
 
-def require_one_card(device: torch.device, processes: int) -> None:
-    """Refuse to record anywhere but in one process on CUDA."""
+def require_single_gpu(device: torch.device, processes: int) -> None:
+    """Raise unless there is one process on CUDA, which CUDA graphs need."""
     if device.type != "cuda" or processes > 1:
         raise ValueError(f"graphs need one process on cuda, got {processes} on {device.type}")
 
 
-class Gradients(Protocol):
-    """How the gradients of an update come about."""
+class Backward(Protocol):
+    """The computation of the gradients of a step."""
 
-    keeps_places: bool
-    """Whether gradients must stay in the tensors they are in."""
+    keeps_grad_tensors: bool
+    """Whether gradients must stay in the same tensors."""
 
-    def add(self, update: Update, tokens: int) -> list[Tensor]:
-        """Add the gradients to those of the parameters; gives the loss of each part, not yet waited for."""
+    def accumulate(self, batch: TrainBatch, tokens: int) -> list[Tensor]:
+        """Add the gradients of a batch to `.grad`; return the loss of each micro-batch without waiting for the GPU."""
 
 
-class Launched:
-    """Forward and backward as they are written, on any number of processes."""
+class EagerBackward:
+    """Ordinary forward and backward, on any number of processes."""
 
-    keeps_places = False
+    keeps_grad_tensors = False
 
-    def __init__(self, objective: nn.Module, group: Group):
-        self.objective, self.group = objective, group
+    def __init__(self, loss_module: nn.Module, group: ProcessGroup):
+        self.loss_module, self.group = loss_module, group
 
-    def add(self, update: Update, tokens: int) -> list[Tensor]:
-        """Wrapped modules average over processes, hence the factor."""
-        lost, counts = [], 0.0 if update.idle else 1.0
+    def accumulate(self, batch: TrainBatch, tokens: int) -> list[Tensor]:
+        """Add the gradients of a batch; DDP averages over processes, so the loss is multiplied by the world size."""
+        losses, weight = [], 0.0 if batch.idle else 1.0
         device = self.group.device
-        for number, part in enumerate(update.parts):
-            tensors = tuple(tensor.to(device) for tensor in part)
-            half = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
-            with self.group.silent(self.objective, quiet=number + 1 < len(update.parts)):
-                with half:
-                    summed = self.objective(*tensors)
-                (summed * (counts * self.group.world / tokens)).backward()
-            lost.append(summed.detach())
-        return [] if update.idle else lost
+        for number, micro_batch in enumerate(batch.micro_batches):
+            tensors = tuple(tensor.to(device) for tensor in micro_batch)
+            autocast = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
+            with self.group.no_sync(self.loss_module, enabled=number + 1 < len(batch.micro_batches)):
+                with autocast:
+                    loss = self.loss_module(*tensors)
+                (loss * (weight * self.group.world_size / tokens)).backward()
+            losses.append(loss.detach())
+        return [] if batch.idle else losses
 
 
 @dataclass(frozen=True)
-class _Recording:
-    """A graph, where its inputs are read and where its loss is written."""
+class _CapturedGraph:
+    """A CUDA graph with its input and output tensors."""
 
     graph: torch.cuda.CUDAGraph
     inputs: Tensors
     loss: Tensor
 
 
-class Recorded:
-    """Forward and backward recorded once for every shape, by one process on CUDA."""
+class CudaGraphBackward:
+    """Forward and backward, captured once per shape, on one process with CUDA."""
 
-    keeps_places = True
+    keeps_grad_tensors = True
 
-    def __init__(self, objective: nn.Module, group: Group):
-        require_one_card(group.device, group.world)
-        self.objective = objective
+    def __init__(self, loss_module: nn.Module, group: ProcessGroup):
+        require_single_gpu(group.device, group.world_size)
+        self.loss_module = loss_module
         self.factor = torch.zeros((), device=group.device)
-        self._parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
-        self._recordings: dict[Key, _Recording] = {}
+        self._parameters = [parameter for parameter in loss_module.parameters() if parameter.requires_grad]
+        self._graphs: dict[ShapeKey, _CapturedGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
         for parameter in self._parameters:
             parameter.grad = torch.zeros_like(parameter)
 
-    def add(self, update: Update, tokens: int) -> list[Tensor]:
-        """Replay, or record what has new shapes; a part of the same shape writes its loss to the same place."""
+    def accumulate(self, batch: TrainBatch, tokens: int) -> list[Tensor]:
+        """Replay the graph of each micro-batch, captured at the first of its shape; all of a shape share one loss."""
         self.factor.fill_(1 / tokens)
-        return [self._replay(part).clone() for part in update.parts]
+        return [self._replay(micro_batch).clone() for micro_batch in batch.micro_batches]
 
     def _replay(self, tensors: Tensors) -> Tensor:
         key = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors)
-        if key not in self._recordings:
-            self._recordings[key] = self._record(tensors)
-        found = self._recordings[key]
-        for place, tensor in zip(found.inputs, tensors, strict=True):
-            place.copy_(tensor)
-        found.graph.replay()
-        return found.loss
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(tensors)
+        captured = self._graphs[key]
+        for target, tensor in zip(captured.inputs, tensors, strict=True):
+            target.copy_(tensor)
+        captured.graph.replay()
+        return captured.loss
 
-    def _record(self, tensors: Tensors) -> _Recording:
-        """Once for real, in which kernels are compiled or chosen, then recorded; the gradients are as before."""
+    def _capture(self, tensors: Tensors) -> _CapturedGraph:
+        """Run once eagerly, which compiles and selects kernels, then capture; gradients are left as they were."""
         device = self.factor.device
         inputs = tuple(tensor.to(device, copy=True) for tensor in tensors)
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        kept, state = [gradient.clone() for gradient in gradients], torch.cuda.get_rng_state(device)
-        side = torch.cuda.Stream(device)
-        side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
+        saved, rng_state = [gradient.clone() for gradient in gradients], torch.cuda.get_rng_state(device)
+        side_stream = torch.cuda.Stream(device)
+        side_stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side_stream):
             self._compute(inputs)
-        torch.cuda.current_stream(device).wait_stream(side)
+        torch.cuda.current_stream(device).wait_stream(side_stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             loss = self._compute(inputs)
-        torch._foreach_copy_(gradients, kept)
-        torch.cuda.set_rng_state(state, device)
-        return _Recording(graph, inputs, loss)
+        torch._foreach_copy_(gradients, saved)
+        torch.cuda.set_rng_state(rng_state, device)
+        return _CapturedGraph(graph, inputs, loss)
 
     def _compute(self, inputs: Tensors) -> Tensor:
-        # weights that autocast has made narrow outside of the recording are not those of the next step
+        # no cast cache: weights cast outside the graph would be stale at the next step
         with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
-            loss: Tensor = self.objective(*inputs)
+            loss: Tensor = self.loss_module(*inputs)
         (loss * self.factor).backward()
         return loss.detach()

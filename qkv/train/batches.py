@@ -1,4 +1,4 @@
-"""The tensors of each update, prepared by other processes if there are any to spare."""
+"""The batch of each training step, collated by worker processes where there are any."""
 
 import signal
 from collections.abc import Iterator
@@ -7,37 +7,39 @@ from typing import Any, NamedTuple
 from torch.utils.data import DataLoader, Dataset
 
 from qkv.data import shard
-from qkv.train.distributed import Group
+from qkv.train.distributed import ProcessGroup
 from qkv.train.objective import Objective, Tensors
 
 
-class Update(NamedTuple):
-    """What one process computes of an update: its parts, one after the other; there is at least one."""
+class TrainBatch(NamedTuple):
+    """This process's share of one training step."""
 
-    parts: list[Tensors]
+    micro_batches: list[Tensors]
+    """Computed one after the other, gradients accumulated; at least one."""
     idle: bool
-    """There are fewer examples than processes: this one computes another's, which must not count."""
+    """Whether there are fewer examples than processes: this one repeats an example, with weight 0."""
 
 
-class Updates(Dataset[Update]):
-    """Update number `step` on this process."""
+class TrainBatches(Dataset[TrainBatch]):
+    """Batches of this process by step."""
 
-    def __init__(self, task: Objective, accumulate: int, group: Group):
-        self.order, self.collate = task.order, task.collate
-        self.accumulate, self.rank, self.world = accumulate, group.rank, group.world
+    def __init__(self, objective: Objective, accumulation_steps: int, group: ProcessGroup):
+        self.order, self.collate = objective.order, objective.collate
+        self.accumulation_steps, self.rank, self.world_size = accumulation_steps, group.rank, group.world_size
 
-    def __getitem__(self, step: int) -> Update:
+    def __getitem__(self, step: int) -> TrainBatch:
         ids = self.order(step)
         if not ids:
-            raise ValueError(f"task.order({step}) must give at least one id, got none")
-        mine = shard(ids, self.rank, self.world)
-        taken = mine or ids[:1]
-        parts = [taken[part :: self.accumulate] for part in range(min(self.accumulate, len(taken)))]
-        return Update([self.collate(part) for part in parts], idle=not mine)
+            raise ValueError(f"objective.order({step}) must give at least one id, got none")
+        own = shard(ids, self.rank, self.world_size)
+        used = own or ids[:1]
+        count = min(self.accumulation_steps, len(used))
+        micro_batches = [self.collate(used[number :: self.accumulation_steps]) for number in range(count)]
+        return TrainBatch(micro_batches, idle=not own)
 
-    def load(self, steps: range, workers: int) -> Iterator[Update]:
-        """These updates in order, prepared ahead by `workers` processes; they are the same for any number of them."""
-        if not workers:  # a loader without any does the same, more slowly
+    def load(self, steps: range, workers: int) -> Iterator[TrainBatch]:
+        """Yield the batches of these steps, prefetched by `workers` processes; their number changes no batch."""
+        if not workers:  # the same as a DataLoader without workers, but faster
             yield from map(self.__getitem__, steps)
             return
         yield from DataLoader(
@@ -45,18 +47,18 @@ class Updates(Dataset[Update]):
             batch_size=None,
             sampler=steps,
             num_workers=workers,
-            collate_fn=_as_it_is,
-            worker_init_fn=_leave_signals_to_the_loop,
-            # a task holds functions, which a forked process need not be sent
+            collate_fn=_identity,
+            worker_init_fn=_ignore_signals,
+            # the objective holds closures, which cannot be pickled for a spawned process
             multiprocessing_context="fork",
         )
 
 
-def _as_it_is(update: Any) -> Any:
-    return update
+def _identity(batch: Any) -> Any:
+    return batch
 
 
-def _leave_signals_to_the_loop(_: int) -> None:
-    """A signal to the whole group must not take the workers away while the loop finishes its step."""
+def _ignore_signals(_: int) -> None:
+    """Ignore stop signals in a worker: the main process handles them, and needs the worker to finish its step."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""The processes that train together: one, or those that torchrun started."""
+"""Data-parallel training: one process, or the group that torchrun started."""
 
 import atexit
 import gc
@@ -12,67 +12,67 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 TIMEOUT = timedelta(minutes=5)
-"""How long a process waits for one that is alive, such as the first while it saves; for a dead one nobody waits."""
+"""Longest wait for a live process, such as rank 0 while it saves; a dead one ends the wait at once."""
 
 
-def rank() -> int:
-    """The number of this process, from 0."""
+def get_rank() -> int:
+    """Return the rank of this process, from 0."""
     return int(os.environ.get("RANK", "0"))
 
 
-def world() -> int:
-    """How many processes train together."""
+def get_world_size() -> int:
+    """Return the number of processes that train together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-class Group:
-    """Rank and world from torchrun's environment; alone without one.
+class ProcessGroup:
+    """Rank and world size from torchrun's environment; rank 0 of 1 without torchrun.
 
-    Processes with "cuda" take the card of their number on their machine. A peer that dies closes its connections, which
-    ends the collective call of the others with an error, and torchrun ends the job: it never hangs.
+    With "cuda" each process uses the GPU of its local rank. A process that dies closes its connections, which ends the
+    collective calls of the others with an error, and torchrun ends the job: it never hangs.
     """
 
     def __init__(self, device: torch.device):
-        self.rank = rank()
-        self.world = world()
+        self.rank = get_rank()
+        self.world_size = get_world_size()
         self.device = device
-        if self.world > 1 and device.type == "cuda":
+        if self.world_size > 1 and device.type == "cuda":
             self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(self.device)
-        if self.world > 1 and not dist.is_initialized():
+        if self.world_size > 1 and not dist.is_initialized():
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
-            atexit.register(_leave)
+            atexit.register(_destroy_process_group)
 
     def sum(self, value: float) -> float:
-        """The sum of this number over all processes."""
-        if self.world == 1:
+        """Return the sum of a value over all processes (all-reduce)."""
+        if self.world_size == 1:
             return value
         total = torch.tensor(value, dtype=torch.float64, device=self.device)
         dist.all_reduce(total)
         return float(total)
 
-    def any(self, wish: bool) -> bool:
-        """Whether one of the processes says yes; the same answer for all."""
-        return self.sum(float(wish)) > 0
+    def any(self, flag: bool) -> bool:
+        """Return whether the flag is set in any process; all processes get the same result."""
+        return self.sum(float(flag)) > 0
 
-    def wrap(self, objective: nn.Module) -> nn.Module:
-        """The module whose backward averages gradients over all processes."""
-        return objective if self.world == 1 else DistributedDataParallel(objective)
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Return the module in DistributedDataParallel, whose backward averages gradients over all processes."""
+        return module if self.world_size == 1 else DistributedDataParallel(module)
 
-    def silent(self, objective: nn.Module, *, quiet: bool) -> AbstractContextManager[None]:
-        """While `quiet`, gradients are kept here and not yet averaged."""
-        if quiet and isinstance(objective, DistributedDataParallel):
-            waiting: AbstractContextManager[None] = objective.no_sync()
-            return waiting
+    def no_sync(self, module: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
+        """Skip the all-reduce of gradients while `enabled`: for all micro-batches but the last."""
+        if enabled and isinstance(module, DistributedDataParallel):
+            context: AbstractContextManager[None] = module.no_sync()
+            return context
         return nullcontext()
 
-    def wait(self) -> None:
-        """Until all processes are here."""
+    def barrier(self) -> None:
+        """Wait for all processes."""
         self.sum(0)
 
 
-def _leave() -> None:
-    """Join gloo's threads while Python still stands; one that wants its lock later ends the process with SIGABRT."""
-    gc.collect()  # wrapped modules are cycles, and each holds the group
+def _destroy_process_group() -> None:
+    """Join gloo's threads before Python shuts down: one that needs the interpreter later aborts the process."""
+    gc.collect()  # wrapped modules are in reference cycles, and each holds the group
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""What a run is: what must be as it was to go on, and what must be as it was to go on to the last bit."""
+"""Resume checks: what must match to continue a run, and what must match to continue it bit-exactly."""
 
 from dataclasses import asdict
 from hashlib import sha256
@@ -11,39 +11,38 @@ from qkv.errors import QkvError
 from qkv.train.objective import Objective
 from qkv.train.settings import Settings
 
-Identity = dict[str, dict[str, Any]]
+ResumeCheck = dict[str, dict[str, Any]]
 
 
-def identify(task: Objective, settings: Settings, device: torch.device, processes: int) -> Identity:
-    """The settings, a digest of the first batch, and the conditions on which the last bits depend."""
+def make_resume_check(objective: Objective, settings: Settings, device: torch.device, processes: int) -> ResumeCheck:
+    """Return the settings, a checksum of the first batch, and the conditions that the last bits depend on."""
     digest = sha256()
-    for tensor in task.collate(task.order(0)):
-        digest.update(
-            str((tensor.dtype, tuple(tensor.shape))).encode() + tensor.flatten().view(torch.uint8).numpy().tobytes()
-        )
+    for tensor in objective.collate(objective.order(0)):
+        digest.update(str((tensor.dtype, tuple(tensor.shape))).encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
     return {
         "settings": {name: value for name, value in asdict(settings).items() if name != "steps"},
         "data": {"first batch": digest.hexdigest()},
         "conditions": {
             "torch": torch.__version__,
             "device": device.type,
-            "dtype": str(next(task.model.parameters()).dtype),
+            "dtype": str(next(objective.model.parameters()).dtype),
             "threads": torch.get_num_threads(),
             "processes": processes,
         },
     }
 
 
-def require_same(before: Identity, now: Identity, folder: Path) -> None:
-    """Refuse to go on with other settings or other data; `steps` is compared elsewhere, since it may be measured."""
-    for name, (was, is_now) in _differences(before["settings"], now["settings"]).items():
-        raise QkvError(f"the run was started with {name}={was} and cannot go on with {name}={is_now}", folder)
+def require_resumable(before: ResumeCheck, now: ResumeCheck, folder: Path) -> None:
+    """Raise if the settings or the data differ; `steps` is compared elsewhere, since it may be measured."""
+    for name, (old, new) in _differences(before["settings"], now["settings"]).items():
+        raise QkvError(f"the run was started with {name}={old} and cannot continue with {name}={new}", folder)
     if before["data"] != now["data"]:
         raise QkvError("the first batch is not the one that the run was started with: its data have changed", folder)
 
 
-def changed_conditions(before: Identity, now: Identity) -> dict[str, list[Any]]:
-    """[before, now] of each condition that changed; if any did, the last bits of the weights will differ."""
+def changed_conditions(before: ResumeCheck, now: ResumeCheck) -> dict[str, list[Any]]:
+    """Return [before, now] of each condition that changed; with any change the last bits of the weights differ."""
     return {name: list(pair) for name, pair in _differences(before["conditions"], now["conditions"]).items()}
 
 

@@ -1,49 +1,50 @@
-"""How to train: the settings, and the learning rate of each step."""
+"""Training settings and learning-rate schedules."""
 
 import math
 from dataclasses import dataclass, fields
 
-MEASURED = range(10, 40)
-"""The steps whose time decides how many fit into `minutes`."""
-_OPTIMIZING = ("weight_decay", "max_grad_norm", "accumulation_steps", "ema_decay", "label_smoothing")
+MEASURED_STEPS = range(10, 40)
+"""Steps whose time decides how many fit into `minutes`."""
+_OPTIMIZER_SETTINGS = ("weight_decay", "max_grad_norm", "accumulation_steps", "ema_decay", "label_smoothing")
+_LOWEST = {"steps": 1, "batch_size": 1, "accumulation_steps": 1, "validate_every": 1, "warmup": 0}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train."""
+    """Settings of a training run."""
 
     steps: int | None = None
-    """Updates in all; None: as many as fit into `minutes`."""
+    """Number of optimizer steps; None: as many as fit into `minutes`."""
     minutes: float | None = None
-    """How long to train: the rate is measured over the first steps, then `steps` is fixed."""
+    """Training time; the first steps are timed, then `steps` is fixed."""
     batch_size: int = 256
-    """Examples an update, over all processes."""
+    """Examples per step, over all processes."""
     learning_rate: float = 1e-3
-    """The highest learning rate."""
+    """Highest learning rate."""
     warmup: int = 100
     """Steps over which the learning rate rises from 0."""
     weight_decay: float = 0.01
-    """Decay of matrices; vectors (biases, norms) do not decay."""
+    """Weight decay of matrices; vectors (biases, norms) do not decay."""
     max_grad_norm: float = 1.0
-    """Longest gradient."""
+    """Gradient clipping: largest norm of the gradient."""
     accumulation_steps: int = 1
-    """Parts that a batch is cut into, one after the other, to save memory; the update is the same."""
+    """Micro-batches per step: saves memory, gives the same update."""
     ema_decay: float = 0.0
-    """Decay of the running mean of the weights that is evaluated instead of them; 0: there is none."""
+    """Decay of the moving average of the weights, which is evaluated instead of them; 0: no average."""
     label_smoothing: float = 0.0
-    """Label smoothing: the share of probability spread over all tokens."""
+    """Fraction of the probability that is spread over all tokens."""
     validate_every: int = 500
     """Steps between validations; each is followed by a checkpoint."""
     seed: int = 0
-    """Decides initial weights, order of examples and dropout."""
+    """Seed of initial weights, order of examples and dropout."""
 
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None:
             raise ValueError("give steps or minutes: how long to train")
-        for name, least in (("steps", 1), ("batch_size", 1), ("accumulation_steps", 1), ("validate_every", 1), ("warmup", 0)):
+        for name, lowest in _LOWEST.items():
             value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+            if value is not None and not value >= lowest:
+                raise ValueError(f"{name} must be at least {lowest}, got {value}")
         for name in ("minutes", "learning_rate", "max_grad_norm"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -55,34 +56,34 @@ class Settings:
                 raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
 
 
-def require_own_update(settings: Settings) -> None:
-    """Refuse what a task with an update of its own would ignore."""
+def require_no_optimizer_settings(settings: Settings) -> None:
+    """Raise for settings that an objective with its own `update` would ignore."""
     for field in fields(Settings):
-        if field.name in _OPTIMIZING and getattr(settings, field.name) != field.default:
-            raise ValueError(f"train.{field.name} means nothing to a task that updates its model itself; leave it out")
+        if field.name in _OPTIMIZER_SETTINGS and getattr(settings, field.name) != field.default:
+            raise ValueError(f"train.{field.name} has no effect on a task that updates its model itself; leave it out")
 
 
-def learning_rate(settings: Settings, step: int) -> float:
-    """Linear rise over `warmup` steps, then half a cosine down to nothing at `steps`: a function of the step alone.
+def cosine_schedule(settings: Settings, step: int) -> float:
+    """Return the learning rate of a step: linear warmup over `warmup` steps, then half a cosine to 0 at `steps`.
 
-    With `minutes` the fall begins no sooner than `steps` can be known: whether it was measured just now or by an
-    earlier part of the run, every step has the same rate.
+    With `minutes` the decay starts only when `steps` must be known. So the rate of a step does not depend on whether
+    `steps` was measured in this process or before resuming.
     """
     if step < settings.warmup:
         return settings.learning_rate * (step + 1) / settings.warmup
-    return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * _fallen(settings, step)))
+    return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * _decay_fraction(settings, step)))
 
 
-def linear_rate(settings: Settings, step: int) -> float:
-    """The same with a line instead of half a cosine: what plain gradient descent on word vectors is used to."""
+def linear_schedule(settings: Settings, step: int) -> float:
+    """Return the learning rate of a step: linear warmup, then linear to 0, as usual for word vectors with plain SGD."""
     if step < settings.warmup:
-        return learning_rate(settings, step)
-    return settings.learning_rate * (1 - _fallen(settings, step))
+        return cosine_schedule(settings, step)
+    return settings.learning_rate * (1 - _decay_fraction(settings, step))
 
 
-def _fallen(settings: Settings, step: int) -> float:
-    """The share of the fall that lies behind this step."""
-    top = settings.warmup if settings.minutes is None else max(settings.warmup, MEASURED.stop)
-    if settings.steps is None or step < top:
+def _decay_fraction(settings: Settings, step: int) -> float:
+    """Return the fraction of the decay that is done before this step."""
+    start = settings.warmup if settings.minutes is None else max(settings.warmup, MEASURED_STEPS.stop)
+    if settings.steps is None or step < start:
         return 0.0
-    return min((step - top) / max(settings.steps - top, 1), 1.0)
+    return min((step - start) / max(settings.steps - start, 1), 1.0)

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C, turned into a wish to stop that is granted at the next safe place."""
+"""SIGTERM and Ctrl-C as a request to stop at the end of the step."""
 
 import signal
 import threading
@@ -6,8 +6,8 @@ from types import FrameType
 from typing import Any
 
 
-class Interrupted(Exception):  # noqa: N818 - a wish that was granted is no error
-    """Training was asked to stop; all is saved. `signal` says by which signal."""
+class Interrupted(Exception):  # noqa: N818 - a requested stop is not an error
+    """Training was stopped by `signal`, after everything was saved."""
 
     def __init__(self, number: int):
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -15,30 +15,30 @@ class Interrupted(Exception):  # noqa: N818 - a wish that was granted is no erro
 
 
 class Interrupt:
-    """While entered, the first signal is remembered and a second one ends the process at once.
+    """Signal handler while entered: the first signal is remembered, a second one ends the process at once.
 
-    Only a main thread can be told of signals; in another nothing is changed.
+    Python handles signals in the main thread only; in another thread nothing is changed.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
     def __init__(self) -> None:
         self.received = 0
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupt":
         self.received = 0
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._remember) for number in self.SIGNALS}
+            self._previous = {number: signal.signal(number, self._remember) for number in self.SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
-        self._before = {}
+        self._previous = {}
 
     def raise_if_received(self) -> None:
-        """A safe place of this process alone."""
+        """Raise `Interrupted` if this process has received a signal."""
         if self.received:
             raise Interrupted(self.received)
 

@@ -1,4 +1,4 @@
-"""The scalars of a run for TensorBoard, where it is installed."""
+"""Scalars of a run for TensorBoard, where it is installed."""
 
 from contextlib import suppress
 from importlib.util import find_spec
@@ -6,34 +6,35 @@ from pathlib import Path
 from typing import Any
 
 SCALARS = ("loss", "rate", "norm", "score")
+"""Metrics that are written."""
 
 
-class Board:
-    """Event files in a folder; a later part of a run hides what an earlier one wrote of the steps taken again."""
+class TensorBoard:
+    """Event files in a folder; resuming hides the events of steps that are repeated."""
 
     def __init__(self, folder: Path, step: int):
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - it may be missing, and takes seconds
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - optional, and takes seconds to import
 
         self._writer = SummaryWriter(str(folder), purge_step=step + 1)
 
     def write(self, record: dict[str, Any]) -> None:
-        """The numbers of one line of metrics; what cannot be written is left out, metrics.jsonl being the record."""
+        """Write the scalars of one line of metrics; write errors are ignored, since metrics.jsonl has them all."""
         with suppress(OSError):
             for name in SCALARS:
                 if isinstance(record.get(name), float):
                     self._writer.add_scalar(name, record[name], record["step"])
 
     def close(self) -> None:
-        """Write what is still in memory."""
+        """Write buffered events."""
         with suppress(OSError):
             self._writer.close()
 
 
-def open_board(folder: Path, step: int) -> Board | None:
-    """A board for the steps after `step`; None where TensorBoard is not installed."""
+def open_tensorboard(folder: Path, step: int) -> TensorBoard | None:
+    """Return a writer for the steps after `step`, or None where TensorBoard is not installed."""
     if find_spec("tensorboard") is None:
         return None
     try:
-        return Board(folder, step)
+        return TensorBoard(folder, step)
     except (ImportError, OSError):
         return None

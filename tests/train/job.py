@@ -18,7 +18,7 @@ from qkv import storage
 from qkv.data import Pair, Vocabulary
 from qkv.models import family
 from qkv.tasks.seq2seq import Strings, make_objective
-from qkv.train import Interrupted, Loop, Machine, Run, Settings
+from qkv.train import Interrupted, Loop, Compute, Run, Settings
 
 SIZES = {"dim": 16, "heads": 2, "hidden_dim": 32, "encoder_layers": 1, "decoder_layers": 1, "max_length": 16}
 DIGITS = 281
@@ -85,7 +85,7 @@ def work(folder, values, options=None):
     (folder / f"process-{rank}").write_text(str(os.getpid()))
     if trouble.note_ids:
         task = replace(task, collate=_noting(task.collate, folder / f"ids-{rank}"))
-    loop = Loop(task, settings, Run(folder), Machine(workers=trouble.workers), lambda _: time.sleep(trouble.slow_steps))
+    loop = Loop(task, settings, Run(folder), Compute(workers=trouble.workers), lambda _: time.sleep(trouble.slow_steps))
     loop.resume()
     try:
         loop.train()

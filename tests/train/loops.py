@@ -5,11 +5,11 @@ import signal
 import pytest
 import torch
 
-from qkv.train import Interrupted, Loop, Machine, Run
+from qkv.train import Interrupted, Loop, Compute, Run
 from tests.train.job import Trouble, settings_of, task_of
 
 
-def loop_in(folder, *, trouble=Trouble(), task=None, machine=Machine(), report=None, **values):  # noqa: B008 - frozen
+def loop_in(folder, *, trouble=Trouble(), task=None, machine=Compute(), report=None, **values):  # noqa: B008 - frozen
     folder.mkdir(exist_ok=True)
     settings = settings_of(**values)
     more = {} if report is None else {"report": report}

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
 from qkv.tasks.seq2seq import loss
-from qkv.train.backward import Launched, Recorded
-from qkv.train.batches import Update
-from qkv.train.distributed import Group
+from qkv.train.backward import EagerBackward, CudaGraphBackward
+from qkv.train.batches import TrainBatch
+from qkv.train.distributed import ProcessGroup
 
 CONFIG = EncoderDecoderConfig(dim=32, heads=4, hidden_dim=48, encoder_layers=2, decoder_layers=1, max_length=16)
 
@@ -40,7 +40,7 @@ def test_a_look_at_a_number_would_be_seen() -> None:
 def test_a_cpu_records_nothing() -> None:
     model = EncoderDecoder(CONFIG, 11, 13)
     with pytest.raises(ValueError, match="one process on cuda, got 1 on cpu"):
-        Recorded(model, Group(torch.device("cpu")))
+        CudaGraphBackward(model, ProcessGroup(torch.device("cpu")))
 
 
 class Objective(torch.nn.Module):
@@ -57,18 +57,18 @@ class Objective(torch.nn.Module):
 @pytest.mark.gpu
 def test_recorded_gradients_are_the_launched_ones() -> None:
     torch.manual_seed(5)
-    group = Group(torch.device("cuda"))
+    group = ProcessGroup(torch.device("cuda"))
     objective = Objective(EncoderDecoder(CONFIG, 11, 13)).cuda().eval()
-    updates = [Update([batch("cpu", *shape)], idle=False) for shape in ((7, 5), (3, 4), (7, 5), (7, 5), (3, 4))]
-    launched = Launched(objective, group)
+    updates = [TrainBatch([batch("cpu", *shape)], idle=False) for shape in ((7, 5), (3, 4), (7, 5), (7, 5), (3, 4))]
+    launched = EagerBackward(objective, group)
     expected = []
     for update in updates:
         objective.zero_grad(set_to_none=True)
-        expected.append((sum(launched.add(update, 13)).item(), [p.grad for p in objective.parameters()]))
-    recorded = Recorded(objective, group)
+        expected.append((sum(launched.accumulate(update, 13)).item(), [p.grad for p in objective.parameters()]))
+    recorded = CudaGraphBackward(objective, group)
     for update, (total, gradients) in zip(updates, expected, strict=True):
         objective.zero_grad(set_to_none=False)
-        assert sum(recorded.add(update, 13)).item() == pytest.approx(total, rel=1e-3)
+        assert sum(recorded.accumulate(update, 13)).item() == pytest.approx(total, rel=1e-3)
         for parameter, gradient in zip(objective.parameters(), gradients, strict=True):
             assert parameter.grad is not None
             assert gradient is not None
@@ -77,13 +77,13 @@ def test_recorded_gradients_are_the_launched_ones() -> None:
 
 @pytest.mark.gpu
 def test_every_replay_drops_other_numbers_and_a_seed_brings_them_back() -> None:
-    group = Group(torch.device("cuda"))
+    group = ProcessGroup(torch.device("cuda"))
     config = EncoderDecoderConfig(dim=32, heads=4, dropout=0.5, max_length=16)
     objective = Objective(EncoderDecoder(config, 11, 13)).cuda().train()
-    recorded, update = Recorded(objective, group), Update([batch("cpu")], idle=False)
-    recorded.add(update, 1)
+    recorded, update = CudaGraphBackward(objective, group), TrainBatch([batch("cpu")], idle=False)
+    recorded.accumulate(update, 1)
     found = []
     for seed in (1, 2, 1):
         torch.cuda.manual_seed_all(seed)
-        found.append(sum(recorded.add(update, 1)).item())
+        found.append(sum(recorded.accumulate(update, 1)).item())
     assert found[0] == found[2] != found[1]

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from qkv.train.batches import Updates
+from qkv.train.batches import TrainBatches
 
 
 def updates(ids, rank, world, accumulate):
@@ -14,8 +14,8 @@ def updates(ids, rank, world, accumulate):
         return (torch.tensor(some),)
 
     task = SimpleNamespace(order=lambda step: ids, collate=collate)
-    update = Updates(task, accumulate, SimpleNamespace(rank=rank, world=world))[0]
-    return [part[0].tolist() for part in update.parts], update.idle
+    update = TrainBatches(task, accumulate, SimpleNamespace(rank=rank, world=world))[0]
+    return [part[0].tolist() for part in update.micro_batches], update.idle
 
 
 @pytest.mark.parametrize("accumulate", [1, 2, 5, 40])

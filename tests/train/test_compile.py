@@ -9,7 +9,7 @@ from qkv.data import Pair
 from qkv.models import EncoderDecoder, EncoderDecoderConfig, Ensemble
 from qkv.tasks.distillation import taught
 from qkv.tasks.seq2seq import Strings, make_objective
-from qkv.train import Loop, Machine, Settings, create
+from qkv.train import Loop, Compute, Settings, create_run
 
 WORDS = [Pair(tuple("abcdefg"[:length]) * 2, (tuple("XYZXYZ"[: length - 1]),)) for length in range(2, 8)]
 STRINGS = Strings.build({"train": 4 * WORDS, "valid": WORDS[:1]})
@@ -27,7 +27,7 @@ def make(attention: str, positions: str, *, teach: bool):
 
 
 def losses(task, folder, machine):
-    run = create(folder)
+    run = create_run(folder)
     Loop(task, SETTINGS, run, machine).train()
     return [line["loss"] for line in run.read_metrics() if "loss" in line]
 
@@ -43,6 +43,6 @@ def test_batches_of_all_shapes_share_one_graph(tmp_path, monkeypatch, attention,
     task = make(attention, positions, teach=teach)
     assert len({tuple(task.collate(task.order(step))[0].shape) for step in range(7)}) > 2
     with torch._dynamo.config.patch(error_on_recompile=True):
-        found = losses(task, tmp_path / "compiled", Machine(compile=True))
+        found = losses(task, tmp_path / "compiled", Compute(compile=True))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-    assert found == pytest.approx(losses(make(attention, positions, teach=teach), tmp_path / "plain", Machine()))
+    assert found == pytest.approx(losses(make(attention, positions, teach=teach), tmp_path / "plain", Compute()))

@@ -17,7 +17,7 @@ from qkv.data import Buckets
 from qkv.errors import QkvError
 from qkv.models import Network
 from qkv.random import derive_seed
-from qkv.train import Loop, Machine, Objective, Run, Settings, learning_rate
+from qkv.train import Loop, Compute, Objective, Run, Settings, cosine_schedule
 from tests.train.job import Trouble, events, losses, settings_of, task_of
 from tests.train.loops import equal, loop_in, resumed, stop_at
 
@@ -45,7 +45,7 @@ def test_two_steps_by_hand(tmp_path):
         lambda model, tensors: model(tensors[0]).sum(),
         lambda *_: 0.0,
     )
-    loop_in(tmp_path / "run", task=task, steps=2, warmup=0, learning_rate=0.1, weight_decay=0.5, average=0).train()
+    loop_in(tmp_path / "run", task=task, steps=2, warmup=0, learning_rate=0.1, weight_decay=0.5, ema_decay=0).train()
     lines = [line for line in Run(tmp_path / "run").read_metrics() if "loss" in line]
     assert [line["norm"] for line in lines] == pytest.approx([0.5, 10])
     assert [line["rate"] for line in lines] == pytest.approx([0.1, 0.05])
@@ -86,7 +86,7 @@ def test_what_is_validated_is_the_running_mean_without_dropout(tmp_path):
     task, seen = task_of(settings_of()), []
 
     def validate(model, may_stop):
-        seen.append((model.training, torch.is_grad_enabled(), equal(weights(model), [*loop.average.values()])))
+        seen.append((model.training, torch.is_grad_enabled(), equal(weights(model), [*loop.ema.values()])))
         return task.validate(model, may_stop)
 
     def weights(model):
@@ -95,8 +95,8 @@ def test_what_is_validated_is_the_running_mean_without_dropout(tmp_path):
     loop = loop_in(tmp_path / "run", task=replace(task, validate=validate), steps=20)
     loop.train()
     assert seen == [(False, False, True)] * 2
-    assert not equal(weights(loop.model), [*loop.average.values()])
-    assert equal([*loop.best.values()], [*loop.average.values()])
+    assert not equal(weights(loop.model), [*loop.ema.values()])
+    assert equal([*loop.best.values()], [*loop.ema.values()])
 
 
 def test_metrics_lines(tmp_path):
@@ -106,7 +106,7 @@ def test_metrics_lines(tmp_path):
     assert [{"steps": 12, **line} for line in written] == reported
     steps = [line for line in written if "loss" in line]
     assert [line["step"] for line in steps] == list(range(1, 13))
-    assert [line["rate"] for line in steps] == [learning_rate(settings_of(steps=12), step) for step in range(12)]
+    assert [line["rate"] for line in steps] == [cosine_schedule(settings_of(steps=12), step) for step in range(12)]
     assert {tuple(line) for line in steps} == {("step", "loss", "rate", "norm", "tokens", "seconds")}
     assert [(line["step"], line["event"]) for line in written if "event" in line] == [
         (10, "validated"),
@@ -128,7 +128,7 @@ def test_it_is_silent_and_leaves_the_random_state_alone(tmp_path, capfd):
 def fingerprint(loop):
     weights = [value.clone() for value in loop.model.state_dict().values()]
     memory = [value.clone() for entry in loop.optimizer.state.values() for value in entry.values()]
-    return weights + memory + [value.clone() for value in loop.average.values()]
+    return weights + memory + [value.clone() for value in loop.ema.values()]
 
 
 def broken_loss(task, loop_of, at):
@@ -172,7 +172,7 @@ def test_a_gradient_that_is_not_finite_is_not_applied(tmp_path):
         lambda *_: 0.0,
     )
     before = model.weight.item()
-    loop = loop_in(tmp_path / "run", task=task, steps=2, average=0)
+    loop = loop_in(tmp_path / "run", task=task, steps=2, ema_decay=0)
     loop.train()
     assert [line["step"] for line in events(tmp_path / "run", "not_finite")] == [2]
     assert losses(tmp_path / "run")[1] == (2, 0.0)
@@ -232,12 +232,12 @@ def test_only_those_in_a_row_count(tmp_path):
 
 def test_a_score_that_is_nan_does_not_keep_the_untrained_weights(tmp_path):
     task = replace(task_of(settings_of()), validate=lambda *_: math.nan)
-    loop = loop_in(tmp_path / "run", task=task, steps=20, average=0)
+    loop = loop_in(tmp_path / "run", task=task, steps=20, ema_decay=0)
     untrained = {name: value.clone() for name, value in loop.best.items()}
     progress = loop.train()
     assert (progress.best_step, progress.best) == (10, math.inf)
     assert not torch.equal(loop.best["predict.weight"], untrained["predict.weight"])
-    assert resumed(tmp_path / "run", task=task, steps=20, average=0).progress == progress
+    assert resumed(tmp_path / "run", task=task, steps=20, ema_decay=0).progress == progress
 
 
 # parts and order
@@ -301,7 +301,7 @@ def test_0_of_10000_ids_differ_when_resumed_or_with_workers(tmp_path):
     assert len(expected) > 10_000
     assert sorted(expected[:1037]) == list(range(1037))
 
-    for name, machine in (("stopped", Machine()), ("workers", Machine(workers=2))):
+    for name, machine in (("stopped", Compute()), ("workers", Compute(workers=2))):
         task, seen = counting()
         moments = sorted(random.Random(2).sample(range(1, 110), 5))
         for moment in moments:
@@ -314,7 +314,7 @@ def test_0_of_10000_ids_differ_when_resumed_or_with_workers(tmp_path):
 def test_the_running_mean_by_hand(tmp_path):
     """Kept: the smaller of 0.9 and (1 + step) / (10 + step)."""
     kept = []
-    loop = loop_in(tmp_path / "run", steps=3, average=0.9, report=lambda _: kept.append(weights()))
+    loop = loop_in(tmp_path / "run", steps=3, ema_decay=0.9, report=lambda _: kept.append(weights()))
 
     def weights():
         return loop.model.predict.bias.detach().double().clone()
@@ -324,7 +324,7 @@ def test_the_running_mean_by_hand(tmp_path):
     for step, value in enumerate(kept[:3]):
         keep = (1 + step) / (10 + step)
         mean = keep * mean + (1 - keep) * value
-    torch.testing.assert_close(loop.average["predict.bias"].double(), mean, rtol=0, atol=1e-6)
+    torch.testing.assert_close(loop.ema["predict.bias"].double(), mean, rtol=0, atol=1e-6)
 
 
 # around it

@@ -11,7 +11,7 @@ from torch import nn
 from qkv.errors import QkvError
 from qkv.models import Decoder, DecoderConfig
 from qkv.storage import save_folder
-from qkv.train import Interrupted, Objective, Run, create, learning_rate
+from qkv.train import Interrupted, Objective, Run, create_run, cosine_schedule
 from tests.train.job import events, outcome, settings_of, task_of
 from tests.train.loops import loop_in, resumed, stop_at
 
@@ -111,7 +111,7 @@ def test_checkpoints_are_not_trained_over(tmp_path):
     with pytest.raises(QkvError, match=r"there is a checkpoint step-000000\d\d already; resume\(\) first"):
         loop_in(tmp_path / "run", steps=11).train()
     with pytest.raises(QkvError, match="there is a run already"):
-        create(tmp_path / "run")
+        create_run(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_full_disk_ends_training_and_loses_nothing(tmp_path, monkeypatch):
         save_folder(folder, files)
 
     with monkeypatch.context() as patched:
-        patched.setattr("qkv.train.run.save_folder", full)
+        patched.setattr("qkv.train.checkpoint.save_folder", full)
         with pytest.raises(QkvError, match="No space left on device"):
             loop.train()
     loop = resumed(tmp_path / "run", **values)
@@ -213,7 +213,7 @@ def test_tied_weights_and_a_buffer_go_through_a_checkpoint(tmp_path):
     loop = resumed(tmp_path / "run", task=task(), **values)
     loop.train()
     assert loop.model.predict.weight is loop.model.embed.weight
-    assert (loop.model.calls.item(), loop.average["calls"].item(), loop.best["calls"].item()) == (12, 12, 4)
+    assert (loop.model.calls.item(), loop.ema["calls"].item(), loop.best["calls"].item()) == (12, 12, 4)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "alone")
 
 
@@ -242,7 +242,7 @@ def test_minutes_are_measured_once_and_then_steps_are_fixed(tmp_path, monkeypatc
     (line,) = events(tmp_path / "run", "steps")
     assert (line["step"], line["steps"]) == (40, 80)
     rates = [line["rate"] for line in Run(tmp_path / "run").read_metrics() if "loss" in line]
-    assert rates == [learning_rate(settings_of(**{**values, "steps": 80}), step) for step in range(80)]
+    assert rates == [cosine_schedule(settings_of(**{**values, "steps": 80}), step) for step in range(80)]
 
 
 def test_steps_measured_between_a_checkpoint_and_a_kill(tmp_path):

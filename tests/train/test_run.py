@@ -7,13 +7,13 @@ import torch
 
 from qkv.errors import QkvError
 from qkv.storage import latest_valid_step
-from qkv.train import Run, create
+from qkv.train import Run, create_run
 
 TENSORS = {"model": {"a": torch.arange(7.0)}}
 
 
 def checkpointed(folder, *steps):
-    run = create(folder)
+    run = create_run(folder)
     for step in steps:
         run.save_checkpoint(step, TENSORS, {"progress": {"step": step}})
     return run
@@ -29,24 +29,24 @@ def damage(run, step):
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "model.safetensors"])
 def test_a_folder_with_a_run_in_it_is_refused(tmp_path, name):
-    create(tmp_path / "a" / "b")
-    create(tmp_path / "a" / "b")
+    create_run(tmp_path / "a" / "b")
+    create_run(tmp_path / "a" / "b")
     (tmp_path / "a" / "b" / name).touch()
     with pytest.raises(QkvError, match=rf"there is a run already \({name}\); continue it with --resume"):
-        create(tmp_path / "a" / "b")
+        create_run(tmp_path / "a" / "b")
 
 
 def test_of_several_processes_the_first_sees_to_the_folder(tmp_path, monkeypatch):
     (tmp_path / "config.json").touch()
     monkeypatch.setenv("RANK", "1")
-    assert create(tmp_path).folder == tmp_path
-    assert not create(tmp_path / "none").folder.exists()
+    assert create_run(tmp_path).folder == tmp_path
+    assert not create_run(tmp_path / "none").folder.exists()
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(QkvError, match=r"the run folder cannot be made \(Not a directory\)"):
-        create(tmp_path / "file" / "run")
+        create_run(tmp_path / "file" / "run")
 
 
 def test_checkpoints_go_but_for_the_last_two(tmp_path):
@@ -96,14 +96,14 @@ def test_a_good_one_of_the_same_step_stays(tmp_path):
 
 
 def test_a_newer_format_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("qkv.train.run.FORMAT", 2)
+    monkeypatch.setattr("qkv.train.checkpoint.FORMAT", 3)
     run = checkpointed(tmp_path, 10)
     with pytest.raises(QkvError, match="progress.json has format 2, but this version of qkv reads up to 1"):
         run.load_checkpoint()
 
 
 def test_a_number_that_is_not_finite_is_null_in_the_metrics(tmp_path):
-    run = create(tmp_path)
+    run = create_run(tmp_path)
     run.log({"step": 1, "loss": float("nan"), "norm": float("inf"), "rate": 0.5})
     text = run.metrics.read_text()
     assert json.loads(text, parse_constant=pytest.fail) == {"step": 1, "loss": None, "norm": None, "rate": 0.5}
@@ -111,7 +111,7 @@ def test_a_number_that_is_not_finite_is_null_in_the_metrics(tmp_path):
 
 
 def test_rewinding_drops_what_will_be_done_again(tmp_path):
-    run = create(tmp_path)
+    run = create_run(tmp_path)
     lines = [
         {"step": 9, "loss": 2.0},
         {"step": 10, "loss": 1.0},
@@ -143,7 +143,7 @@ def test_rewinding_removes_what_a_kill_left(tmp_path):
 
 
 def test_metrics_that_cannot_be_written(tmp_path, monkeypatch):
-    run = create(tmp_path)
+    run = create_run(tmp_path)
     run.metrics.mkdir()
     with pytest.raises(QkvError, match=r"cannot write metrics.jsonl \(Is a directory\)"):
         run.log({"step": 1})

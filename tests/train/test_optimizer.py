@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.train.clip import clip_gradient
+from qkv.train.optimizer import clip_grad_norm
 
 
 def pair_of_nets(size):
@@ -23,7 +23,7 @@ def pair_of_nets(size):
 def test_it_is_what_torch_gives(size):
     ours, torchs = pair_of_nets(size)
     expected = float(nn.utils.clip_grad_norm_(torchs.parameters(), 1.0))
-    length = clip_gradient(torch.optim.AdamW(ours.parameters()), 1.0)
+    length = clip_grad_norm(torch.optim.AdamW(ours.parameters()), 1.0)
     assert length == pytest.approx(expected, rel=1e-6)
     for mine, theirs in zip(ours.parameters(), torchs.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-6, atol=0)
@@ -35,7 +35,7 @@ def test_a_gradient_by_hand():
     optimizer = torch.optim.AdamW([weight])
     for before, length, after in (([6.0, 8.0], 10.0, [0.6, 0.8]), ([0.3, 0.4], 0.5, [0.3, 0.4])):
         weight.grad = torch.tensor(before, dtype=torch.float64)
-        assert clip_gradient(optimizer, 1.0) == pytest.approx(length)
+        assert clip_grad_norm(optimizer, 1.0) == pytest.approx(length)
         assert weight.grad.tolist() == pytest.approx(after, rel=1e-6)
 
 
@@ -43,9 +43,9 @@ def test_a_gradient_by_hand():
 def test_a_gradient_that_is_not_finite_has_a_length_that_is_not(value):
     weight = nn.Parameter(torch.zeros(2))
     weight.grad = torch.tensor([value, 1.0])
-    assert not math.isfinite(clip_gradient(torch.optim.AdamW([weight]), 1.0))
+    assert not math.isfinite(clip_grad_norm(torch.optim.AdamW([weight]), 1.0))
     assert weight.grad[1] == 1
 
 
 def test_no_gradient_has_length_0():
-    assert clip_gradient(torch.optim.AdamW(nn.Linear(2, 3).parameters()), 1.0) == 0
+    assert clip_grad_norm(torch.optim.AdamW(nn.Linear(2, 3).parameters()), 1.0) == 0
