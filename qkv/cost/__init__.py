@@ -1,6 +1,6 @@
-"""What a computation costs: formulas and integers, and a counter to check them with.
+"""The cost of a computation: formulas, exact integers, and a counter to check them.
 
-What needs formulas is loaded when it is first used: attention itself does not wait for them.
+Modules that need sympy are loaded on first use, so that importing attention stays fast.
 """
 
 from importlib import import_module
@@ -11,8 +11,8 @@ from .counter import UncountedError as UncountedError
 from .counter import count_multiplications as count_multiplications
 from .input_spec import Input as Input
 from .layers import convolution as convolution
-from .layers import learned as learned
 from .layers import linear as linear
+from .layers import parameters_only as parameters_only
 from .layers import recurrent as recurrent
 from .measure import Measurement as Measurement
 from .measure import measure as measure
@@ -22,27 +22,27 @@ from .record import Span as Span
 from .record import causal_pairs as causal_pairs
 
 if TYPE_CHECKING:
-    from .polynomial import crossing as crossing
+    from .checks import Check as Check
+    from .checks import verify as verify
+    from .polynomial import crossings as crossings
     from .polynomial import evaluate as evaluate
+    from .polynomial import format_formula as format_formula
+    from .polynomial import format_latex as format_latex
     from .polynomial import interpolate as interpolate
-    from .polynomial import write as write
-    from .polynomial import write_latex as write_latex
     from .report import CONVENTION as CONVENTION
+    from .report import CostReport as CostReport
     from .report import Quantity as Quantity
-    from .report import Report as Report
-    from .report import of as of
-    from .verify import Tick as Tick
-    from .verify import verify as verify
+    from .report import analyze as analyze
 
-_LATER = {
-    "polynomial": ("crossing", "evaluate", "interpolate", "write", "write_latex"),
-    "report": ("CONVENTION", "Quantity", "Report", "of"),
-    "verify": ("Tick", "verify"),
+_LAZY = {
+    "checks": ("Check", "verify"),
+    "polynomial": ("crossings", "evaluate", "format_formula", "format_latex", "interpolate"),
+    "report": ("CONVENTION", "CostReport", "Quantity", "analyze"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _LATER.items():
+    for module, names in _LAZY.items():
         if name in names:
             return getattr(import_module(f"qkv.cost.{module}"), name)
     raise AttributeError(f"module 'qkv.cost' has no attribute {name!r}")

@@ -1,9 +1,9 @@
-"""What every operation of torch costs: a formula, entries in ledgers, or nothing. What is in no table is unknown.
+"""The cost of every torch operation: a formula, elementwise work by class, or nothing. All others are unknown.
 
-Names are those of torch's own operations ("aten"), without the overload and without the underscore of
-an in-place form. A *formula* gives the multiplications of a matrix product or a convolution. A *ledger*
-collects what is done number by number: so many per element of the result (of the input, for what
-reduces). *Free* operations move, view, choose or make numbers and compute none.
+Names are those of torch's ATen operations, without the overload and without the trailing underscore of
+an in-place form. A *formula* gives the multiplications of a matrix product or a convolution. An *op class*
+collects elementwise work: a fixed count per element of the result (of the input, for reductions).
+*Free* operations move, view, select or create values and compute nothing.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from typing import Any
 
 Formula = Callable[[tuple[Any, ...], Any], int]
 """(arguments, result) -> multiplications."""
-Rates = dict[str, int]
-"""Ledger -> how many per element."""
+ElementCounts = dict[str, int]
+"""Op class -> operations per element."""
 
 
 def _rows(x: Any) -> int:
@@ -21,18 +21,18 @@ def _rows(x: Any) -> int:
 
 
 def _product(left: Any, right: Any) -> int:
-    """(..., rows, shared) times (..., shared, columns)."""
+    """Multiply (..., rows, shared) by (..., shared, columns)."""
     return left.numel() * right.shape[-1]
 
 
 def _convolution(x: Any, weight: Any, out: Any, transposed: bool) -> int:
-    """Each output meets a whole filter; turned round (transposed), each input does."""
+    """Multiply each output (each input, if transposed) by a whole filter."""
     return (x if transposed else out).numel() * prod(weight.shape[1:])
 
 
 def _convolution_backward(arguments: tuple[Any, ...], _: Any) -> int:
-    gradient, x, weight, transposed, wanted = (arguments[i] for i in (0, 1, 2, 7, 10))
-    return _convolution(x, weight, gradient, transposed) * (bool(wanted[0]) + bool(wanted[1]))
+    gradient, x, weight, transposed, output_mask = (arguments[i] for i in (0, 1, 2, 7, 10))
+    return _convolution(x, weight, gradient, transposed) * (bool(output_mask[0]) + bool(output_mask[1]))
 
 
 def _pairs(q: Any, k: Any) -> int:
@@ -40,19 +40,19 @@ def _pairs(q: Any, k: Any) -> int:
 
 
 def _attention(arguments: tuple[Any, ...], _: Any) -> int:
-    """q.k and weights @ v, whole: what a kernel skips inside cannot be seen."""
+    """Count q.k and weights @ v in full: what a kernel skips inside is not visible."""
     q, k, v = arguments[:3]
     return _pairs(q, k) * (q.shape[-1] + v.shape[-1])
 
 
 def _attention_backward(arguments: tuple[Any, ...], _: Any) -> int:
-    """Five products: the scores again, then the gradients of v, weights, q and k."""
+    """Count five products: the scores again, then the gradients of v, weights, q and k."""
     q, k, v = arguments[1:4]
     return _pairs(q, k) * (3 * q.shape[-1] + 2 * v.shape[-1])
 
 
 def _recurrent(x: Any, weights: Any) -> int:
-    """Every weight matrix of a recurrent layer meets every token once."""
+    """Multiply every token by every weight matrix once."""
     return _rows(x) * sum(w.numel() for w in weights if w.dim() == 2)
 
 
@@ -103,7 +103,7 @@ _FREE_NAMES = """
     max_unpool2d searchsorted is_pinned
 """
 FREE = set(_FREE_NAMES.split())
-"""Beside these, whatever only looks at memory in another way (a view)."""
+"""Operations without arithmetic; every view is free as well."""
 
 _ADD, _MUL, _DIV, _EXP, _FUN, _CMP = (
     "additions",
@@ -113,21 +113,22 @@ _ADD, _MUL, _DIV, _EXP, _FUN, _CMP = (
     "functions",
     "comparisons",
 )
-LEDGERS = {
+OP_CLASSES = {
     _MUL: "elementwise multiplications: scales, gates, norms, squares",
     _DIV: "divisions",
     _ADD: "additions and subtractions outside matrix products",
     _EXP: "exponentials: exp, and those inside softmax, sigmoid, tanh, GELU",
     _FUN: "other functions: square roots, logarithms, sines, powers",
-    _CMP: "comparisons and choices: max, ReLU, masks, sorting",
+    _CMP: "comparisons and selections: max, ReLU, masks, sorting",
 }
+"""Op class -> what it includes."""
 
 
-def _table(lines: dict[str, Rates]) -> dict[str, Rates]:
+def _table(lines: dict[str, ElementCounts]) -> dict[str, ElementCounts]:
     return {name: rates for names, rates in lines.items() for name in names.split()}
 
 
-POINTWISE: dict[str, Rates] = _table(
+POINTWISE: dict[str, ElementCounts] = _table(
     {
         "add sub rsub neg bitwise_and bitwise_or bitwise_xor bitwise_not logical_and logical_or logical_xor "
         "logical_not __and__ __or__ __xor__ bitwise_left_shift bitwise_right_shift __lshift__ __rshift__": {_ADD: 1},
@@ -154,11 +155,11 @@ POINTWISE: dict[str, Rates] = _table(
         "upsample_bilinear2d": {_MUL: 4, _ADD: 3},
     }
 )
-"""Per element of the (first) result."""
+"""Operations per element of the first result."""
 
 _SOFTMAX = {_CMP: 1, _ADD: 2, _EXP: 1, _DIV: 1}
 _NORM = {_ADD: 3, _MUL: 3}
-REDUCING: dict[str, Rates] = _table(
+REDUCING: dict[str, ElementCounts] = _table(
     {
         "sum mean nansum nanmean cumsum trace avg_pool2d avg_pool3d _adaptive_avg_pool2d adaptive_avg_pool2d "
         "_adaptive_avg_pool3d avg_pool2d_backward _adaptive_avg_pool2d_backward embedding_dense_backward "
@@ -187,11 +188,11 @@ REDUCING: dict[str, Rates] = _table(
         "_thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell_backward": {_MUL: 3, _ADD: 1},
     }
 )
-"""Per element of the first input."""
+"""Operations per element of the first input."""
 
 
-def name_of(operation: Any) -> str:
-    """The name that the tables know it by; one of another library keeps the library's name before it."""
+def operation_name(operation: Any) -> str:
+    """Return the name used in the tables; operations outside ATen keep their library's prefix."""
     library, _, name = str(operation._overloadpacket).partition(".")
     if library == "prim":
         return "prim"
@@ -200,5 +201,5 @@ def name_of(operation: Any) -> str:
 
 
 def is_free(operation: Any, name: str) -> bool:
-    """Whether it computes nothing."""
+    """Return whether the operation computes nothing."""
     return name in FREE or name == "prim" or bool(operation.is_view)

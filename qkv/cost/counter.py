@@ -1,7 +1,7 @@
-"""The counter: every operation that torch really runs, multiplied out and entered in its ledger.
+"""Count the multiplications and elementwise work of every operation that torch runs.
 
-It sees operations below autograd, so it counts what was executed whoever asked for it, backward
-too. One that stands in no table is an error or, if asked, a name in `unknown`: never a zero.
+The counter intercepts operations below autograd, so it sees the backward pass too. An operation without
+a table entry is an error or, with `strict=False`, a name in `unknown`: never a zero.
 """
 
 from collections import Counter
@@ -17,39 +17,39 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from qkv.cost.aten import FORMULAS, POINTWISE, REDUCING, is_free, name_of
+from qkv.cost.aten import FORMULAS, POINTWISE, REDUCING, is_free, operation_name
 from qkv.cost.record import causal_pairs
 
 
 class UncountedError(RuntimeError):
-    """An operation was run that stands in no table."""
+    """An operation ran that has no table entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation that ran: what a forecast of its time is made from."""
+    """One operation that ran, as a time forecast needs it."""
 
     name: str
     module: str
-    """Path of the module that ran it, "" outside of all."""
+    """Path of the module that ran it; "" outside all modules."""
     multiplications: int
     elements: int
-    """Numbers it wrote."""
+    """Elements written."""
     bytes: int
-    """Bytes it read and wrote."""
-    product: tuple[int, ...] = ()
-    """Rows, shared width, columns and copies of a matrix product."""
+    """Bytes read and written."""
+    matmul_shape: tuple[int, ...] = ()
+    """(rows, shared, columns, copies) of a matrix product; () for other operations."""
     window: int = 1
-    """Places that a filter or a pool looks at for one result."""
+    """Inputs per output of a convolution filter or a pooling window."""
 
 
 class count_multiplications(TorchDispatchMode):  # noqa: N801 - it reads as a verb: with count_multiplications() as counted
-    """Context manager; `.total`, `.needed`, `.by_operation`, `.by_module`, `.ledgers` and `.unknown` hold what ran.
+    """Context manager with the counts `total`, `needed`, `by_operation`, `by_module`, `by_op_class` and `unknown`.
 
-    A multiplication is one inside a matrix product, a convolution or an `einsum` (where torch runs a
-    product without a sum as an elementwise one). A fused attention call counts as its two whole
-    products, masked halves included: what happens inside a kernel cannot be seen. `needed` leaves out
-    the pairs that `is_causal=True` makes useless. Torch's fused fast paths for whole layers are off.
+    A multiplication is one inside a matrix product, a convolution or an `einsum` (which torch runs as an
+    elementwise product if nothing is summed). A fused attention call counts as its two full products,
+    masked pairs included: what happens inside a kernel is not visible. `needed` excludes the pairs that
+    `is_causal=True` masks. Torch's fused paths for whole layers are disabled.
     """
 
     def __init__(self, *, strict: bool = True, trace: bool = False) -> None:
@@ -57,28 +57,28 @@ class count_multiplications(TorchDispatchMode):  # noqa: N801 - it reads as a ve
         self.strict = strict
         self.by_operation: Counter[str] = Counter()
         self.by_module: Counter[str] = Counter()
-        self.ledgers: Counter[str] = Counter()
+        self.by_op_class: Counter[str] = Counter()
         self.unknown: Counter[str] = Counter()
         self.trace: list[Operation] | None = [] if trace else None
-        self.spared_twice: Counter[str] = Counter()
-        """By module: twice the multiplications of pairs that causal attention has no use for."""
+        self.causal_excess_doubled: Counter[str] = Counter()
+        """Module -> twice the multiplications spent on pairs that a causal mask hides."""
         self.module = ""
-        self._calls = _Calls(self)
+        self._calls = _CallContext(self)
         self._restore = ExitStack()
 
     @property
     def total(self) -> int:
-        """All multiplications that ran."""
+        """Multiplications executed."""
         return sum(self.by_operation.values())
 
     @property
     def needed(self) -> int:
-        """All but those between a query and a key that comes after it."""
-        return self.total - sum(self.spared_twice.values()) // 2
+        """Multiplications executed, except those between a query and a later key."""
+        return self.total - sum(self.causal_excess_doubled.values()) // 2
 
     @contextmanager
-    def following(self, model: nn.Module) -> Iterator[None]:
-        """Inside, `.by_module` is filled: multiplications by the innermost module that ran them."""
+    def track_modules(self, model: nn.Module) -> Iterator[None]:
+        """Attribute multiplications to the innermost module that runs them, in `by_module`."""
         paths: list[str] = []
 
         def enter(path: str) -> Any:
@@ -98,8 +98,8 @@ class count_multiplications(TorchDispatchMode):  # noqa: N801 - it reads as a ve
             yield
 
     def __enter__(self) -> "count_multiplications":
-        fast = torch.backends.mha.get_fastpath_enabled()
-        self._restore.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        fastpath = torch.backends.mha.get_fastpath_enabled()
+        self._restore.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
         torch.backends.mha.set_fastpath_enabled(False)
         self._restore.enter_context(self._calls)
         super().__enter__()
@@ -111,7 +111,7 @@ class count_multiplications(TorchDispatchMode):  # noqa: N801 - it reads as a ve
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        name = name_of(func)
+        name = operation_name(func)
         first = out[0] if isinstance(out, tuple | list) and out else out
         multiplications: Any = 0
         if name in FORMULAS:
@@ -119,30 +119,30 @@ class count_multiplications(TorchDispatchMode):  # noqa: N801 - it reads as a ve
         elif name == "mul" and self._calls.inside_einsum:
             name, multiplications = "einsum", out.numel()
         elif name in POINTWISE:
-            self._enter(POINTWISE[name], first)
+            self._add_elementwise(POINTWISE[name], first)
         elif name in REDUCING:
-            self._enter(REDUCING[name], next(a for a in args if isinstance(a, Tensor)))
+            self._add_elementwise(REDUCING[name], next(a for a in args if isinstance(a, Tensor)))
         elif not is_free(func, name):
-            self._refuse(name, func)
+            self._handle_unknown(name, func)
         if name in FORMULAS or name == "einsum":
             self.by_operation[name] += multiplications
             self.by_module[self.module] += multiplications
         if self.trace is not None and name != "prim":
-            self.trace.append(_note("view" if func.is_view else name, self.module, multiplications, args, out))
+            self.trace.append(_describe("view" if func.is_view else name, self.module, multiplications, args, out))
         return out
 
-    def _enter(self, rates: dict[str, int], counted: Any) -> None:
-        for ledger, rate in rates.items():
-            self.ledgers[ledger] += rate * counted.numel()
+    def _add_elementwise(self, per_element: dict[str, int], counted: Any) -> None:
+        for op_class, count in per_element.items():
+            self.by_op_class[op_class] += count * counted.numel()
 
-    def _refuse(self, name: str, func: Any) -> None:
+    def _handle_unknown(self, name: str, func: Any) -> None:
         if self.strict:
             raise UncountedError(f"no multiplication formula for {func}; add one to qkv/cost/aten.py")
         self.unknown[name] += 1
 
 
-class _Calls(TorchFunctionMode):
-    """What only the caller's words tell: that a product is an `einsum`, that attention is causal."""
+class _CallContext(TorchFunctionMode):
+    """Facts visible only in the Python call: whether a product is an `einsum`, whether attention is causal."""
 
     def __init__(self, counting: count_multiplications):
         super().__init__()
@@ -153,7 +153,7 @@ class _Calls(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is functional.scaled_dot_product_attention and _argument(args, kwargs, 5, "is_causal"):
             q, k, v = (_argument(args, kwargs, i, name) for i, name in enumerate(("query", "key", "value")))
-            self.counting.spared_twice[self.counting.module] += _spared_twice(q, k, v)
+            self.counting.causal_excess_doubled[self.counting.module] += _causal_excess_doubled(q, k, v)
         if func is not torch.einsum or self.inside_einsum:
             return func(*args, **kwargs)
         self.inside_einsum = True
@@ -163,25 +163,25 @@ class _Calls(TorchFunctionMode):
             self.inside_einsum = False
 
 
-def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str) -> Any:
-    return args[place] if len(args) > place else kwargs.get(name)
+def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], index: int, name: str) -> Any:
+    return args[index] if len(args) > index else kwargs.get(name)
 
 
-def _spared_twice(q: Tensor, k: Tensor, v: Tensor) -> Any:
-    """Multiplications with keys after the query, twice; torch counts both from the first, whatever their numbers.
+def _causal_excess_doubled(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    """Return twice the multiplications with keys after the query; torch aligns queries and keys at the first.
 
-    Twice, so that nothing is divided: q and k may have letters for lengths, and then are equally many.
+    Doubled to avoid a division, since lengths may be symbolic; q and k are then equally long.
     """
     batch, heads, queries, key_dim = q.shape
     keys, dims = k.shape[2], key_dim + v.shape[3]
     if isinstance(queries, torch.SymInt):
         return batch * heads * dims * queries * (queries - 1)
-    seen = causal_pairs(min(queries, keys), min(queries, keys)) + max(queries - keys, 0) * keys
-    return 2 * batch * heads * dims * (queries * keys - seen)
+    visible = causal_pairs(min(queries, keys), min(queries, keys)) + max(queries - keys, 0) * keys
+    return 2 * batch * heads * dims * (queries * keys - visible)
 
 
-def _note(name: str, module: str, multiplications: int, args: Any, out: Any) -> Operation:
-    """The operation as a forecast needs it."""
+def _describe(name: str, module: str, multiplications: int, args: Any, out: Any) -> Operation:
+    """Return the operation with the sizes that a time forecast needs."""
     if name == "view":
         return Operation(name, module, 0, 0, 0)
     results = [x for x in (out if isinstance(out, tuple | list) else (out,)) if isinstance(x, Tensor)]
@@ -194,19 +194,20 @@ def _note(name: str, module: str, multiplications: int, args: Any, out: Any) -> 
         multiplications,
         sum(x.numel() for x in results),
         moved,
-        _shape(name, args, given, results),
+        _matmul_shape(name, args, given, results),
         _window(name, args, given),
     )
 
 
-def _shape(name: str, args: Any, given: list[Tensor], results: list[Tensor]) -> tuple[int, ...]:
-    """Rows, shared width, columns and copies of what is a matrix product, or nearly one."""
+def _matmul_shape(name: str, args: Any, given: list[Tensor], results: list[Tensor]) -> tuple[int, ...]:
+    """Return (rows, shared, columns, copies) of a matrix product or of an operation like one."""
     if name in ("mm", "addmm", "bmm", "baddbmm"):
         left, right = given[-2:]
         return left.shape[-2], left.shape[-1], right.shape[-1], left.shape[0] if left.dim() == 3 else 1
     if name.startswith("_scaled_dot_product"):
         q, k = given[:2]
-        keys = _keys_visited(q.shape[2], k.shape[2]) if name.endswith("cpu") and args[4:5] == (True,) else k.shape[2]
+        skips_keys = name.endswith("cpu") and args[4:5] == (True,)  # is_causal
+        keys = _keys_visited(q.shape[2], k.shape[2]) if skips_keys else k.shape[2]
         return q.shape[2], q.shape[3], keys, q.shape[0] * q.shape[1]
     if name in ("mv", "addmv"):
         return 1, given[-1].shape[0], given[-2].shape[0], 1
@@ -226,7 +227,7 @@ def _window(name: str, args: Any, given: list[Tensor]) -> int:
 
 
 def _keys_visited(queries: int, keys: int) -> int:
-    """On average over the queries: torch's causal kernel skips keys by the 512, for queries by the 32, 64 or 256."""
+    """Return the mean keys per query: torch's causal kernel skips blocks of 512 keys per block of queries."""
     block = 256 if queries >= 768 else 64 if queries >= 192 else 32
-    seen = [min(keys, -(-min(start + block, queries) // 512) * 512) for start in range(0, queries, block)]
-    return round(sum(seen) / len(seen)) if seen else keys
+    visited = [min(keys, -(-min(start + block, queries) // 512) * 512) for start in range(0, queries, block)]
+    return round(sum(visited) / len(visited)) if visited else keys

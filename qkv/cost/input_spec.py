@@ -1,7 +1,6 @@
-"""What a module is called with, in words: `float[1,n,768]`, `int[b,n]`.
+"""Input specifications such as `float[1,n,768]` or `int[b,n]`: a dtype and a shape with named sizes.
 
-A number is a size, a letter a size that has a name; bool, int, float (of the module's type) or a type
-of torch such as bfloat16 says what is in it.
+A size is an integer or a name. The dtype is bool, int, float or a torch dtype such as bfloat16.
 """
 
 import re
@@ -12,21 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_WRITTEN = re.compile(r"\s*(\w+)\s*\[([^\]]*)\]\s*")
+_PATTERN = re.compile(r"\s*(\w+)\s*\[([^\]]*)\]\s*")
 _TYPES = {"float": torch.float32, "int": torch.int64, "bool": torch.bool}
 
 
 @dataclass(frozen=True)
 class Input:
-    """One tensor that a module is called with."""
+    """One tensor argument of a module: dtype and shape."""
 
     dtype: torch.dtype
     shape: tuple[int | str, ...]
 
     @classmethod
     def parse(cls, text: str) -> "Input":
-        """`float[1,n,768]`"""
-        match = _WRITTEN.fullmatch(text)
+        """Read a specification such as `float[1,n,768]`."""
+        match = _PATTERN.fullmatch(text)
         if match is None:
             raise ValueError(f"input {text!r}: expected a type and sizes, such as float[1,n,768] or int[1,n]")
         dtype = _TYPES.get(match[1], getattr(torch, match[1], None))
@@ -39,26 +38,26 @@ class Input:
         return cls(dtype, tuple(int(size) if size.isdigit() else size for size in sizes))
 
     @classmethod
-    def of(cls, given: "Input | Tensor | str") -> "Input":
-        """From words or from a tensor like it."""
+    def from_value(cls, given: "Input | Tensor | str") -> "Input":
+        """Return the specification of a text or of an example tensor."""
         if isinstance(given, Tensor):
             return cls(given.dtype, tuple(given.shape))
         return given if isinstance(given, Input) else cls.parse(given)
 
-    def names(self) -> list[str]:
-        """The sizes that have names."""
+    def size_names(self) -> list[str]:
+        """Return the named sizes."""
         return [size for size in self.shape if isinstance(size, str)]
 
-    def sizes(self, values: Mapping[str, Any]) -> list[Any]:
-        """The shape with values (whole numbers, or torch's symbols for them) in place of names."""
-        for name in self.names():
+    def resolve_shape(self, values: Mapping[str, Any]) -> list[Any]:
+        """Return the shape with `values` (integers or torch's SymInt) in place of names."""
+        for name in self.size_names():
             if name not in values:
                 raise ValueError(f"size {name!r} of input {self} has no value; give it one, such as {name}=128")
         return [values[size] if isinstance(size, str) else size for size in self.shape]
 
-    def make(self, values: Mapping[str, Any], device: str) -> Tensor:
-        """Such a tensor; whole numbers and truths are zero, which is a valid token."""
-        return torch.zeros(self.sizes(values), dtype=self.dtype, device=device)
+    def make_tensor(self, values: Mapping[str, Any], device: str) -> Tensor:
+        """Return a tensor of zeros; 0 is also a valid token."""
+        return torch.zeros(self.resolve_shape(values), dtype=self.dtype, device=device)
 
     def __str__(self) -> str:
         words = {dtype: word for word, dtype in _TYPES.items()}
@@ -66,6 +65,6 @@ class Input:
         return f"{name}[{','.join(map(str, self.shape))}]"
 
 
-def names_of(inputs: Iterable[Input]) -> list[str]:
-    """All names, each once, in the order of their appearance."""
-    return list(dict.fromkeys(name for given in inputs for name in given.names()))
+def size_names(inputs: Iterable[Input]) -> list[str]:
+    """Return all size names, each once, in order of appearance."""
+    return list(dict.fromkeys(name for given in inputs for name in given.size_names()))

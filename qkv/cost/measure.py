@@ -1,4 +1,4 @@
-"""Time and peak memory of a call, measured the same way for everybody."""
+"""Measure the time and peak memory of a call."""
 
 import statistics
 import time
@@ -11,16 +11,16 @@ from torch.profiler import ProfilerActivity, profile
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one call took."""
+    """Time and memory of one call."""
 
     milliseconds: float
-    """Median over the repetitions, the first (warm-up) one left out."""
+    """Median over the repetitions, without the warm-up call."""
     peak_bytes: int
-    """Most memory held at once beyond what was held before the call, results included."""
+    """Peak memory beyond that held before the call, results included."""
 
 
 def measure(call: Callable[[], object], device: str | torch.device = "cpu", repetitions: int = 5) -> Measurement:
-    """Run `call` once for memory and warm-up, then for the clock: `repetitions` times, or once if it takes seconds."""
+    """Run `call` once for memory and warm-up, then time it `repetitions` times, or once if it takes over 2 seconds."""
     device = torch.device(device)
     peak = _peak_on_cuda(call, device) if device.type == "cuda" else _peak_on_cpu(call)
     times = [_milliseconds(call, device)]
@@ -47,14 +47,14 @@ def _peak_on_cuda(call: Callable[[], object], device: torch.device) -> int:
 
 
 def _peak_on_cpu(call: Callable[[], object]) -> int:
-    """The highest point of the allocator's own diary of allocations and releases."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as diary:
-        kept = call()
-    events = [e for e in diary.profiler.kineto_results.events() if e.name() == "[memory]"]
+    """Return the peak of the memory that the profiler saw allocated and freed."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        result = call()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())
     held = peak = 0
     for event in events:
         held += event.nbytes()
         peak = max(peak, held)
-    del kept
+    del result
     return peak

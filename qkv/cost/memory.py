@@ -1,9 +1,8 @@
-"""Memory, counted without taking any: what weights, training, inference and decoding hold.
+"""Memory of weights, training, inference and decoding, counted without allocating it.
 
-The module is run on the meta device, through the kernels that the CPU would use (fused attention
-keeps no matrix of weights), which allocates nothing; one that looks at numbers runs for real, on
-copies of its weights. Bytes are those of the tensors themselves; what a kernel needs inside for a
-moment is not seen.
+The module runs on the meta device with the kernels that the CPU would use (fused attention keeps no
+matrix of weights). A module that reads tensor values runs on the CPU, on copies of its weights. Bytes
+are those of tensors; temporary memory inside a kernel is not visible.
 """
 
 import weakref
@@ -16,100 +15,99 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from qkv.cost.meta_kernels import rehearsing
-from qkv.cost.meta_run import Play, mode, tensors_in
+from qkv.cost.meta_run import ModuleCall, dry_run, module_mode, tensors_in
 
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2}
-"""How many numbers, as wide as the weight, an optimizer keeps for each weight."""
+"""Optimizer -> values of state per weight, in the dtype of the weight."""
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Bytes that a module holds whatever it is called with; tied weights count once."""
+class WeightBytes:
+    """Bytes that a module holds independent of its inputs; tied weights count once."""
 
     parameters: int
     buffers: int
     gradients: int
-    """Of the parameters that learn."""
+    """Gradients of the parameters that require them."""
     optimizer: int
 
 
-def weigh(module: nn.Module, optimizer: str = "adam") -> Weights:
-    """The bytes of its weights, and of what training keeps beside them."""
+def weight_bytes(module: nn.Module, optimizer: str = "adam") -> WeightBytes:
+    """Return the bytes of weights, gradients and optimizer state."""
     if optimizer not in OPTIMIZERS:
-        raise ValueError(f"optimizer {optimizer!r} is not known (there are: {', '.join(OPTIMIZERS)})")
-    learning = sum(p.nbytes for p in module.parameters() if p.requires_grad)
-    return Weights(
+        raise ValueError(f"optimizer {optimizer!r} must be one of {', '.join(OPTIMIZERS)}")
+    trainable = sum(p.nbytes for p in module.parameters() if p.requires_grad)
+    return WeightBytes(
         parameters=sum(p.nbytes for p in module.parameters()),
         buffers=sum(b.nbytes for b in module.buffers()),
-        gradients=learning,
-        optimizer=OPTIMIZERS[optimizer] * learning,
+        gradients=trainable,
+        optimizer=OPTIMIZERS[optimizer] * trainable,
     )
 
 
-def saved_bytes(play: Play, sizes: Mapping[str, int]) -> int:
-    """What a forward pass in training keeps for the backward, inputs among it, weights not: each storage once."""
-    with mode(play.module, training=True), rehearsing(play, sizes) as (weights, tensors), torch.enable_grad():
-        own = {_storage(weight) for weight in weights.values()}
+def saved_bytes(call: ModuleCall, sizes: Mapping[str, int]) -> int:
+    """Return the bytes a training forward pass saves for backward: inputs included, weights not, each storage once."""
+    with module_mode(call.module, training=True), dry_run(call, sizes) as (weights, tensors), torch.enable_grad():
+        own = {_storage_id(weight) for weight in weights.values()}
         held: dict[Any, Tensor] = {}
 
         def pack(tensor: Tensor) -> Tensor:
-            held.setdefault(_storage(tensor), tensor)
+            held.setdefault(_storage_id(tensor), tensor)
             return tensor
 
         with saved_tensors_hooks(pack, lambda tensor: tensor):
-            out = play.call(weights, tensors)
+            out = call.run(weights, tensors)
         total = sum(x.untyped_storage().nbytes() for storage, x in held.items() if storage not in own)
         del out
     return total
 
 
-def inference_bytes(play: Play, sizes: Mapping[str, int]) -> tuple[int, int | None]:
-    """The most that inference holds at once beyond weights and inputs, the result included; and its cache.
+def inference_bytes(call: ModuleCall, sizes: Mapping[str, int]) -> tuple[int, int | None]:
+    """Return the peak bytes of inference beyond weights and inputs (result included), and those of its KV cache.
 
-    The cache is `past_key_values` in what the module gives, as Hugging Face's models do; None without.
+    The cache is `past_key_values` of the output, as in Hugging Face models; None if there is no such field.
     """
-    with rehearsing(play, sizes) as (weights, tensors), torch.no_grad():
-        with _Alive((*weights.values(), *tensors)) as alive:
-            out = play.call(weights, tensors)
+    with dry_run(call, sizes) as (weights, tensors), torch.no_grad():
+        with _LiveStorages((*weights.values(), *tensors)) as live:
+            out = call.run(weights, tensors)
         cache = getattr(out, "past_key_values", None)
-        kept = {(_storage(x), x.nbytes) for x in tensors_in(cache)} if cache is not None else None
+        cached = None if cache is None else {(_storage_id(x), x.nbytes) for x in tensors_in(cache)}
         del out, cache
-    return alive.peak, None if kept is None else sum(size for _, size in kept)
+    return live.peak, None if cached is None else sum(size for _, size in cached)
 
 
-class _Alive(TorchDispatchMode):
-    """Follows every storage from its first appearance until nobody holds it."""
+class _LiveStorages(TorchDispatchMode):
+    """Tracks the bytes of every storage from its creation until it is freed."""
 
     def __init__(self, known: Iterable[Tensor]):
         super().__init__()
         self.now = self.peak = 0
-        self.known = {_storage(tensor) for tensor in known}
+        self.known = {_storage_id(tensor) for tensor in known}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for tensor in tensors_in(out) if isinstance(out, tuple | list | Tensor) else []:
-            self._meet(tensor)
+            self._track(tensor)
         self.peak = max(self.peak, self.now)
         return out
 
-    def _meet(self, tensor: Tensor) -> None:
-        storage, place = tensor.untyped_storage(), _storage(tensor)
-        if place in self.known:
+    def _track(self, tensor: Tensor) -> None:
+        storage, key = tensor.untyped_storage(), _storage_id(tensor)
+        if key in self.known:
             return
-        self.known.add(place)
+        self.known.add(key)
         size = storage.nbytes()
         self.now += size
-        weakref.finalize(storage, self._leave(place, size))
+        weakref.finalize(storage, self._on_free(key, size))
 
-    def _leave(self, place: int, size: int) -> Callable[[], None]:
-        def leave() -> None:
+    def _on_free(self, key: int, size: int) -> Callable[[], None]:
+        def free() -> None:
             self.now -= size
-            self.known.discard(place)
+            self.known.discard(key)
 
-        return leave
+        return free
 
 
-def _storage(tensor: Tensor) -> int:
-    """Which memory a tensor stands in."""
+def _storage_id(tensor: Tensor) -> int:
+    """Return an identifier of the memory behind a tensor."""
     return int(tensor.untyped_storage()._cdata)

@@ -1,7 +1,7 @@
-"""A module run without its weights: on torch's meta device, where tensors have shapes and no numbers.
+"""Run a module without its weights: on torch's meta device, where tensors have shapes but no data.
 
-Nothing is computed and nothing is allocated, so a model of any size can be counted. Its own weights
-stay where they are: others, empty ones, are put in their place for one call.
+Nothing is computed or allocated, so a model of any size can be counted. The module keeps its own weights;
+empty ones replace them for the duration of one call.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,52 +11,51 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from qkv.cost.counter import count_multiplications
 from qkv.cost.input_spec import Input
 
 
 @dataclass(frozen=True)
-class Play:
-    """A module and what it is called with."""
+class ModuleCall:
+    """A module and the arguments it is called with."""
 
     module: nn.Module
     inputs: tuple[Input, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of `forward`."""
-    real: bool = False
-    """On the CPU with copies of its weights, for a module that looks at numbers."""
+    real_weights: bool = False
+    """Whether to run on the CPU with copies of the weights: needed if `forward` depends on tensor values."""
 
-    def stage(self, sizes: Mapping[str, int]) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """Weights and inputs for one call."""
-        device = "cpu" if self.real else "meta"
-        return self.weights(device), [given.make(sizes, device) for given in self.inputs]
+    def make_arguments(self, sizes: Mapping[str, int]) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """Return weights and inputs for one call."""
+        device = "cpu" if self.real_weights else "meta"
+        return self.make_weights(device), [given.make_tensor(sizes, device) for given in self.inputs]
 
-    def weights(self, device: str) -> dict[str, Tensor]:
-        """Empty ones in place of the module's, or copies where they are real; tied ones stay tied."""
-        twins: dict[int, Tensor] = {}
+    def make_weights(self, device: str) -> dict[str, Tensor]:
+        """Return empty weights on `device`, or copies if `real_weights`; tied weights stay tied."""
+        copies: dict[int, Tensor] = {}
         found = {}
-        for name, weight in (*self._all(self.module.named_parameters), *self._all(self.module.named_buffers)):
-            if id(weight) not in twins:
-                empty = weight.detach().clone() if self.real else torch.empty_like(weight, device=device)
+        named = (self.module.named_parameters, self.module.named_buffers)
+        for name, weight in (pair for list_all in named for pair in list_all(remove_duplicate=False)):
+            if id(weight) not in copies:
+                copy = weight.detach().clone() if self.real_weights else torch.empty_like(weight, device=device)
                 if isinstance(weight, nn.Parameter):
-                    empty = nn.Parameter(empty, requires_grad=weight.requires_grad)
-                twins[id(weight)] = empty
-            found[name] = twins[id(weight)]
+                    copy = nn.Parameter(copy, requires_grad=weight.requires_grad)
+                copies[id(weight)] = copy
+            found[name] = copies[id(weight)]
         return found
 
-    def call(self, weights: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> Any:
-        """The module with these weights in the place of its own."""
+    def run(self, weights: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> Any:
+        """Call the module with these weights instead of its own."""
         return torch.func.functional_call(self.module, dict(weights), tuple(tensors), dict(self.options))
-
-    @staticmethod
-    def _all(named: Any) -> list[tuple[str, Any]]:
-        return list(named(remove_duplicate=False))
 
 
 @contextmanager
-def mode(module: nn.Module, *, training: bool) -> Iterator[None]:
-    """Inside, the module is in training mode or not; afterwards every part is as it was."""
+def module_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
+    """Put the module into training or evaluation mode; restore the mode of every submodule afterwards."""
     before = {part: part.training for part in module.modules()}
     module.train(training)
     try:
@@ -66,55 +65,73 @@ def mode(module: nn.Module, *, training: bool) -> Iterator[None]:
             part.training = was
 
 
-class NotOnMeta(Exception):  # noqa: N818 - it is an answer more than a fault
-    """The module looks at numbers, and there are none; it has to run for real."""
-
-
-def count(play: Play, sizes: Mapping[str, int], *, trace: bool = False) -> count_multiplications:
-    """What one forward pass runs."""
-    counting = count_multiplications(strict=False, trace=trace)
-    weights, tensors = play.stage(sizes)
+@contextmanager
+def unfused_layers() -> Iterator[None]:
+    """Disable torch's fused paths for whole layers, so that each operation is visible."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), counting.following(play.module), counting:
-            play.call(weights, tensors)
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def dry_run(call: ModuleCall, sizes: Mapping[str, int]) -> Iterator[tuple[dict[str, Tensor], list[Tensor]]]:
+    """Yield weights and inputs for one call, under the attention kernel of the CPU and without fused layers."""
+    with unfused_layers(), _CpuAttention():
+        yield call.make_arguments(sizes)
+
+
+class DataDependentError(Exception):
+    """The module reads tensor values, which meta tensors do not have; it has to run on real data."""
+
+
+class ForwardError(ValueError):
+    """The module's own `forward` failed."""
+
+    def __init__(self, call: ModuleCall, sizes: Mapping[str, int], error: BaseException):
+        given = ", ".join(map(str, call.inputs))
+        at = f" at {', '.join(f'{name}={size}' for name, size in sizes.items())}" if sizes else ""
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        super().__init__(f"{type(call.module).__name__} cannot be called with {given}{at}: {reason}")
+
+
+def count_forward(call: ModuleCall, sizes: Mapping[str, int], *, trace: bool = False) -> count_multiplications:
+    """Count the operations of one forward pass."""
+    counting = count_multiplications(strict=False, trace=trace)
+    weights, tensors = call.make_arguments(sizes)
+    try:
+        with torch.no_grad(), counting.track_modules(call.module), counting:
+            call.run(weights, tensors)
     except Exception as error:
-        if not play.real and needs_numbers(error):
-            raise NotOnMeta(str(error).split("\n")[0]) from error
-        raise ForwardError(play, sizes, error) from error
+        if not call.real_weights and is_data_dependent(error):
+            raise DataDependentError(str(error).split("\n")[0]) from error
+        raise ForwardError(call, sizes, error) from error
     return counting
 
 
-def count_backward(play: Play, sizes: Mapping[str, int], *, inputs_learn: bool) -> int:
-    """Multiplications of the backward pass alone; `inputs_learn`: gradients of the inputs are wanted too."""
-    weights, tensors = play.stage(sizes)
-    if inputs_learn:
+def count_backward(call: ModuleCall, sizes: Mapping[str, int], *, input_gradients: bool) -> int:
+    """Count the multiplications of the backward pass alone; `input_gradients`: inputs require gradients too."""
+    weights, tensors = call.make_arguments(sizes)
+    if input_gradients:
         tensors = [x.requires_grad_() if x.is_floating_point() else x for x in tensors]
     with torch.enable_grad():
-        out = sum(x.sum() for x in tensors_in(play.call(weights, tensors)) if x.requires_grad)
+        out = sum(x.sum() for x in tensors_in(call.run(weights, tensors)) if x.requires_grad)
         with count_multiplications() as counting:
             if isinstance(out, Tensor):
                 out.backward()
     return counting.total
 
 
-class ForwardError(ValueError):
-    """The module's own `forward` failed."""
-
-    def __init__(self, play: Play, sizes: Mapping[str, int], error: BaseException):
-        given = ", ".join(map(str, play.inputs))
-        at = f" at {', '.join(f'{name}={size}' for name, size in sizes.items())}" if sizes else ""
-        what = str(error).strip().split("\n")[0] or type(error).__name__
-        super().__init__(f"{type(play.module).__name__} cannot be called with {given}{at}: {what}")
-
-
-def needs_numbers(error: BaseException) -> bool:
-    """Whether torch complains that a tensor without data was looked at."""
+def is_data_dependent(error: BaseException) -> bool:
+    """Return whether torch complains that the values of a meta tensor were read."""
     words = ("meta tensor", "Meta tensor", "meta device", "data-dependent", "'Meta' backend", "no data")
     return isinstance(error, NotImplementedError | RuntimeError) and any(word in str(error) for word in words)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """All tensors of a result, however it is packed."""
+    """Return all tensors of a result, in whatever containers they are."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, Mapping):
@@ -122,3 +139,36 @@ def tensors_in(value: Any) -> list[Tensor]:
     if isinstance(value, tuple | list):
         return [x for item in value for x in tensors_in(item)]
     return [x for item in vars(value).values() for x in tensors_in(item)] if hasattr(value, "__dict__") else []
+
+
+class _CpuAttention(TorchFunctionMode):
+    """Route `scaled_dot_product_attention` on meta through the CPU's fused kernel, where the CPU would use it.
+
+    On meta, torch falls back to plain products, whose memory includes the matrix of weights that no CPU or GPU
+    keeps. (Fake tensors would avoid this too, but a module that caches tables would then cache fake ones.)
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is functional.scaled_dot_product_attention:
+            return _attend(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: Any,
+) -> Tensor:
+    fused = query.is_meta and query.dim() == 4 and query.shape[-1] == value.shape[-1] and not dropout_p
+    if not fused or (attn_mask is not None and attn_mask.requires_grad):
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
+    scale = options.get("scale")
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return kernel(query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]

@@ -1,8 +1,8 @@
-"""Formulas: exact polynomials in named sizes, recovered from integers and proven at sizes held out.
+"""Formulas: exact polynomials in named sizes, interpolated from integers and checked at held-out sizes.
 
-A cost is a function from sizes to integers. If it is a polynomial of known degree in each size, then
-its values on a grid determine it: nothing is fitted, nothing rounded. Whether it is one is checked
-at sizes that were not on the grid; if not, there is no formula, and that is the answer.
+A cost is a function from sizes to integers. If it is a polynomial of known degree in each size, its
+values on a grid determine it: nothing is fitted, nothing rounded. Sizes off the grid check that it is
+one; otherwise there is no formula.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,27 +22,25 @@ Sizes = dict[str, int]
 
 @dataclass(frozen=True)
 class _Polynomial:
-    """Powers of the named sizes -> coefficient."""
+    """A polynomial: powers of the named sizes -> coefficient."""
 
     names: list[str]
     coefficients: dict[tuple[int, ...], Fraction]
 
     def at(self, sizes: Sizes) -> Fraction:
         values = [sizes[name] for name in self.names]
-        return sum(
-            (c * prod(x**p for x, p in zip(values, powers, strict=True)) for powers, c in self.coefficients.items()),
-            Fraction(0),
-        )
+        total = Fraction(0)
+        for powers, coefficient in self.coefficients.items():
+            total += coefficient * prod(x**power for x, power in zip(values, powers, strict=True))
+        return total
 
     def expression(self) -> Expression:
-        letters = [symbol(name) for name in self.names]
-        return sympy.Add(
-            *(
-                sympy.Rational(c.numerator, c.denominator)
-                * sympy.Mul(*(letter**p for letter, p in zip(letters, powers, strict=True)))
-                for powers, c in self.coefficients.items()
-            )
-        )
+        symbols = [symbol(name) for name in self.names]
+        terms = []
+        for powers, coefficient in self.coefficients.items():
+            monomial = sympy.Mul(*(x**power for x, power in zip(symbols, powers, strict=True)))
+            terms.append(sympy.Rational(coefficient.numerator, coefficient.denominator) * monomial)
+        return sympy.Add(*terms)
 
 
 _GRID = (7, 11, 17, 29, 41, 47, 53)
@@ -50,54 +48,52 @@ _HELD_OUT = ((13, 31), (23, 5))
 
 
 def interpolate(
-    function: Callable[[Sizes], int], degrees: Mapping[str, int], asked: Sizes, *, checks: int = 2
+    function: Callable[[Sizes], int], degrees: Mapping[str, int], sizes: Sizes, *, checks: int = 2
 ) -> Expression | None:
-    """The polynomial of at most these degrees that equals `function`, or None if there is none.
+    """Return the polynomial of at most these degrees that equals `function`, or None if it is not one.
 
-    It is checked at so many sizes off the grid and at those that are `asked` for, however far.
+    It is checked at `checks` sizes off the grid and at the requested `sizes`.
     """
     grid = {name: _GRID[: degree + 1] for name, degree in degrees.items()}
-    held_out = [{name: pair[place % 2] for place, name in enumerate(degrees)} for pair in _HELD_OUT[:checks]]
-    return _prove(function, _through(function, grid), [*held_out, asked])
+    held_out = [{name: pair[index % 2] for index, name in enumerate(degrees)} for pair in _HELD_OUT[:checks]]
+    return _check(function, _interpolate_on_grid(function, grid), [*held_out, sizes])
 
 
-def interpolate_near(function: Callable[[Sizes], int], degrees: Mapping[str, int], asked: Sizes) -> Expression | None:
-    """The same for what holds around the sizes asked for, where another law holds far from them: a window."""
-    down = {name: asked[name] > degree + 4 for name, degree in degrees.items()}
-    near = {
-        name: [asked[name] + (-step if down[name] else step) for step in range(degree + 1)]
-        for name, degree in degrees.items()
+def interpolate_near(function: Callable[[Sizes], int], degrees: Mapping[str, int], sizes: Sizes) -> Expression | None:
+    """Return the polynomial that holds around `sizes`, where another one may hold far away (a sliding window)."""
+    direction = {name: -1 if sizes[name] > degree + 4 else 1 for name, degree in degrees.items()}
+    grid = {
+        name: [sizes[name] + direction[name] * step for step in range(degree + 1)] for name, degree in degrees.items()
     }
-    beyond = [
-        {name: asked[name] + (-1 if down[name] else 1) * (degree + step) for name, degree in degrees.items()}
-        for step in (1, 3)
+    held_out = [
+        {name: sizes[name] + direction[name] * (degree + step) for name, degree in degrees.items()} for step in (1, 3)
     ]
-    return _prove(function, _through(function, near), beyond)
+    return _check(function, _interpolate_on_grid(function, grid), held_out)
 
 
 def evaluate(expression: Expression, sizes: Mapping[str, int]) -> int | Fraction:
-    """The exact value."""
+    """Return the exact value of a formula."""
     value = sympy.Rational(sympy.sympify(expression).subs({symbol(name): size for name, size in sizes.items()}))
     return int(value) if value.q == 1 else Fraction(int(value.p), int(value.q))
 
 
 def symbol(name: str) -> Expression:
-    """A size of this name: a whole number above zero."""
+    """Return the sympy symbol of a size: a positive integer."""
     return sympy.Symbol(name, integer=True, positive=True)
 
 
-def write(expression: Expression | None) -> str:
-    """As `61*n**2 + 9700*n`."""
-    return "none: it is no polynomial there" if expression is None else str(sympy.expand(expression))
+def format_formula(expression: Expression | None) -> str:
+    """Return a formula as text, such as `61*n**2 + 9700*n`."""
+    return "none: not a polynomial there" if expression is None else str(sympy.expand(expression))
 
 
-def write_latex(expression: Expression | None) -> str:
-    """As `61 n^{2} + 9700 n`."""
+def format_latex(expression: Expression | None) -> str:
+    """Return a formula as LaTeX, such as `61 n^{2} + 9700 n`."""
     return r"\text{none}" if expression is None else str(sympy.latex(sympy.expand(expression)))
 
 
-def crossing(first: Expression, second: Expression, name: str = "n") -> list[Expression]:
-    """The positive sizes at which two formulas are equal, exactly, smallest first; none also if they are always."""
+def crossings(first: Expression, second: Expression, name: str = "n") -> list[Expression]:
+    """Return the exact positive sizes where two formulas are equal, smallest first; [] if they are identical."""
     difference = sympy.expand(first - second)
     if not difference.has(symbol(name)):
         return []
@@ -106,36 +102,36 @@ def crossing(first: Expression, second: Expression, name: str = "n") -> list[Exp
     return sorted((root for root in roots if root.is_real and root > 0), key=float)
 
 
-def _prove(function: Callable[[Sizes], int], found: _Polynomial, held_out: list[Sizes]) -> Expression | None:
+def _check(function: Callable[[Sizes], int], found: _Polynomial, held_out: list[Sizes]) -> Expression | None:
     if any(found.at(sizes) != function(sizes) for sizes in held_out):
         return None
     return found.expression()
 
 
-def _through(function: Callable[[Sizes], int], axes: Mapping[str, Sequence[int]]) -> _Polynomial:
-    """Values on a grid become coefficients, along one size after the other."""
+def _interpolate_on_grid(function: Callable[[Sizes], int], axes: Mapping[str, Sequence[int]]) -> _Polynomial:
+    """Return the polynomial through the values on a grid, solved along one size after the other."""
     names = list(axes)
-    numbers = {point: Fraction(function(dict(zip(names, point, strict=True)))) for point in product(*axes.values())}
-    for place, name in enumerate(names):
+    values = {point: Fraction(function(dict(zip(names, point, strict=True)))) for point in product(*axes.values())}
+    for axis, name in enumerate(names):
         basis = _lagrange(tuple(axes[name]))
-        turned: dict[tuple[int, ...], Fraction] = {}
-        for point, number in numbers.items():
-            for power, coefficient in enumerate(basis[axes[name].index(point[place])]):
-                target = (*point[:place], power, *point[place + 1 :])
-                turned[target] = turned.get(target, Fraction(0)) + number * coefficient
-        numbers = turned
-    return _Polynomial(names, {powers: number for powers, number in numbers.items() if number})
+        solved: dict[tuple[int, ...], Fraction] = {}
+        for point, value in values.items():
+            for power, coefficient in enumerate(basis[axes[name].index(point[axis])]):
+                target = (*point[:axis], power, *point[axis + 1 :])
+                solved[target] = solved.get(target, Fraction(0)) + value * coefficient
+        values = solved
+    return _Polynomial(names, {powers: value for powers, value in values.items() if value})
 
 
 @cache
-def _lagrange(places: tuple[int, ...]) -> list[list[Fraction]]:
-    """For each place the coefficients, lowest first, of the polynomial that is 1 there and 0 at the others."""
-    found = []
-    for here in places:
+def _lagrange(nodes: tuple[int, ...]) -> list[list[Fraction]]:
+    """Return the Lagrange basis: per node, the coefficients (lowest first) of the polynomial 1 there, 0 elsewhere."""
+    basis = []
+    for node in nodes:
         coefficients = [Fraction(1)]
-        for other in places:
-            if other != here:  # times (x - other) / (here - other)
-                raised, held = [Fraction(0), *coefficients], [*coefficients, Fraction(0)]
-                coefficients = [(up - other * low) / (here - other) for up, low in zip(raised, held, strict=True)]
-        found.append(coefficients)
-    return found
+        for other in nodes:
+            if other != node:  # times (x - other) / (node - other)
+                shifted, padded = [Fraction(0), *coefficients], [*coefficients, Fraction(0)]
+                coefficients = [(up - other * low) / (node - other) for up, low in zip(shifted, padded, strict=True)]
+        basis.append(coefficients)
+    return basis

@@ -1,8 +1,8 @@
 """Cost records: named terms, exact integers, no rounding.
 
-A *multiplication* is one scalar multiplication inside a matrix product (a FLOP count is twice
-that). Each term comes twice: `needed` is what the formula asks for, `executed` is what the code
-runs, with the halves of a causal square that a kernel computes and throws away.
+A *multiplication* is one scalar multiplication inside a matrix product (FLOPs are twice that). Each
+term has two counts: `needed` follows the formula, `executed` is what the code runs, including the
+masked half of a causal square that a kernel computes and discards.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of one attention call, in the words of `qkv.shapes`."""
+    """Sizes of one attention call, named as in `qkv.shapes`."""
 
     batch: int
     heads: int
@@ -19,12 +19,12 @@ class Shape:
     key_dim: int
     value_dim: int
     key_heads: int | None = None
-    """Heads of keys and values; None means as many as `heads`."""
+    """Heads of keys and values (default: `heads`)."""
     causal: bool = False
     decay: bool = False
-    """Whether weights fade with distance, at a rate of its own for each query head."""
+    """Whether weights decay with distance, at one rate per query head."""
     element_bytes: int = 4
-    """Bytes of one number of q, k and v."""
+    """Bytes of one element of q, k and v."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "queries", "keys", "key_dim", "value_dim", "key_heads"):
@@ -36,75 +36,75 @@ class Shape:
 
     @property
     def rows(self) -> int:
-        """Query heads of all sequences."""
+        """Query heads over the batch."""
         return self.batch * self.heads
 
     @property
     def key_rows(self) -> int:
-        """Key heads of all sequences."""
+        """Key heads over the batch."""
         return self.batch * (self.heads if self.key_heads is None else self.key_heads)
 
 
 @dataclass(frozen=True)
 class Span:
-    """The sizes of one call of a layer or a model: so many tokens of so many sequences."""
+    """Sizes of one call of a layer or a model."""
 
     batch: int
     time: int
-    """Tokens of each sequence; of a model that maps one to another, those of the target."""
+    """Tokens per sequence; target tokens in an encoder-decoder model."""
     context: int | None = None
-    """Tokens of another sequence that is looked at: the source."""
+    """Tokens of the source sequence that is cross-attended."""
     causal: bool = False
     element_bytes: int = 4
-    """Bytes of one number that is kept while decoding."""
+    """Bytes of one element of the decoding state."""
 
     @property
     def tokens(self) -> int:
-        """Tokens of all sequences."""
+        """Tokens over the batch."""
         return self.batch * self.time
 
 
 def causal_pairs(queries: int, keys: int, window: int | None = None) -> int:
-    """How many (query, key) pairs a causal mask leaves, the queries being the last of the keys.
+    """Return the (query, key) pairs that a causal mask leaves; the queries are the last positions of the keys.
 
-    Query i stands at position p = keys - queries + i and sees min(p + 1, window) keys.
+    Query i is at position p = keys - queries + i and attends to min(p + 1, window) keys.
     """
     window = window or keys
 
-    def seen_by_first(queries: int) -> int:
+    def pairs_of_first(queries: int) -> int:
         ramp = min(queries, window)
         return ramp * (ramp + 1) // 2 + window * max(queries - window, 0)
 
-    return seen_by_first(keys) - seen_by_first(keys - queries)
+    return pairs_of_first(keys) - pairs_of_first(keys - queries)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Named terms of one call. Costs add up with `+` and repeat with `*`."""
+    """Named terms of one call; `+` adds costs, `*` repeats one."""
 
     needed: dict[str, int] = field(default_factory=dict)
-    """Multiplications the formula asks for."""
+    """Multiplications that the formula needs."""
     executed: dict[str, int] = field(default_factory=dict)
-    """Multiplications the code runs."""
+    """Multiplications that the code runs."""
     parameters: dict[str, int] = field(default_factory=dict)
-    """Learned numbers."""
+    """Learned values."""
     state: dict[str, int] = field(default_factory=dict)
-    """Bytes carried from token to token when decoding."""
+    """Bytes of decoding state (KV cache or recurrent state)."""
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(*(_merge(mine, theirs) for mine, theirs in zip(self._ledgers, other._ledgers, strict=True)))
+        return Cost(*(_merge(mine, theirs) for mine, theirs in zip(self._groups, other._groups, strict=True)))
 
     def __mul__(self, times: int) -> "Cost":
-        return Cost(*({name: times * count for name, count in ledger.items()} for ledger in self._ledgers))
+        return Cost(*({name: times * count for name, count in group.items()} for group in self._groups))
 
     __rmul__ = __mul__
 
     def within(self, part: str) -> "Cost":
-        """The same as a part of something larger: every term is named after the part."""
-        return Cost(*({f"{part}.{name}": count for name, count in ledger.items()} for ledger in self._ledgers))
+        """Return the same cost with `part.` prefixed to every term."""
+        return Cost(*({f"{part}.{name}": count for name, count in group.items()} for group in self._groups))
 
     @property
-    def _ledgers(self) -> tuple[dict[str, int], ...]:
+    def _groups(self) -> tuple[dict[str, int], ...]:
         return self.needed, self.executed, self.parameters, self.state
 
 

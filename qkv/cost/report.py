@@ -1,8 +1,8 @@
-"""All that a module costs, by three roads that must agree.
+"""A module's cost, computed three independent ways that must agree.
 
-declared   the module says it itself: `cost(span)`, integers by arithmetic
-derived    the module run once with letters for lengths: any module that does not look at its length
-counted    the module run on torch's meta device at several lengths, and what was multiplied there
+declared   the module's own `cost(span)`: integers by arithmetic
+derived    the module run once with symbolic lengths, if it does not branch on the length
+counted    the module run on torch's meta device at several lengths, and the operations counted
 """
 
 from collections import Counter
@@ -14,251 +14,263 @@ from typing import Any
 import sympy
 from torch import Tensor, nn
 
-from qkv.cost.input_spec import Input, names_of
-from qkv.cost.memory import Weights, inference_bytes, saved_bytes, weigh
-from qkv.cost.meta_run import ForwardError, NotOnMeta, Play, count, count_backward, mode
+from qkv.cost.counter import count_multiplications
+from qkv.cost.input_spec import Input, size_names
+from qkv.cost.memory import WeightBytes, inference_bytes, saved_bytes, weight_bytes
+from qkv.cost.meta_run import DataDependentError, ForwardError, ModuleCall, count_backward, count_forward, module_mode
 from qkv.cost.polynomial import Expression, Sizes, evaluate, interpolate, interpolate_near
 from qkv.cost.record import Cost, Span
-from qkv.cost.symbolic import Derived, derive
+from qkv.cost.symbolic import DerivedFormulas, derive_formulas
 
 CONVENTION = (
     "a multiplication is one inside a matrix product, a convolution or an einsum; FLOPs are twice as many",
-    "needed: what the formula asks for; executed: what the code runs, useless halves of causal squares too",
-    "elementwise work (softmax, norms, activations, scales) stands in ledgers of its own and is added to nothing",
-    "tied weights and layers that are called again count once as parameters, each time as multiplications",
+    "needed: what the formula needs; executed: what the code runs, including masked halves of causal squares",
+    "elementwise work (softmax, norms, activations, scales) is counted by class and not added to multiplications",
+    "tied weights and layers called again count once as parameters and at each call as multiplications",
 )
-_DEGREE = 2
-_WIDTHS = {"bfloat16": 2, "float32": 4, "float64": 8}
+_MAX_DEGREE = 2
+_DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A value with its formula, and what it is the sum of."""
+    """A value, its formula, and the terms it is the sum of."""
 
     value: int | None
     formula: Expression | None = None
     terms: dict[str, "Quantity"] = field(default_factory=dict)
     holds: str = ""
-    """Where the formula holds, if not everywhere; or why there is none."""
+    """Where the formula holds, if not everywhere, or why there is none."""
 
 
 @dataclass(frozen=True)
-class Report:
-    """What one module costs at one call."""
+class CostReport:
+    """Cost of one call of a module."""
 
-    play: Play
-    """The module and its call."""
+    call: ModuleCall
     sizes: Sizes
     parameters: Quantity
     needed: Quantity
     executed: Quantity
-    roads: dict[str, Quantity]
-    """Multiplications executed by declared, derived and counted; a road that could not be gone says why."""
+    methods: dict[str, Quantity]
+    """Multiplications executed: declared, derived and counted; a method without a result gives the reason."""
     modules: dict[str, int]
-    """Path of each module -> multiplications that it ran itself."""
-    ledgers: dict[str, int]
+    """Module path -> multiplications it runs itself, without submodules."""
+    by_op_class: dict[str, int]
+    """Elementwise work: op class -> operations."""
     unknown: dict[str, int]
-    """Operations that stand in no table, and how often they ran. If there are any, no number here is whole."""
+    """Operations of unknown cost -> how often they ran; if there are any, all counts are too low."""
     backward: dict[str, int | None]
-    weights: Weights
+    weights: WeightBytes
     memory: dict[str, Quantity]
-    """saved (for the backward pass), peak (of inference), cache (after all tokens)."""
-    cache_by_type: dict[str, Quantity]
-    """The cache if its numbers were of this type."""
+    """Bytes: saved (for backward), peak (of inference), cache (after all tokens)."""
+    cache_by_dtype: dict[str, Quantity]
+    """Dtype -> bytes of the cache in that dtype."""
 
     @property
     def name(self) -> str:
-        """The class of the module."""
-        return type(self.play.module).__name__
+        """Class name of the module."""
+        return type(self.call.module).__name__
 
     @property
     def agree(self) -> bool:
-        """Whether all roads that could be gone lead to the same number and formula."""
-        values = {road.value for road in self.roads.values() if road.value is not None}
-        formulas = {sympy.expand(road.formula) for road in self.roads.values() if road.formula is not None}
+        """Whether all methods with a result give the same value and formula."""
+        values = {method.value for method in self.methods.values() if method.value is not None}
+        formulas = {sympy.expand(method.formula) for method in self.methods.values() if method.formula is not None}
         return len(values) == 1 and len(formulas) <= 1
 
 
-def of(
+def analyze(
     module: nn.Module,
     inputs: Sequence[Input | Tensor | str],
     sizes: Mapping[str, int] | None = None,
     *,
     optimizer: str = "adam",
     options: Mapping[str, Any] | None = None,
-) -> Report:
-    """What `module(*inputs, **options)` costs; inputs are tensors or words such as "float[1,n,768]".
+) -> CostReport:
+    """Return the cost of `module(*inputs, **options)`; inputs are tensors or specs such as "float[1,n,768]".
 
-    Nothing is computed: the module runs on torch's meta device (for real only if it must look at
-    numbers). `sizes` gives the named sizes of the inputs values.
+    The module runs on torch's meta device and computes nothing (on the CPU only if it reads tensor values).
+    `sizes` maps the named sizes of the inputs to values.
     """
-    play = Play(module, tuple(map(Input.of, inputs)), dict(options or {}))
-    asked = {name: (sizes or {}).get(name, 0) for name in names_of(play.inputs)}
-    for name, size in asked.items():
+    call = ModuleCall(module, tuple(map(Input.from_value, inputs)), dict(options or {}))
+    given = sizes or {}
+    values = {name: given.get(name, 0) for name in size_names(call.inputs)}
+    for name, size in values.items():
         if size < 1:
-            raise ValueError(f"size {name!r} needs a value of at least 1, got {(sizes or {}).get(name)}")
-    with mode(module, training=False):
-        return _Inquiry(play, asked, optimizer).report()
+            raise ValueError(f"size {name!r} needs a value of at least 1, got {given.get(name)}")
+    with module_mode(module, training=False):
+        return _ReportBuilder(call, values, optimizer).build()
 
 
-class _Inquiry:
-    """One module and one call, asked from all sides; every run is made once."""
+class _ReportBuilder:
+    """Builder of the report of one call; each run is made once and cached."""
 
-    def __init__(self, play: Play, asked: Sizes, optimizer: str):
-        self.play, self.asked, self.optimizer = play, asked, optimizer
-        self.degrees = dict.fromkeys(asked, _DEGREE)
-        self.why_real = ""
-        self._counted = cache(lambda at: count(self.play, dict(at)))
+    def __init__(self, call: ModuleCall, sizes: Sizes, optimizer: str):
+        self.call, self.sizes, self.optimizer = call, sizes, optimizer
+        self.degrees = dict.fromkeys(sizes, _MAX_DEGREE)
+        self.reason_for_real_run = ""
+        self._counted = cache(lambda at: count_forward(self.call, dict(at)))
 
-    def report(self) -> Report:
-        counting = self._count(self.asked)
-        declared, derived = self._declared(self._width()), derive(self.play, self.asked) if self.asked else None
+    def build(self) -> CostReport:
+        counting = self._count(self.sizes)
+        declared = self._declared(self._element_bytes())
+        derived = derive_formulas(self.call, self.sizes) if self.sizes else None
         memory = self._memory(declared)
-        module, own = self.play.module, {path: int(n) for path, n in counting.by_module.items() if n}
-        executed = self._sum(lambda sizes: dict(self._count(sizes).by_module))
-        needed = (
-            self._sum(self._needed_by_module) if declared is None else self._sum(_in(declared, "needed"), near=True)
-        )
-        return Report(
-            play=self.play,
-            sizes=self.asked,
-            parameters=_parameters(module, None if declared is None else declared(self.asked)),
+        module = self.call.module
+        counted = self._sum_terms(lambda sizes: dict(self._count(sizes).by_module))
+        if declared is None:
+            needed, executed = self._sum_terms(self._needed_by_module), counted
+        else:
+            needed = self._sum_terms(_group_of(declared, "needed"), near=True)
+            executed = self._sum_terms(_group_of(declared, "executed"))
+        return CostReport(
+            call=self.call,
+            sizes=self.sizes,
+            parameters=_parameters(module, None if declared is None else declared(self.sizes)),
             needed=needed,
-            executed=executed if declared is None else self._sum(_in(declared, "executed")),
-            roads=self._roads(declared, derived, executed),
-            modules=own,
-            ledgers={name: int(n) for name, n in counting.ledgers.items()},
+            executed=executed,
+            methods=self._methods(declared, derived, counted),
+            modules={path: int(n) for path, n in counting.by_module.items() if n},
+            by_op_class={name: int(n) for name, n in counting.by_op_class.items()},
             unknown=dict(counting.unknown),
             backward=self._backward(),
-            weights=weigh(module, self.optimizer),
+            weights=weight_bytes(module, self.optimizer),
             memory=memory,
-            cache_by_type=self._cache_by_type(memory["cache"]),
+            cache_by_dtype=self._cache_by_type(memory["cache"]),
         )
 
-    def _count(self, sizes: Sizes) -> Any:
+    def _count(self, sizes: Sizes) -> count_multiplications:
         try:
             return self._counted(tuple(sizes.items()))
-        except NotOnMeta as error:
-            if any(p.is_meta for p in self.play.module.parameters()):
-                raise ForwardError(self.play, sizes, error) from error
-            self.play, self.why_real = replace(self.play, real=True), str(error)
+        except DataDependentError as error:
+            if any(p.is_meta for p in self.call.module.parameters()):
+                raise ForwardError(self.call, sizes, error) from error
+            self.call, self.reason_for_real_run = replace(self.call, real_weights=True), str(error)
             return self._counted(tuple(sizes.items()))
 
     def _needed_by_module(self, sizes: Sizes) -> dict[str, int]:
         counting = self._count(sizes)
-        return {path: n - counting.spared_twice[path] // 2 for path, n in counting.by_module.items()}
+        return {path: n - counting.causal_excess_doubled[path] // 2 for path, n in counting.by_module.items()}
 
-    def _sum(self, function: Callable[[Sizes], dict[str, int]], *, near: bool = False) -> Quantity:
-        """Terms with their formulas, and the sum of both."""
-        remembered = cache(lambda at: function(dict(at)))
-        here = function(self.asked)
-        terms = {name: self._quantity(_term(remembered, name), here[name], near=near) for name in here if here[name]}
+    def _sum_terms(self, function: Callable[[Sizes], dict[str, int]], *, near: bool = False) -> Quantity:
+        """Return the terms with their formulas, and their sum."""
+        cached = cache(lambda at: function(dict(at)))
+        values = function(self.sizes)
+        terms = {name: self._quantity(_term(cached, name), value, near=near) for name, value in values.items() if value}
         formulas = [term.formula for term in terms.values() if term.formula is not None]
-        whole = len(formulas) == len(terms) and bool(self.asked)
-        formula = sympy.expand(sympy.Add(*formulas)) if whole else None
+        complete = len(formulas) == len(terms) and bool(self.sizes)
+        formula = sympy.expand(sympy.Add(*formulas)) if complete else None
         holds = next((term.holds for term in terms.values() if term.holds), "")
-        return Quantity(sum(here.values()), formula, terms, holds)
+        return Quantity(sum(values.values()), formula, terms, holds)
 
     def _quantity(
         self, function: Callable[[Sizes], int], value: int, *, near: bool = True, checks: int = 2
     ) -> Quantity:
-        if not self.asked:
+        if not self.sizes:
             return Quantity(value)
         try:
-            found = interpolate(function, self.degrees, self.asked, checks=checks)
-            if found is not None or not near:
-                return Quantity(value, found, holds="" if found is not None else "no polynomial of the sizes")
-            found = interpolate_near(function, self.degrees, self.asked)
+            found = interpolate(function, self.degrees, self.sizes, checks=checks)
+            if found is not None:
+                return Quantity(value, found)
+            if not near:
+                return Quantity(value, None, holds="no polynomial of the sizes")
+            found = interpolate_near(function, self.degrees, self.sizes)
             return Quantity(value, found, holds="around these sizes" if found is not None else "no polynomial there")
-        except ValueError as error:  # the module refuses one of the lengths tried
+        except ValueError as error:  # the module rejects one of the lengths tried
             return Quantity(value, None, holds=f"no formula: {error}")
 
-    def _width(self) -> int:
-        """Bytes of one number of the module."""
-        return min((p.element_size() for p in self.play.module.parameters() if p.is_floating_point()), default=4)
+    def _element_bytes(self) -> int:
+        """Return the bytes of one value of the module: its narrowest floating dtype."""
+        return min((p.element_size() for p in self.call.module.parameters() if p.is_floating_point()), default=4)
 
     def _cache_by_type(self, cache: Quantity) -> dict[str, Quantity]:
-        """Declared again at each width; what was counted is proportional to it."""
+        """Return the cache in each dtype: declared again, or scaled if it was counted."""
         found = {}
-        for name, width in _WIDTHS.items():
-            declared = self._declared(width)
-            if declared is not None and declared(self.asked).state:
-                found[name] = self._sum(_in(declared, "state"), near=True)
+        for name, element_bytes in _DTYPE_BYTES.items():
+            declared = self._declared(element_bytes)
+            if declared is not None and declared(self.sizes).state:
+                found[name] = self._sum_terms(_group_of(declared, "state"), near=True)
             elif cache.value is not None:
-                share = sympy.Rational(width, self._width())
-                formula = None if cache.formula is None else cache.formula * share
-                found[name] = Quantity(int(cache.value * share), formula, holds=cache.holds)
+                ratio = sympy.Rational(element_bytes, self._element_bytes())
+                formula = None if cache.formula is None else cache.formula * ratio
+                found[name] = Quantity(int(cache.value * ratio), formula, holds=cache.holds)
         return found
 
-    def _declared(self, width: int) -> "Callable[[Sizes], Cost] | None":
-        module: Any = self.play.module
-        shapes = [given.shape for given in self.play.inputs]
+    def _declared(self, element_bytes: int) -> "Callable[[Sizes], Cost] | None":
+        """Return sizes -> declared cost, or None if the module declares none for such inputs."""
+        module: Any = self.call.module
+        shapes = [given.shape for given in self.call.inputs]
         if not hasattr(module, "cost") or len(shapes) > 2 or any(len(shape) < 2 for shape in shapes):
             return None
 
         @cache
         def at(sizes: tuple[tuple[str, int], ...]) -> Cost:
-            *source, target = (given.sizes(dict(sizes)) for given in self.play.inputs)
+            *source, target = (given.resolve_shape(dict(sizes)) for given in self.call.inputs)
             span = Span(
                 target[0],
                 target[1],
                 context=source[0][1] if source else None,
-                causal=bool(self.play.options.get("causal")),
-                element_bytes=width,
+                causal=bool(self.call.options.get("causal")),
+                element_bytes=element_bytes,
             )
             return module.cost(span)
 
         return lambda sizes: at(tuple(sizes.items()))
 
-    def _roads(
-        self, declared: Callable[[Sizes], Cost] | None, derived: Derived | None, executed: Quantity
+    def _methods(
+        self, declared: Callable[[Sizes], Cost] | None, derived: DerivedFormulas | None, counted: Quantity
     ) -> dict[str, Quantity]:
-        roads = {"declared": Quantity(None, holds="the module declares no cost")}
+        """Return the multiplications executed according to each method."""
+        methods = {"declared": Quantity(None, holds="the module declares no cost")}
         if declared is not None:
-            told = self._sum(_in(declared, "executed"))
-            roads["declared"] = Quantity(told.value, told.formula, holds=told.holds)
-        why = "no size has a name" if derived is None else derived.why_not
-        roads["derived"] = Quantity(None, holds=why)
+            total = self._sum_terms(_group_of(declared, "executed"))
+            methods["declared"] = Quantity(total.value, total.formula, holds=total.holds)
+        reason = "no size has a name" if derived is None else derived.reason
+        methods["derived"] = Quantity(None, holds=reason)
         if derived is not None and derived.executed is not None:
-            roads["derived"] = Quantity(int(evaluate(derived.executed, self.asked)), derived.executed)
-        holds = f"run for real: {self.why_real}" if self.play.real else executed.holds
-        roads["counted"] = Quantity(executed.value, executed.formula, holds=holds)
-        return roads
+            methods["derived"] = Quantity(int(evaluate(derived.executed, self.sizes)), derived.executed)
+        holds = f"run for real: {self.reason_for_real_run}" if self.call.real_weights else counted.holds
+        methods["counted"] = Quantity(counted.value, counted.formula, holds=holds)
+        return methods
 
     def _backward(self) -> dict[str, int | None]:
-        def counted(*, inputs_learn: bool) -> int | None:
+        def count(*, input_gradients: bool) -> int | None:
             try:
-                return count_backward(self.play, self.asked, inputs_learn=inputs_learn)
-            except Exception:  # noqa: BLE001 - some modules cannot be differentiated on meta, or at all
+                return count_backward(self.call, self.sizes, input_gradients=input_gradients)
+            except Exception:  # noqa: BLE001 - some modules are not differentiable on meta, or at all
                 return None
 
-        alone = counted(inputs_learn=False)
-        able = any(given.dtype.is_floating_point for given in self.play.inputs)  # tokens have no gradient
-        both = counted(inputs_learn=True) if able else alone
-        return {"inputs without gradient": alone, "inputs with gradient": both}
+        without = count(input_gradients=False)
+        differentiable = any(given.dtype.is_floating_point for given in self.call.inputs)  # tokens have no gradient
+        both = count(input_gradients=True) if differentiable else without
+        return {"inputs without gradient": without, "inputs with gradient": both}
 
     def _memory(self, declared: Callable[[Sizes], Cost] | None) -> dict[str, Quantity]:
-        def held(measure: Callable[[Play, Mapping[str, int]], int | None]) -> Quantity:
-            try:
-                once = cache(lambda at: measure(self.play, dict(at)))
-                value = once(tuple(self.asked.items()))
-                if value is None:
-                    return Quantity(None, holds="the module hands out no cache")
-                checks = 2 if self.play.real else 0  # a kernel that really runs may round up what it keeps
-                return self._quantity(lambda sizes: once(tuple(sizes.items())) or 0, value, checks=checks)
-            except Exception as error:  # noqa: BLE001 - what fake tensors cannot follow has no figure, and says so
-                return Quantity(None, holds=str(error).strip().split("\n")[0][:120])
+        saved = cache(lambda at: saved_bytes(self.call, dict(at)))
+        inference = cache(lambda at: inference_bytes(self.call, dict(at)))  # one run gives peak and cache
+        memory = {
+            "saved": self._bytes(lambda sizes: saved(tuple(sizes.items()))),
+            "peak": self._bytes(lambda sizes: inference(tuple(sizes.items()))[0]),
+        }
+        if declared is not None and declared(self.sizes).state:
+            return memory | {"cache": self._sum_terms(_group_of(declared, "state"), near=True)}
+        return memory | {"cache": self._bytes(lambda sizes: inference(tuple(sizes.items()))[1])}
 
-        inference = cache(lambda at: inference_bytes(self.play, dict(at)))  # one run tells both
-        peak, kept = (lambda _, at, place=place: inference(tuple(at.items()))[place] for place in (0, 1))
-        memory = {"saved": held(saved_bytes), "peak": held(peak)}
-        if declared is not None and declared(self.asked).state:
-            return memory | {"cache": self._sum(_in(declared, "state"), near=True)}
-        return memory | {"cache": held(kept)}
+    def _bytes(self, measure: Callable[[Sizes], int | None]) -> Quantity:
+        """Return measured bytes with their formula, or the reason why they cannot be measured."""
+        try:
+            value = measure(self.sizes)
+            if value is None:
+                return Quantity(None, holds="the module returns no cache")
+            checks = 2 if self.call.real_weights else 0  # a kernel that really runs may round up its buffers
+            return self._quantity(lambda sizes: measure(sizes) or 0, value, checks=checks)
+        except Exception as error:  # noqa: BLE001 - a module may do anything that meta tensors cannot follow
+            return Quantity(None, holds=str(error).strip().split("\n")[0][:120])
 
 
-def _in(declared: Callable[[Sizes], Cost], ledger: str) -> Callable[[Sizes], dict[str, int]]:
-    return lambda sizes: getattr(declared(sizes), ledger)
+def _group_of(declared: Callable[[Sizes], Cost], group: str) -> Callable[[Sizes], dict[str, int]]:
+    return lambda sizes: getattr(declared(sizes), group)
 
 
 def _term(function: Callable[[tuple[tuple[str, int], ...]], dict[str, int]], name: str) -> Callable[[Sizes], int]:
@@ -266,12 +278,11 @@ def _term(function: Callable[[tuple[tuple[str, int], ...]], dict[str, int]], nam
 
 
 def _parameters(module: nn.Module, declared: Cost | None) -> Quantity:
-    """Each once; by the module that owns them."""
+    """Return the number of parameters, each counted once, by the module that owns them."""
     counts: Counter[str] = Counter()
     for name, weight in module.named_parameters():
         counts[name.rpartition(".")[0]] += weight.numel()
     terms = dict(counts) if declared is None else declared.parameters
     total = sum(weight.numel() for weight in module.parameters())
-    return Quantity(
-        total, sympy.Integer(total), {name: Quantity(n, sympy.Integer(n)) for name, n in terms.items() if n}
-    )
+    quantities = {name: Quantity(n, sympy.Integer(n)) for name, n in terms.items() if n}
+    return Quantity(total, sympy.Integer(total), quantities)

@@ -1,9 +1,8 @@
-"""The derived road: a module run once with lengths that are letters; its multiplications come out as a formula.
+"""Derive formulas: run a module once with symbolic lengths and read its multiplications as an expression.
 
-Torch can carry symbols in place of sizes through fake tensors. Whatever the module multiplies then is
-an expression in those symbols, whoever wrote it. It works as long as the module does not look at the
-length to decide what to do; one that does is refused, for the formula would hold on one branch only.
-A least or a largest length is no such decision, if the same formula comes out at what is asked for.
+Torch carries symbolic sizes through fake tensors, so the count of any module is an expression in those
+symbols. A module that branches on the length is rejected, because the formula would hold on one branch
+only. A minimum or maximum length is not a branch if the same formula holds at the requested sizes.
 """
 
 import inspect
@@ -21,38 +20,40 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from qkv.cost.counter import count_multiplications
-from qkv.cost.input_spec import names_of
-from qkv.cost.meta_run import Play
+from qkv.cost.input_spec import size_names
+from qkv.cost.meta_run import ModuleCall
 from qkv.cost.polynomial import Expression, symbol
 
 _HINTS = (101, 37, 23, 13, 7)
-"""What stands for the letters: odd, prime, and the width of nothing, so that none is taken for another size."""
+"""Example values of the symbols: odd primes that are unlikely to equal a width of the module."""
 
 
 @dataclass(frozen=True)
-class Derived:
-    """The formulas, or why there are none."""
+class DerivedFormulas:
+    """Formulas of a forward pass, or the reason why there are none."""
 
     executed: Expression | None
     needed: Expression | None = None
-    why_not: str = ""
+    reason: str = ""
     bounds: tuple[Any, ...] = ()
-    """Least and largest lengths that the module asked about, as relations in the letters."""
+    """Limits on lengths that the module tested, as relations in the symbols."""
 
 
-def derive(play: Play, asked: Mapping[str, int]) -> Derived:
-    """Formulas of a forward pass in the named sizes of its inputs; at sizes `asked` it is known to run."""
-    names = names_of(play.inputs)
-    found = _derive_within(play, dict(zip(names, _HINTS, strict=False)), asked)
-    below = _below(names, asked)
-    return _derive_within(play, below, asked) if found.executed is None and below else found
+def derive_formulas(call: ModuleCall, sizes: Mapping[str, int]) -> DerivedFormulas:
+    """Return formulas of a forward pass in the named sizes of its inputs; it must run at `sizes`."""
+    names = size_names(call.inputs)
+    found = _derive_within_bounds(call, dict(zip(names, _HINTS, strict=False)), sizes)
+    smaller = _smaller_hints(names, sizes)
+    if found.executed is None and smaller:
+        return _derive_within_bounds(call, smaller, sizes)
+    return found
 
 
-def _below(names: Sequence[str], asked: Mapping[str, int]) -> dict[str, int]:
-    """Hints no longer than asked, for a module that takes no more; nothing if there are none, or no others."""
+def _smaller_hints(names: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return hints up to the requested sizes, for a module with a maximum; {} if there are no others to try."""
     left, found = [*_HINTS], {}
     for name in names[: len(_HINTS)]:
-        hint = next((hint for hint in left if hint <= asked[name]), None)
+        hint = next((hint for hint in left if hint <= sizes[name]), None)
         if hint is None:
             return {}
         found[name] = hint
@@ -60,87 +61,92 @@ def _below(names: Sequence[str], asked: Mapping[str, int]) -> dict[str, int]:
     return {} if [*found.values()] == [*_HINTS[: len(found)]] else found
 
 
-def _derive_within(play: Play, hints: Mapping[str, int], asked: Mapping[str, int]) -> Derived:
-    """The formulas at these hints; none if others come out beyond a bound that lies between hints and `asked`."""
-    found = _derive(play, hints)
-    there = {symbol(name): size for name, size in asked.items()}
-    broken = [bound for bound in found.bounds if bound.subs(there) != sympy.true]
+def _derive_within_bounds(call: ModuleCall, hints: Mapping[str, int], sizes: Mapping[str, int]) -> DerivedFormulas:
+    """Return the formulas at these hints; none if they change at a bound between the hints and `sizes`."""
+    found = _derive(call, hints)
+    values = {symbol(name): size for name, size in sizes.items()}
+    broken = [bound for bound in found.bounds if bound.subs(values) != sympy.true]
     if not broken:
         return found
-    crossed = {str(letter) for bound in broken for letter in bound.free_symbols}
-    # torch takes a length of 1 for no letter at all
-    beyond = _derive(play, {name: max(asked[name], 2) if name in crossed else hint for name, hint in hints.items()})
+    crossed = {str(torch_symbol) for bound in broken for torch_symbol in bound.free_symbols}
+    # torch never makes a symbol of length 1
+    beyond = _derive(call, {name: max(sizes[name], 2) if name in crossed else hint for name, hint in hints.items()})
     if (beyond.executed, beyond.needed) == (found.executed, found.needed):
         return found
-    return Derived(None, why_not=f"the formula would hold only where {broken[0]}")
+    return DerivedFormulas(None, reason=f"the formula would hold only where {broken[0]}")
 
 
-def _derive(play: Play, hints: Mapping[str, int]) -> Derived:
+def _derive(call: ModuleCall, hints: Mapping[str, int]) -> DerivedFormulas:
     from torch._dynamo.source import ConstantSource  # noqa: PLC0415 - it takes a second to load
 
-    environment = _Letters(duck_shape=False)  # lengths that are equal by chance are two letters
-    letters = {name: environment.create_symbol(hint, ConstantSource(name)) for name, hint in hints.items()}
-    sizes = {name: environment.create_symintnode(letter, hint=hints[name]) for name, letter in letters.items()}
+    environment = _SymbolicSizes(duck_shape=False)  # equal lengths remain different symbols
+    symbols = {name: environment.create_symbol(hint, ConstantSource(name)) for name, hint in hints.items()}
+    sizes = {
+        name: environment.create_symintnode(torch_symbol, hint=hints[name]) for name, torch_symbol in symbols.items()
+    }
     fake = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
     try:
         with torch.no_grad(), _without_logs(), fake:
-            weights = play.weights("cpu")
-            tensors = [given.make(sizes, "cpu") for given in play.inputs]
+            weights = call.make_weights("cpu")
+            tensors = [given.make_tensor(sizes, "cpu") for given in call.inputs]
             with count_multiplications() as counting:
-                play.call(weights, tensors)
-    except Exception as error:  # noqa: BLE001 - whatever a module does that letters cannot follow, this road ends
+                call.run(weights, tensors)
+    except Exception as error:  # noqa: BLE001 - a module may do anything that symbols cannot follow
         tried = ", ".join(f"{name} = {hint}" for name, hint in hints.items())
-        said = (str(error).strip() or "no word of why").splitlines()[0][:120]
-        return Derived(None, why_not=f"tried at {tried}: {type(error).__name__}: {said}")
-    asked_about = [_named(part, letters) for guard in environment.guards for part in sympy.And.make_args(guard.expr)]
-    fixed = [guard for guard in asked_about if isinstance(guard, sympy.Eq)]
+        message = (str(error).strip() or "no message").splitlines()[0][:120]
+        return DerivedFormulas(None, reason=f"tried at {tried}: {type(error).__name__}: {message}")
+    guards = [
+        _with_our_symbols(part, symbols) for guard in environment.guards for part in sympy.And.make_args(guard.expr)
+    ]
+    fixed = [guard for guard in guards if isinstance(guard, sympy.Eq)]
     if fixed or environment.replacements:
-        return Derived(None, why_not=f"the module fixes a length: {fixed or environment.replacements}")
-    chosen = next((guard for guard in asked_about if not _is_bound(guard)), None)
+        return DerivedFormulas(None, reason=f"the module fixes a length: {fixed or environment.replacements}")
+    chosen = next((guard for guard in guards if not _is_bound(guard)), None)
     if chosen is not None:
-        return Derived(None, why_not=f"the module looks at the length to choose what it does: {chosen}")
-    executed, spared = (_plain(x, letters) for x in (counting.total, sum(counting.spared_twice.values())))
-    return Derived(executed, sympy.expand(executed - spared / 2), bounds=tuple(asked_about))
+        return DerivedFormulas(None, reason=f"the module branches on the length: {chosen}")
+    executed = _to_formula(counting.total, symbols)
+    excess_doubled = _to_formula(sum(counting.causal_excess_doubled.values()), symbols)
+    return DerivedFormulas(executed, sympy.expand(executed - excess_doubled / 2), bounds=tuple(guards))
 
 
-class _Letters(ShapeEnv):
-    """Torch's letters, none asked which line of a module made it: to tell, torch would load all of its exporter."""
+class _SymbolicSizes(ShapeEnv):
+    """Torch's symbolic sizes without the source line of each symbol, for which torch would load its exporter."""
 
     def _get_user_frame(self) -> FrameType | None:
         return inspect.currentframe()
 
 
 def _is_bound(relation: Any) -> bool:
-    """Whether it is but a limit, such as n <= 1024 or n m > 64: one in which no length is weighed against another."""
+    """Return whether a relation is a plain limit, such as n <= 1024 or n m > 64, and does not compare two costs."""
     if not isinstance(relation, Relational):
         return False
-    # a floor grows with what is under it
-    difference = sympy.expand((relation.lhs - relation.rhs).replace(sympy.floor, lambda under: under))
+    # a floor is monotonic in its argument
+    difference = sympy.expand((relation.lhs - relation.rhs).replace(sympy.floor, lambda argument: argument))
     if not difference.is_polynomial(*difference.free_symbols):
         return False
     growing = {sympy.LC(term) > 0 for term in sympy.Add.make_args(difference) if term.free_symbols}
     return isinstance(relation, sympy.Ne) or len(growing) == 1
 
 
-def _plain(count: Any, letters: Mapping[str, Any]) -> Expression:
-    """Torch's count as one of our formulas."""
+def _to_formula(count: Any, symbols: Mapping[str, Any]) -> Expression:
+    """Return torch's count as a formula in our symbols."""
     if not isinstance(count, torch.SymInt):
         return sympy.Integer(count)
-    return sympy.expand(_named(count.node.expr, letters))
+    return sympy.expand(_with_our_symbols(count.node.expr, symbols))
 
 
-def _named(expression: Any, letters: Mapping[str, Any]) -> Any:
-    """Torch's symbols as ours: its letters by their names, its whole division as a floor."""
+def _with_our_symbols(expression: Any, symbols: Mapping[str, Any]) -> Any:
+    """Return an expression with torch's symbols replaced by ours and its integer division by a floor."""
     expression = expression.replace(
         lambda part: type(part).__name__ in ("FloorDiv", "CleanDiv"),
         lambda part: sympy.floor(part.args[0] / part.args[1]),
     )
-    return expression.subs({letter: symbol(name) for name, letter in letters.items()})
+    return expression.subs({torch_symbol: symbol(name) for name, torch_symbol in symbols.items()})
 
 
 @contextmanager
 def _without_logs() -> Iterator[None]:
-    """Torch logs what it cannot follow; we say it ourselves."""
+    """Silence torch's logs of what it cannot trace; the reason is reported by us."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

@@ -1,4 +1,4 @@
-"""A report as plain data with stable keys, for JSON."""
+"""A cost report as JSON data with stable keys."""
 
 import platform
 from dataclasses import asdict
@@ -6,30 +6,30 @@ from typing import Any
 
 import torch
 
-from qkv.cost.polynomial import write
-from qkv.cost.report import CONVENTION, Quantity, Report
+from qkv.cost.polynomial import format_formula
+from qkv.cost.report import CONVENTION, CostReport, Quantity
 
 
-def to_record(report: Report) -> dict[str, Any]:
-    """`multiplications` is what is needed; `executed` stands inside it."""
+def to_record(report: CostReport) -> dict[str, Any]:
+    """Return the report; `multiplications` holds those needed, with those executed under `executed`."""
     needed = {"terms": {}} | _quantity(report.needed)
     return {
         "name": report.name,
-        "inputs": [str(given) for given in report.play.inputs],
+        "inputs": [str(given) for given in report.call.inputs],
         "convention": list(CONVENTION),
         "symbols": report.sizes,
         "parameters": {"terms": {}} | _quantity(report.parameters),
         "multiplications": needed | {"executed": _quantity(report.executed)},
         "flops": {"needed": 2 * (report.needed.value or 0), "executed": 2 * (report.executed.value or 0)},
-        "ledgers": report.ledgers,
+        "ledgers": report.by_op_class,
         "backward": report.backward,
         "memory": {
             "weights": asdict(report.weights),
             **{name: _quantity(quantity) for name, quantity in report.memory.items()},
-            "cache_by_type": {name: _quantity(quantity) for name, quantity in report.cache_by_type.items()},
+            "cache_by_type": {name: _quantity(quantity) for name, quantity in report.cache_by_dtype.items()},
         },
         "modules": report.modules,
-        "roads": {name: _quantity(road) for name, road in report.roads.items()},
+        "roads": {name: _quantity(method) for name, method in report.methods.items()},
         "agree": report.agree,
         "unknown": report.unknown,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
@@ -37,7 +37,7 @@ def to_record(report: Report) -> dict[str, Any]:
 
 
 def _quantity(quantity: Quantity) -> dict[str, Any]:
-    formula = None if quantity.formula is None else write(quantity.formula)
+    formula = None if quantity.formula is None else format_formula(quantity.formula)
     record: dict[str, Any] = {"formula": formula, "value": quantity.value}
     if quantity.holds:
         record["holds"] = quantity.holds

@@ -8,16 +8,16 @@ import torch
 
 from qkv.attention import kinds
 from qkv.cost import Input, Shape, Span, count_multiplications, evaluate
-from qkv.cost.meta_run import Play
-from qkv.cost.symbolic import derive
+from qkv.cost.meta_run import ModuleCall
+from qkv.cost.symbolic import derive_formulas
 from qkv.layers import (
     DecoderBlock,
     EncoderBlock,
     FeedForward,
     Heads,
     MultiHead,
-    NormAfter,
-    NormBefore,
+    PostNorm,
+    PreNorm,
     ShortConvolution,
 )
 from qkv.models import families, family
@@ -26,12 +26,12 @@ from tests.contract.mechanisms import MECHANISMS
 
 DRAWS = [6, pytest.param(200, marks=pytest.mark.slow)]
 NOT_DERIVED = {
-    "elu": "looks at the length to choose between its forms",
-    "linear": "looks at the length to choose between its forms",
-    "taylor": "looks at the length to choose between its forms",
-    "softmax, window 4": "cuts the sequence into blocks",
+    "elu": "branches on the length",
+    "linear": "branches on the length",
+    "taylor": "branches on the length",
+    "softmax, window 4": "splits the sequence into blocks",
 }
-"""By name. Softmax is derived if values are as wide as keys: torch's padding of the narrower fixes the length."""
+"""Mechanism -> reason. Softmax is derived only if value_dim equals key_dim: torch's padding fixes the length."""
 
 
 def odd(draw, most):
@@ -69,7 +69,7 @@ def heads_of(draw, kind, scheme):
     count, groups = odd(draw, 5), draw.choice((1, 3))
     key_dim, dim = 2 * odd(draw, 9), odd(draw, 40)
     sizes = Sizes(dim, count * groups, key_dim, 64, bidirectional=False)
-    positions = None if scheme is None else schemes[scheme].fit(sizes)
+    positions = None if scheme is None else schemes[scheme].from_sizes(sizes)
     shape = Heads(count * groups, count if scheme != "alibi" else None, key_dim, odd(draw, 20))
     convolution = draw.choice((None, ShortConvolution(dim, odd(draw, 6))))
     norm = draw.choice((None, torch.nn.RMSNorm(shape.value_dim)))
@@ -100,7 +100,7 @@ def test_multi_head_layers(kind, scheme, draws):
 
 @pytest.mark.parametrize("draws", DRAWS)
 @pytest.mark.parametrize("block", [EncoderBlock, DecoderBlock])
-@pytest.mark.parametrize("residual", [NormBefore, NormAfter])
+@pytest.mark.parametrize("residual", [PreNorm, PostNorm])
 def test_blocks_with_and_without_another_sequence(block, residual, draws):
     draw = random.Random(f"{block} {residual}")
     for _ in range(draws):
@@ -115,8 +115,8 @@ def test_blocks_with_and_without_another_sequence(block, residual, draws):
         span = Span(odd(draw, 5), odd(draw, 30), context=None if cross is None else odd(draw, 30))
         x = torch.empty(span.batch, span.time, dim, device="meta")
         other = torch.empty(span.batch, span.context or 0, dim, device="meta")
-        remembered = 0 if cross is None else count(layer.remember, other)
-        context = {} if cross is None else {"context": layer.remember(other)}
+        remembered = 0 if cross is None else count(layer.project_context, other)
+        context = {} if cross is None else {"context": layer.project_context(other)}
         declared = layer.cost(span)
         assert remembered + count(layer, x, **context) == sum(declared.executed.values())
         assert sum(p.numel() for p in layer.parameters()) == sum(declared.parameters.values())
@@ -221,21 +221,21 @@ def test_models(name, draws):
 @pytest.mark.parametrize(
     "name", sorted({*MECHANISMS} - {"relu", *NOT_DERIVED} - {n for n in MECHANISMS if "taylor" in n})
 )
-def test_derived_where_a_mechanism_does_not_look_at_the_length(name):
+def test_derived_if_a_mechanism_does_not_branch_on_the_length(name):
     draw = random.Random(name)
     for _ in range(5):
         key_dim, heads, length = 2 + odd(draw, 20), odd(draw, 5), odd(draw, 60)
         mechanism = MECHANISMS[name](key_dim)
         inputs = tuple(Input.parse(f"float[1,{heads},n,{width}]") for width in (key_dim, key_dim, key_dim))
-        found = derive(Play(mechanism, inputs), {"n": length})
+        found = derive_formulas(ModuleCall(mechanism, inputs), {"n": length})
         declared = mechanism.cost(Shape(1, heads, length, length, key_dim, key_dim))
         assert evaluate(found.executed, {"n": length}) == sum(declared.executed.values())
 
 
 @pytest.mark.parametrize("name", NOT_DERIVED)
-def test_the_exceptions_say_why(name):
+def test_the_exceptions_give_a_reason(name):
     mechanism = MECHANISMS[name](6)
     inputs = tuple(Input.parse("float[1,2,n,6]") for _ in range(3))
-    found = derive(Play(mechanism, inputs, {"causal": True}), {"n": 128})
+    found = derive_formulas(ModuleCall(mechanism, inputs, {"causal": True}), {"n": 128})
     assert found.executed is None
-    assert found.why_not
+    assert found.reason

@@ -3,7 +3,7 @@ from fractions import Fraction
 import pytest
 import sympy
 
-from qkv.cost import crossing, evaluate, interpolate, write, write_latex
+from qkv.cost import crossings, evaluate, interpolate, format_formula, format_latex
 from qkv.cost.polynomial import interpolate_near, symbol
 
 N, M = symbol("n"), symbol("m")
@@ -13,12 +13,12 @@ N, M = symbol("n"), symbol("m")
 def test_a_polynomial_is_recovered_exactly(text):
     expected = sympy.sympify(text, {"n": N})
     found = interpolate(lambda sizes: int(expected.subs(N, sizes["n"])), {"n": 2}, {"n": 1000})
-    assert write(found) == text
+    assert format_formula(found) == text
 
 
 def test_of_several_sizes():
     found = interpolate(lambda s: 3 * s["n"] ** 2 * s["m"] + 5 * s["m"] ** 3 + 1, {"n": 2, "m": 3}, {"n": 9, "m": 8})
-    assert write(found) == "5*m**3 + 3*m*n**2 + 1"
+    assert format_formula(found) == "5*m**3 + 3*m*n**2 + 1"
 
 
 def test_numbers_beyond_all_floats_stay_exact():
@@ -39,8 +39,8 @@ def test_another_law_for_long_sequences_is_noticed_where_it_is_asked_for():
         return min(sizes["n"], 64)
 
     assert interpolate(windowed, {"n": 2}, {"n": 1000}) is None
-    assert write(interpolate_near(windowed, {"n": 2}, {"n": 1000})) == "64"
-    assert write(interpolate_near(windowed, {"n": 2}, {"n": 3})) == "n"
+    assert format_formula(interpolate_near(windowed, {"n": 2}, {"n": 1000})) == "64"
+    assert format_formula(interpolate_near(windowed, {"n": 2}, {"n": 3})) == "n"
 
 
 def test_values_may_be_fractions():
@@ -48,15 +48,15 @@ def test_values_may_be_fractions():
 
 
 def test_crossings_are_exact():
-    assert crossing(2 * N**2, 33 * N) == [sympy.Rational(33, 2)]
-    assert crossing(N**2, 5 * N + 7) == [sympy.Rational(5, 2) + sympy.sqrt(53) / 2]
-    assert crossing(N**2 - 5 * N, sympy.Integer(-6)) == [2, 3]
-    assert crossing(N, 2 * N) == crossing(N, N) == crossing(N + 1, N) == []
+    assert crossings(2 * N**2, 33 * N) == [sympy.Rational(33, 2)]
+    assert crossings(N**2, 5 * N + 7) == [sympy.Rational(5, 2) + sympy.sqrt(53) / 2]
+    assert crossings(N**2 - 5 * N, sympy.Integer(-6)) == [2, 3]
+    assert crossings(N, 2 * N) == crossings(N, N) == crossings(N + 1, N) == []
 
 
 def test_latex():
-    assert write_latex(61 * N**2 + 9700 * N) == "61 n^{2} + 9700 n"
+    assert format_latex(61 * N**2 + 9700 * N) == "61 n^{2} + 9700 n"
 
 
 def test_no_formula_says_so():
-    assert write(None).startswith("none")
+    assert format_formula(None).startswith("none")

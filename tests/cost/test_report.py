@@ -1,4 +1,4 @@
-"""One call that gives it all: formulas, roads, memory, what is unknown."""
+"""`analyze`: formulas, methods, memory, unknown operations."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from torch import nn
 
 from benchmarks.cost_cases import CASES, SelfAttention
 from qkv.attention import Elu, Linear, Softmax, Taylor
-from qkv.cost import UncountedError, count_multiplications, evaluate, measure, of, verify, write
+from qkv.cost import UncountedError, count_multiplications, evaluate, measure, analyze, verify, format_formula
 from qkv.cost.aten import FORMULAS, FREE, POINTWISE, REDUCING
 from qkv.cost.to_json import to_record
 from qkv.layers import Heads, MultiHead
@@ -17,7 +17,7 @@ from qkv.models import Decoder, DecoderConfig, Recurrent, RecurrentConfig
 
 
 def attention():
-    return of(SelfAttention(100, 36, 25), ["float[1,n,100]"], {"n": 75})
+    return analyze(SelfAttention(100, 36, 25), ["float[1,n,100]"], {"n": 75})
 
 
 def test_the_record_has_the_promised_keys():
@@ -34,13 +34,13 @@ def test_the_record_has_the_promised_keys():
 def test_saved_for_backward_by_hand():
     """x, q, k, v, and the weights: 4 bytes of n (100 + 97) + n^2; the parameters are not among them."""
     saved = attention().memory["saved"]
-    assert (saved.value, write(saved.formula)) == (81_600, "4*n**2 + 788*n")
+    assert (saved.value, format_formula(saved.formula)) == (81_600, "4*n**2 + 788*n")
 
 
 def test_the_peak_of_inference_by_hand_and_by_the_allocator():
     """q, k, v and two squares: the scores and the scaled ones, then those and their softmax."""
     peak = attention().memory["peak"]
-    assert (peak.value, write(peak.formula)) == (74_100, "8*n**2 + 388*n")
+    assert (peak.value, format_formula(peak.formula)) == (74_100, "8*n**2 + 388*n")
     module, x = SelfAttention(100, 36, 25), torch.randn(1, 75, 100)
     with torch.no_grad():
         assert 74_100 <= measure(lambda: module(x)).peak_bytes <= 74_100 + 64
@@ -48,16 +48,16 @@ def test_the_peak_of_inference_by_hand_and_by_the_allocator():
 
 def test_fused_attention_keeps_no_square():
     """For backward: x, q, k, v, the output and a logarithm for each row and head."""
-    report = of(MultiHead(64, 4, Softmax(), bias=False), ["float[1,n,64]"], {"n": 33})
-    assert write(report.memory["saved"].formula) == str((5 * 64 + 4) * 4) + "*n"
+    report = analyze(MultiHead(64, 4, Softmax(), bias=False), ["float[1,n,64]"], {"n": 33})
+    assert format_formula(report.memory["saved"].formula) == str((5 * 64 + 4) * 4) + "*n"
 
 
 def test_weights_gradients_and_optimizer():
-    weights = of(nn.Linear(3, 5), ["float[7,3]"], optimizer="adam").weights
+    weights = analyze(nn.Linear(3, 5), ["float[7,3]"], optimizer="adam").weights
     assert (weights.parameters, weights.gradients, weights.optimizer) == (80, 80, 160)
-    assert of(nn.Linear(3, 5), ["float[7,3]"], optimizer="sgd").weights.optimizer == 0
-    with pytest.raises(ValueError, match="optimizer 'adm' is not known"):
-        of(nn.Linear(3, 5), ["float[7,3]"], optimizer="adm")
+    assert analyze(nn.Linear(3, 5), ["float[7,3]"], optimizer="sgd").weights.optimizer == 0
+    with pytest.raises(ValueError, match="optimizer 'adm' must be one of sgd, momentum"):
+        analyze(nn.Linear(3, 5), ["float[7,3]"], optimizer="adm")
 
 
 @pytest.mark.parametrize(
@@ -71,42 +71,44 @@ def test_weights_gradients_and_optimizer():
     ],
 )
 def test_caches_as_formulas(mechanism, formula):
-    report = of(MultiHead(64, Heads(4, 2), mechanism), ["float[1,n,64]"], {"n": 100}, options={"causal": True})
-    assert write(report.memory["cache"].formula) == formula
-    assert report.cache_by_type["float64"].value == 2 * report.cache_by_type["float32"].value
+    report = analyze(MultiHead(64, Heads(4, 2), mechanism), ["float[1,n,64]"], {"n": 100}, options={"causal": True})
+    assert format_formula(report.memory["cache"].formula) == formula
+    assert report.cache_by_dtype["float64"].value == 2 * report.cache_by_dtype["float32"].value
 
 
 def test_the_cache_formula_is_what_a_decoder_really_holds():
     model = Decoder(DecoderConfig(dim=24, heads=3, hidden_dim=5, layers=2, convolution=3), 11).eval()
-    report = of(model, ["int[1,n]"], {"n": 19})
+    report = analyze(model, ["int[1,n]"], {"n": 19})
     with torch.inference_mode():
         state = model.start(torch.zeros(1, 19, dtype=torch.int64), None)
     assert report.memory["cache"].value == state.bytes
 
 
 def test_a_recurrent_state_does_not_grow_with_the_target():
-    report = of(Recurrent(RecurrentConfig(dim=6, attention="none"), 5, 7), ["int[1,n]", "int[1,m]"], {"n": 9, "m": 8})
-    assert write(report.memory["cache"].formula) == str(2 * 6 * 4)
+    report = analyze(
+        Recurrent(RecurrentConfig(dim=6, attention="none"), 5, 7), ["int[1,n]", "int[1,m]"], {"n": 9, "m": 8}
+    )
+    assert format_formula(report.memory["cache"].formula) == str(2 * 6 * 4)
     assert report.agree
-    assert report.roads["counted"].holds.startswith("run for real")
+    assert report.methods["counted"].holds.startswith("run for real")
 
 
-def test_all_roads_and_torch_agree_part_by_part():
+def test_all_methods_and_torch_agree_per_module():
     model = Decoder(DecoderConfig(dim=24, heads=3, hidden_dim=5, layers=2, positions="shaw"), 11)
-    ticks = verify(of(model, ["int[b,n]"], {"b": 3, "n": 19}))
-    assert all(tick.ok for tick in ticks)
-    assert {tick.part for tick in ticks} >= {
+    checks = verify(analyze(model, ["int[b,n]"], {"b": 3, "n": 19}))
+    assert all(check.ok for check in checks)
+    assert {check.part for check in checks} >= {
         "the whole",
         "blocks.attention.query",
         "blocks.attention.attention",
         "predict",
     }
-    assert all(tick.declared == tick.counted == tick.torch for tick in ticks)
+    assert all(check.declared == check.counted == check.torch for check in checks)
 
 
-def test_what_torchs_counter_does_not_see_is_said():
+def test_what_torchs_counter_ignores_is_reported():
     case = next(case for case in CASES if case.name == "einsum3")
-    (whole, *_) = verify(of(case.build(), case.inputs()))
+    (whole, *_) = verify(analyze(case.build(), case.inputs()))
     assert (whole.counted, whole.torch, whole.unseen, whole.ok) == (6_389_760, 6_291_456, 98_304, True)
 
 
@@ -115,13 +117,13 @@ def test_a_module_that_lies_about_its_cost_is_caught():
         def cost(self, span):
             return super().cost(span) + super().cost(span)
 
-    report = of(Liar(8, 2, Softmax()), ["float[1,n,8]"], {"n": 5})
+    report = analyze(Liar(8, 2, Softmax()), ["float[1,n,8]"], {"n": 5})
     assert not report.agree
     assert not verify(report)[0].ok
 
 
 def test_an_unknown_operation_is_listed_and_never_a_zero():
-    report = of(nn.Bilinear(3, 5, 7), ["float[b,3]", "float[b,5]"], {"b": 11})
+    report = analyze(nn.Bilinear(3, 5, 7), ["float[b,3]", "float[b,5]"], {"b": 11})
     assert list(report.unknown) == ["_trilinear"]
     with pytest.raises(UncountedError, match="_trilinear"), count_multiplications():
         nn.Bilinear(3, 5, 7)(torch.randn(2, 3), torch.randn(2, 5))
@@ -158,18 +160,18 @@ def test_removing_any_formula_makes_a_strict_run_fail(name, monkeypatch):
         USES[name](x)
 
 
-def test_a_module_that_looks_at_numbers_is_run_for_real():
-    """Every weight of an LSTM meets a token once forward, and twice backward; copies learn, not the module's own."""
+def test_a_module_that_reads_values_runs_on_real_data():
+    """Every LSTM weight multiplies a token once forward and twice backward; gradients go to copies of the weights."""
     model = Recurrent(RecurrentConfig(dim=6, attention="none", max_length=32), 11, 13)
-    report = of(model, ["int[1,n]", "int[1,m]"], {"n": 7, "m": 5})
-    assert report.roads["counted"].holds.startswith("run for real")
+    report = analyze(model, ["int[1,n]", "int[1,m]"], {"n": 7, "m": 5})
+    assert report.methods["counted"].holds.startswith("run for real")
     assert set(report.backward.values()) == {2 * report.executed.value}
     assert report.memory["saved"].value > report.memory["peak"].value > 0
     assert all(weight.grad is None for weight in model.parameters())
 
 
 class Ran:
-    """An operation that is told to have run, so that those of a GPU can be tried without one."""
+    """A fake operation that reports to have run, so that those of a GPU can be tested without one."""
 
     def __init__(self, name):
         library, _, own = name.rpartition(".")
@@ -215,7 +217,7 @@ def test_a_forward_that_raises_leaves_nothing_behind():
     fast = torch.backends.mha.get_fastpath_enabled()
     for _ in range(2):
         with pytest.raises(ValueError, match=r"Broken cannot be called with float\[b,3\] at b=4: 'not today'"):
-            of(broken, ["float[b,3]"], {"b": 4})
+            analyze(broken, ["float[b,3]"], {"b": 4})
     assert broken.training
     assert not broken._forward_hooks
     assert not broken.inner._forward_pre_hooks
@@ -226,16 +228,16 @@ def test_a_forward_that_raises_leaves_nothing_behind():
 
 
 def test_counting_does_not_change_what_a_mechanism_gives_later():
-    """Tables that a kind keeps must not be left over from a rehearsal."""
+    """Tables that a kind caches must not be left over from a meta run."""
     mechanism = Taylor(backend="chunked")
-    of(MultiHead(12, 3, mechanism), ["float[1,n,12]"], {"n": 5}, options={"causal": True})
+    analyze(MultiHead(12, 3, mechanism), ["float[1,n,12]"], {"n": 5}, options={"causal": True})
     q = torch.randn(1, 3, 5, 4)
     assert type(mechanism(q, q, q, causal=True)) is torch.Tensor
 
 
 def test_tied_weights_count_once():
     case = next(case for case in CASES if case.name == "tied")
-    report = of(case.build(), ["int[1,n]"], {"n": 50})
+    report = analyze(case.build(), ["int[1,n]"], {"n": 50})
     assert (report.parameters.value, report.needed.value) == (64_000, 3_200_000)
 
 
@@ -246,20 +248,20 @@ def test_a_module_that_takes_few_tokens_is_derived_with_fewer():
                 raise ValueError("at most 64 tokens")
             return super().forward(x)
 
-    report = of(Short(8, 8), ["float[1,n,8]"], {"n": 64})
-    assert str(report.roads["derived"].formula) == "64*n"
-    refused = of(Short(8, 8), ["float[1,n,8]"], {"n": 6}).roads["derived"]
-    assert (refused.formula, refused.holds) == (None, "tried at n = 101: ValueError: at most 64 tokens")
+    report = analyze(Short(8, 8), ["float[1,n,8]"], {"n": 64})
+    assert str(report.methods["derived"].formula) == "64*n"
+    rejected = analyze(Short(8, 8), ["float[1,n,8]"], {"n": 6}).methods["derived"]
+    assert (rejected.formula, rejected.holds) == (None, "tried at n = 101: ValueError: at most 64 tokens")
 
 
 @pytest.mark.parametrize("kind", [Linear, Elu])
 @pytest.mark.parametrize("tokens", [64, 300])
 def test_a_formula_of_one_branch_is_not_derived(kind, tokens):
     """A causal feature map compares the costs of its two forms; at 300 tokens it runs another one than at 101."""
-    report = of(MultiHead(64, 2, kind()), ["float[1,n,64]"], {"n": tokens}, options={"causal": True})
+    report = analyze(MultiHead(64, 2, kind()), ["float[1,n,64]"], {"n": tokens}, options={"causal": True})
     assert report.agree
-    assert report.roads["derived"].formula is None
-    assert "looks at the length to choose what it does: 128*n**2 <= " in report.roads["derived"].holds
+    assert report.methods["derived"].formula is None
+    assert "branches on the length: 128*n**2 <= " in report.methods["derived"].holds
 
 
 def test_a_limit_is_derived_where_it_changes_nothing():
@@ -268,21 +270,21 @@ def test_a_limit_is_derived_where_it_changes_nothing():
             y = super().forward(x)
             return y if x.shape[1] <= 128 else super().forward(y)
 
-    assert str(of(Twice(8, 8), ["float[1,n,8]"], {"n": 64}).roads["derived"].formula) == "64*n"
-    refused = of(Twice(8, 8), ["float[1,n,8]"], {"n": 300})
-    assert refused.agree
-    assert refused.roads["derived"].holds == "the formula would hold only where n <= 128"
+    assert str(analyze(Twice(8, 8), ["float[1,n,8]"], {"n": 64}).methods["derived"].formula) == "64*n"
+    rejected = analyze(Twice(8, 8), ["float[1,n,8]"], {"n": 300})
+    assert rejected.agree
+    assert rejected.methods["derived"].holds == "the formula would hold only where n <= 128"
     # torch asks whether a batch has 16 pictures, then multiplies as much as in a smaller one; and pools what is there
     pictures = nn.Sequential(nn.Conv2d(1, 3, 5, padding=2), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1))
-    derived = of(pictures, ["float[b,1,n,m]"], {"b": 3, "n": 28, "m": 28}).roads["derived"]
+    derived = analyze(pictures, ["float[b,1,n,m]"], {"b": 3, "n": 28, "m": 28}).methods["derived"]
     assert str(derived.formula) == "75*b*m*n"
 
 
 def test_a_floor_is_derived_but_is_no_polynomial():
-    report = of(nn.Conv1d(8, 16, 3, stride=2, bias=False), ["float[1,8,n]"], {"n": 28})
+    report = analyze(nn.Conv1d(8, 16, 3, stride=2, bias=False), ["float[1,8,n]"], {"n": 28})
     assert report.executed.value == 13 * 384
-    assert evaluate(report.roads["derived"].formula, {"n": 28}) == 13 * 384
-    assert report.roads["counted"].formula is None
+    assert evaluate(report.methods["derived"].formula, {"n": 28}) == 13 * 384
+    assert report.methods["counted"].formula is None
 
 
 @pytest.mark.parametrize(
@@ -298,13 +300,13 @@ def test_a_floor_is_derived_but_is_no_polynomial():
 )
 def test_bad_input(inputs, sizes, message):
     with pytest.raises(ValueError, match=message):
-        of(nn.Linear(4, 4), inputs, sizes)
+        analyze(nn.Linear(4, 4), inputs, sizes)
 
 
 def test_deriving_does_not_load_the_exporter_of_torch():
     code = (
         "import sys; from torch import nn; import qkv.cost\n"
-        "found = qkv.cost.of(nn.Linear(5, 3), ['float[1,n,5]'], {'n': 7}).roads['derived']\n"
+        "found = qkv.cost.analyze(nn.Linear(5, 3), ['float[1,n,5]'], {'n': 7}).methods['derived']\n"
         "assert (found.value, 'torch.export._trace' in sys.modules) == (105, False)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
