@@ -1,15 +1,15 @@
-"""The glossary: one name per axis, used in types, cost formulas, errors and docs.
+"""Axis names, used in types, cost formulas, errors and docs.
 
-batch       sequences that know nothing of each other
+batch       independent sequences
 heads       attention heads of the queries
-key_heads   attention heads of keys and values; divides heads (grouped queries)
-queries     positions that ask
-keys        positions that answer
-key_dim     width of one query or key
-value_dim   width of one value or output
+key_heads   attention heads of keys and values; divides heads (grouped-query attention)
+queries     number of queries
+keys        number of keys
+key_dim     width of one query or key (d_k)
+value_dim   width of one value or output (d_v)
 features    width of a key after a feature map
-time        positions of one sequence
-dim         width of a model
+time        length of a sequence
+dim         width of a model (d_model)
 """
 
 from jaxtyping import Bool, Float, Int
@@ -21,9 +21,9 @@ Values = Float[Tensor, "batch key_heads keys value_dim"]
 Outputs = Float[Tensor, "batch heads queries value_dim"]
 Weights = Float[Tensor, "batch heads queries keys"]
 
-Asking = Float[Tensor, "*rows queries key_dim"]
-Answering = Float[Tensor, "*rows keys key_dim"]
-Similarities = Float[Tensor, "*rows queries keys"]
+QueryRows = Float[Tensor, "*rows queries key_dim"]
+KeyRows = Float[Tensor, "*rows keys key_dim"]
+KernelMatrix = Float[Tensor, "*rows queries keys"]
 Vectors = Float[Tensor, "*axes key_dim"]
 Features = Float[Tensor, "*axes features"]
 

@@ -54,7 +54,7 @@ MUTANTS = (
     ),
     Mutant(
         "pronunciation/joint_fit.py",
-        "torch.where(one.opens, count, torch.bincount",
+        "torch.where(one.starts_word, count, torch.bincount",
         "torch.where(one.opens & False, count, torch.bincount",
         ("tests/pronunciation/test_joint_ngram.py",),
     ),
@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant("attention/taylor.py", "constant if m[-1] == key_dim", "constant if m[-1] == key_dim - 1"),
     Mutant("attention/elu.py", "x.relu() + ", "2 * x.relu() + "),
     Mutant("attention/elu.py", "x.relu() + ", "x.clamp(min=0) + ", ("tests/attention/test_elu.py",)),
-    Mutant("attention/additive.py", "torch.tanh(", "torch.sigmoid("),
+    Mutant("attention/additive.py", "torch.tanh(query[", "torch.sigmoid(query["),
     # somebody else's models
     Mutant(
         "interop/huggingface/mask.py",

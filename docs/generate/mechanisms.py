@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from examples.attention_picture import SENTENCE, word_vectors
-from qkv.attention import Attention, Softmax, kinds
+from qkv.attention import Attention, Softmax, build, kinds
 from qkv.cost import Shape, count_multiplications
 from qkv.draw import Panel, heatmaps
 from qkv.layers import MultiHead
@@ -56,17 +56,17 @@ def _kind(name: str) -> tuple[Attention, int]:
     """A mechanism of its usual size, and the width of its keys."""
     key_dim = kinds[name].typical_key_dim
     torch.manual_seed(0)
-    return (kinds[name](key_dim) if name == "additive" else kinds[name]()), key_dim
+    return build(name, key_dim=key_dim), key_dim
 
 
 def _kind_picture(name: str) -> str:
     x = word_vectors(SENTENCE)
     torch.manual_seed(0)
-    kind = kinds[name](16) if name == "additive" else kinds[name]()
+    kind = build(name, key_dim=16)
     pairs = {"softmax": Softmax(), name: kind}
     with torch.no_grad():
         panels = [Panel(title, one.weights(x, x, causal=True)[0, 0].tolist()) for title, one in pairs.items()]
-    untrained = ", with weights that nobody trained" if name == "additive" else ""
+    untrained = ", with weights that nobody trained" if any(True for _ in kind.parameters()) else ""
     return heatmaps(panels, SENTENCE, f"Rows look at columns: softmax and {name}{untrained}"[:80])
 
 
@@ -103,7 +103,7 @@ def _scheme_picture(name: str) -> str:
     """Softmax weights among tokens that are all the same: what is left is the doing of places."""
     torch.manual_seed(0)
     places, x = torch.arange(16), torch.ones(1, 1, 16, 64)
-    scheme = schemes[name].fit(Sizes(dim=64, heads=1, key_dim=64, length=16, bidirectional=False))
+    scheme = schemes[name].from_sizes(Sizes(dim=64, heads=1, key_dim=64, length=16, bidirectional=False))
     with torch.no_grad():
         weights = _weigh(scheme, x, places)
     labels = [str(place) for place in range(16)]
@@ -126,7 +126,7 @@ def _weigh(scheme: Positions, x: Tensor, places: Tensor) -> Tensor:
 
 
 def _scheme_cost(name: str) -> str:
-    scheme = schemes[name].fit(SIZES)
+    scheme = schemes[name].from_sizes(SIZES)
     numbers = sum(weight.numel() for weight in scheme.parameters())
     serves = ", ".join(f"`{kind}`" for kind in sorted(kinds) if scheme.serves(kinds[kind].accepts))
     with torch.no_grad(), count_multiplications() as counted:
@@ -145,7 +145,7 @@ def _apply(scheme: Positions) -> None:
         return
     heads = MultiHead(SIZES.dim, SIZES.heads, Softmax(), scheme)
     q = torch.zeros(1, heads.heads, 64, heads.key_dim)
-    if heads.role == "rotation":
+    if heads.position_role == "rotation":
         scheme.rotate(q, places)
     else:
         scheme.bias(q, places, places)

@@ -1,4 +1,16 @@
-"""Attention mechanisms: the table of contents. A new kind is one file and one line here."""
+"""Attention mechanisms. A new kind is one file and one line here.
+
+>>> import torch
+>>> from qkv.attention import Taylor
+>>> q, k, v = torch.randn(3, 2, 4, 16, 8)  # each (batch, heads, time, dim)
+>>> taylor = Taylor(order=2)
+>>> prompt, token = slice(0, 15), slice(15, 16)
+>>> state = taylor.start(batch=2, heads=4, key_dim=8, value_dim=8)
+>>> _, state = taylor.step(q[:, :, prompt], k[:, :, prompt], v[:, :, prompt], state)  # prefill
+>>> out, state = taylor.step(q[:, :, token], k[:, :, token], v[:, :, token], state)  # decode one token
+>>> torch.allclose(out, taylor(q, k, v, causal=True)[:, :, token], atol=1e-4)
+True
+"""
 
 from .additive import Additive as Additive
 from .attend import attend as attend
@@ -14,9 +26,11 @@ from .contract.check import Result as Result
 from .contract.check import check as check
 from .elu import Elu as Elu
 from .feature_map import FeatureMap as FeatureMap
-from .kv_cache import KeyValues as KeyValues
+from .kv_cache import KVCache as KVCache
+from .law import Law as Law
+from .law import ScoreTerms as ScoreTerms
 from .linear import Linear as Linear
-from .recurrent_state import Memory as Memory
+from .recurrent_state import RecurrentState as RecurrentState
 from .scored import Scored as Scored
 from .softmax import Softmax as Softmax
 from .taylor import Taylor as Taylor

@@ -1,65 +1,75 @@
-"""The contract of an attention mechanism, and the table of those there are.
+"""The interface of an attention mechanism, and the registry of kinds.
 
-Layout everywhere (batch, heads, time, dim), as in torch's `scaled_dot_product_attention`.
-`weights` is the definition; everything else must equal it, and `qkv.attention.contract.check` proves it.
+Every tensor has layout (batch, heads, time, dim), as in torch's `scaled_dot_product_attention`.
+`weights` is the definition. All other forms must equal it, and `qkv.attention.contract.check` proves that they do.
 """
 
 import inspect
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from qkv.attention.law import Law, ScoreTerms
 from qkv.cost import Cost, Shape
 from qkv.registry import Registry
 from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, Rows, StepBias, Values, Weights
 
 
 class State(ABC):
-    """What a mechanism remembers of the tokens it has seen."""
+    """Decoding state of a mechanism after some tokens: a KV cache or a recurrent state."""
 
     length: int
-    """Tokens seen so far."""
+    """Number of tokens processed so far."""
 
     @property
     @abstractmethod
     def bytes(self) -> int:
-        """Bytes that the memory of those tokens takes."""
+        """Bytes held for those tokens."""
 
     @property
     @abstractmethod
-    def reach(self) -> int:
-        """How many past keys can still be addressed one by one (0 if they are folded together)."""
+    def addressable_keys(self) -> int:
+        """Number of past keys that can still be attended to one by one (0 if they are summed)."""
 
     @abstractmethod
     def select(self, rows: Rows) -> "State":
-        """The state of these sequences of the batch, in this order: beam search reorders with it."""
+        """Return the state of these batch rows, in this order; beam search reorders with it."""
 
 
 class Attention(nn.Module, ABC):
     """An attention mechanism: a weighted mean (or sum) of values, weighted by queries and keys.
 
     `mask` is bool, True = attend: (batch, keys) hides padding. Kinds that accept "pairs" also take
-    (batch or 1, heads or 1, queries, keys). `bias` is added to the scores, `decay` multiplies the
-    unnormalized weight by exp(-decay * distance), one number a head.
+    (batch or 1, heads or 1, queries, keys). `bias` is added to the scores. `decay` holds one rate per
+    head and multiplies the unnormalized weight by exp(-decay * distance).
+
+    Names and the letters of the papers: `heads` = h, `key_heads` = number of KV heads in grouped-query
+    attention, `key_dim` = d_k, `value_dim` = d_v, a model's `dim` = d_model, `queries` and `keys` = lengths
+    n and m, `scale` = 1/sqrt(d_k), `weights` = A, the output = A V, `features` = phi,
+    `RecurrentState.kv_sum` = S = sum phi(k) v', `RecurrentState.k_sum` = z = sum phi(k).
     """
 
     accepts: ClassVar[frozenset[str]] = frozenset()
-    """Of "pairs", "bias", "decay", "rotation": what can be combined with this kind."""
+    """Subset of "pairs", "bias", "decay", "rotation": what can be combined with this kind."""
     backends: ClassVar[tuple[str, ...]] = ("reference",)
-    """Implementations of `forward` that are here; "auto" chooses among them."""
+    """Implementations of `forward`; backend="auto" chooses among them."""
     typical_key_dim: ClassVar[int] = 64
-    """The width of keys that it is used with, for benchmarks and pictures."""
+    """Usual key_dim of this kind, for benchmarks and figures."""
+
+    normalizes: ClassVar[bool] = True
+    """Whether the weights of a query are divided by their sum."""
+    variants: ClassVar[tuple[str, ...]] = ()
+    """Further specs of this kind that are worth comparing, as `parse` reads them."""
 
     backend: str = "auto"
     precision: float = 1e-12
-    """How far two forms may be apart in float64, relative to the largest output."""
+    """Largest allowed difference between two forms in float64, relative to the largest output."""
 
     @property
     def kind(self) -> str:
-        """The registry name; of a kind that is in no registry, the name of its class."""
+        """Registry name, or the class name of a kind that is not registered."""
         return type(self).__name__
 
     @abstractmethod
@@ -73,7 +83,7 @@ class Attention(nn.Module, ABC):
         bias: Bias | None = None,
         decay: Decay | None = None,
     ) -> Weights:
-        """The definition: how much of each key's value goes into each query's output."""
+        """Return the attention matrix, which defines this kind: the weight of each key's value in each output."""
 
     @abstractmethod
     def forward(
@@ -87,7 +97,7 @@ class Attention(nn.Module, ABC):
         bias: Bias | None = None,
         decay: Decay | None = None,
     ) -> Outputs:
-        """The fast form; equals `weights(q, k) @ v`."""
+        """Compute `weights(q, k) @ v` by the fastest backend; in decoding this is the prefill."""
 
     @abstractmethod
     def start(
@@ -102,7 +112,7 @@ class Attention(nn.Module, ABC):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> State:
-        """The state before the first token."""
+        """Return the state before the first token."""
 
     @abstractmethod
     def step(
@@ -116,19 +126,37 @@ class Attention(nn.Module, ABC):
         bias: StepBias | None = None,
         decay: Decay | None = None,
     ) -> tuple[Outputs, State]:
-        """One or more new tokens after those in `state`; equals the causal `forward` over all of them."""
+        """Process one or more new tokens after those in `state`; equals the causal `forward` over all of them."""
 
     @abstractmethod
     def cost(self, shape: Shape) -> Cost:
-        """What `forward` costs at this shape, term by term, and what the state takes after it."""
+        """Return the cost of `forward` at this shape, term by term, and the size of the state after it."""
+
+    @property
+    def law(self) -> Law:
+        """How the unnormalized weight of a pair is computed, as data to print."""
+        return Law("weight", "w(q, k)", "This kind gives each pair of query and key its weight directly.", score=None)
+
+    def score_scale(self, key_dim: int) -> float | None:
+        """Return the factor of q.k in a score; None if scores are not scaled dot products."""
+        return None
+
+    def score_terms(self, q: Tensor, k: Tensor) -> ScoreTerms | None:
+        """Return the scores of one query q (key_dim,) with keys k (keys, key_dim); None if there are no terms."""
+        scale = self.score_scale(q.shape[-1])
+        return None if scale is None else ScoreTerms(q, k, q * k, scale)
+
+    def weigh_scores(self, scores: Tensor) -> Tensor:
+        """Return the unnormalized weights of these scores."""
+        return scores
 
     @classmethod
     def example(cls, key_dim: int) -> "Attention":
-        """A small one, to test with; a kind that has to be told something writes its own."""
+        """Build a small instance for tests; a kind whose constructor needs arguments overrides this."""
         return cls()
 
     def extra_repr(self) -> str:
-        """The options that are not the usual ones."""
+        """Return the options that differ from their defaults."""
         options = [x for x in inspect.signature(type(self)).parameters.values() if x.default is not x.empty]
         chosen = {x.name: getattr(self, x.name, x.default) for x in options}
         return ", ".join(f"{x.name}={chosen[x.name]!r}" for x in options if chosen[x.name] != x.default)
@@ -139,53 +167,29 @@ register = kinds.register
 
 
 def check_backend(kind: str, backend: str, backends: tuple[str, ...]) -> str:
-    """The name of an implementation that is here, or an error that says which are."""
+    """Return `backend`, or raise an error that lists those of this kind."""
     if backend != "auto" and backend not in backends:
-        there = ", ".join(("auto", *backends))
-        raise ValueError(f"backend {backend!r} is not there for attention kind {kind!r} (there are: {there})")
+        available = ", ".join(("auto", *backends))
+        raise ValueError(f"attention kind {kind!r} has no backend {backend!r} (available: {available})")
     return backend
 
 
 def check_chunk(chunk: int | None) -> int | None:
-    """How many tokens are taken at a time, at least one; None: as many as are fast."""
+    """Return a valid chunk size in tokens; None lets the kind choose."""
     if chunk is None:
         return None
-    if check_whole("chunk", chunk) < 1:
+    if check_integer("chunk", chunk) < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
     return chunk
 
 
-def check_whole(name: str, number: int) -> int:
-    """A whole number as it came; 2.0 is none, and neither is True."""
-    if isinstance(number, bool) or not hasattr(number, "__index__"):
-        raise TypeError(f"{name} must be a whole number, got {number!r}")
-    return number
-
-
-def widen(x: Tensor) -> Tensor:
-    """Half precision becomes float32: sums, states and normalizers are kept in at least that."""
-    return x.float() if widened(x.dtype) != x.dtype else x
-
-
-def widened(dtype: torch.dtype) -> torch.dtype:
-    """The type that `widen` gives."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-
-
-def unnarrowed(x: Tensor) -> AbstractContextManager[object]:
-    """Where products are as wide as their factors, inside of an autocast region too: it would narrow what was widened.
-
-    A backward runs outside of the region that its forward was in; in here, both compute the same.
-    """
-    kind = x.device.type
-    narrows = kind in NARROWS and torch.is_autocast_enabled(kind)
-    return torch.autocast(kind, enabled=False) if narrows else nullcontext()  # entering a region takes ten microseconds
-
-
-NARROWS = frozenset(kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(kind))
-"""Kinds of device that autocast knows, asked once: torch.compile cannot follow the question in torch 2.11."""
+def check_integer(name: str, value: int) -> int:
+    """Return `value` if it is an integer; 2.0 and True are not."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    return value
 
 
 def expand_heads(x: Tensor, heads: int) -> Tensor:
-    """Each key head once for every query head of its group: (batch, key_heads, ...) -> (batch, heads, ...)."""
+    """Repeat each key head for every query head of its group: (batch, key_heads, ...) -> (batch, heads, ...)."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)

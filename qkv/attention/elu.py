@@ -1,14 +1,17 @@
-"""Elu attention: the positive feature map that made linear attention known.
+"""Elu attention: linear attention with the positive feature map of its first paper.
 
     similarity(q, k) = phi(scale q) . phi(k),    phi(x) = elu(x) + 1,    scale = 1
 
-phi(x) is x + 1 for x > 0 and exp(x) below: always positive, so the weights are a true mean.
-It is a flat kernel: it tells keys apart poorly. Paper: https://arxiv.org/abs/2006.16236.
+phi(x) is x + 1 for x > 0 and exp(x) below: always positive, so the output is a true mean.
+The kernel is flat, so it separates keys poorly. Paper: https://arxiv.org/abs/2006.16236.
 """
+
+from dataclasses import replace
 
 from qkv.attention.base import check_backend, check_chunk, register
 from qkv.attention.feature_map import FeatureMap
-from qkv.shapes import Answering, Asking, Features, Similarities, Vectors
+from qkv.attention.law import Law
+from qkv.shapes import Features, KernelMatrix, KeyRows, QueryRows, Vectors
 
 
 @register("elu")
@@ -23,27 +26,33 @@ class Elu(FeatureMap):
         self.chunk = check_chunk(chunk)
         self.backend = check_backend("elu", backend, self.backends)
 
-    def similarity(self, q: Asking, k: Answering) -> Similarities:
-        """phi(q).phi(k)"""
+    def similarity(self, q: QueryRows, k: KeyRows) -> KernelMatrix:
+        """Return phi(q).phi(k)"""
         return self.features(q) @ self.features(k).transpose(-1, -2)
 
     def features(self, x: Vectors) -> Features:
-        """elu(x) + 1, without the cancellation of adding 1 to almost -1, and with the slope 1 at 0 itself.
+        """Return elu(x) + 1, without the cancellation of adding 1 to almost -1, and with slope 1 at 0.
 
-        Not below exp(-40) = 4e-18, so that a product of two features never vanishes in float32:
-        a query far below zero then still has a mean to take, where a plain elu(x) + 1 gives 0 / 0.
+        Clamped at exp(-40) = 4e-18, so that a product of two features never underflows in float32:
+        plain elu(x) + 1 gives 0 / 0 for queries far below zero.
         """
-        return x.relu() + x.clamp(-40, 0).exp()  # at 0 the slope of relu is 0, that of a clamp would be 1
+        return x.relu() + x.clamp(-40, 0).exp()  # at 0 relu has slope 0, where clamp(min=0) would have 1
 
     def feature_dim(self, key_dim: int) -> int:
-        """As many as the key has numbers."""
+        """Return key_dim."""
         return key_dim
 
     def default_scale(self, key_dim: int) -> float:
-        """1: the map sees the queries as they are."""
+        """Return 1: the feature map takes the queries unscaled."""
         return 1.0
+
+    @property
+    def law(self) -> Law:
+        """A dot product of elu + 1."""
+        note = "This kind compares features of the query and of the keys: elu + 1."
+        return replace(super().law, vector_note=note)
 
     @classmethod
     def example(cls, key_dim: int) -> "Elu":
-        """Short chunks, so that short sequences have several."""
+        """Build one with short chunks, so that short sequences have several."""
         return cls(chunk=5)

@@ -1,12 +1,12 @@
-"""What mechanisms share whose weight is a dot product of features: the chunked form, the state, the step.
+"""Base class of linear attention, whose weight is a dot product of features: chunked form, state and step.
 
     similarity(q, k) = phi(q) . phi(k)
     output_i = sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j)        (the sum over j <= i if causal)
 
-The sums over j do not depend on the query, so they are kept as a memory of fixed size,
-sum_j phi(k_j) v_j' and sum_j phi(k_j): linear in length. Inside a chunk the quadratic form is
-cheaper, so a sequence is walked chunk by chunk: attend inside, read the memory, write to it.
-With decay a weight fades by exp(-decay * distance), and so does the memory, at every token.
+The sums over j do not depend on the query. They are a recurrent state of fixed size,
+S = sum_j phi(k_j) v_j' and z = sum_j phi(k_j), so the cost is linear in length. Inside a chunk the quadratic
+form is cheaper, so a sequence is processed chunk by chunk: attend inside the chunk, read the state, update it.
+With decay a weight is multiplied by exp(-decay * distance), and the state by exp(-decay) at every token.
 """
 
 from abc import abstractmethod
@@ -15,24 +15,26 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qkv.attention.base import Attention, State, expand_heads, unnarrowed, widen, widened
-from qkv.attention.chunked import Tensors, scan
-from qkv.attention.internal.masking import blank, safe_divide, visible
-from qkv.attention.internal.validation import Extras, check_inputs
-from qkv.attention.recurrent_state import Memory
+from qkv.attention.base import Attention, State, expand_heads
+from qkv.attention.chunked import Tensors, chunked_scan
+from qkv.attention.internal.masking import safe_divide, visibility_mask, zero_hidden
+from qkv.attention.internal.precision import no_autocast, upcast, upcast_dtype
+from qkv.attention.internal.validation import Modifiers, check_inputs
+from qkv.attention.law import Law, ScoreTerms
+from qkv.attention.recurrent_state import RecurrentState
 from qkv.attention.triton import dispatch as kernels
 from qkv.cost import Cost, Shape
 from qkv.shapes import (
-    Answering,
-    Asking,
     Bias,
     Decay,
     Features,
+    KernelMatrix,
+    KeyRows,
     Keys,
     Mask,
     Outputs,
     Queries,
-    Similarities,
+    QueryRows,
     StepBias,
     Values,
     Vectors,
@@ -41,33 +43,52 @@ from qkv.shapes import (
 
 
 class FeatureMap(Attention):
-    """Attention whose similarity is a dot product of features."""
+    """Linear attention: similarity(q, k) = phi(q).phi(k)."""
 
     accepts = frozenset({"decay"})
     backends: ClassVar[tuple[str, ...]] = ("reference", "chunked")
-    normalizes: ClassVar[bool] = True
-    """Whether the weights of a query are divided by their sum."""
 
     scale: float | None = None
-    """What q is multiplied by; None: `default_scale`."""
+    """Factor of q; default: `default_scale`."""
     chunk: int | None = None
-    """How many tokens are taken at a time; None: as many as are fast."""
+    """Tokens per chunk; default: chosen for speed."""
+
+    @property
+    def law(self) -> Law:
+        """A dot product of features."""
+        return Law(
+            "features",
+            r"\phi(q) \cdot \phi(k)",
+            "This kind has no exp: the dot product of the features is the unnormalized weight.",
+            r"\phi(q) \cdot \phi(k)",
+            "This kind compares features of the query and of the keys.",
+            "Features of the query times features of the key. The sum over a row is their dot product.",
+        )
+
+    def score_terms(self, q: Tensor, k: Tensor) -> ScoreTerms | None:
+        """Return the products of q and k where scores are dot products of them, else of their features."""
+        terms = super().score_terms(q, k)
+        if terms is not None:
+            return terms
+        scale = self.default_scale(q.shape[-1]) if self.scale is None else self.scale
+        query, keys = self.features(q[None] * scale)[0], self.features(k)
+        return ScoreTerms(query, keys, query * keys, 1.0)
 
     @abstractmethod
-    def similarity(self, q: Asking, k: Answering) -> Similarities:
-        """The law: the unnormalized weight of each pair, (..., queries, keys); `q` is scaled."""
+    def similarity(self, q: QueryRows, k: KeyRows) -> KernelMatrix:
+        """Return the unnormalized weight of each pair, (..., queries, keys); `q` is already scaled."""
 
     @abstractmethod
     def features(self, x: Vectors) -> Features:
-        """phi, with phi(q).phi(k) = similarity(q, k)."""
+        """Return phi(x), with phi(q).phi(k) = similarity(q, k)."""
 
     @abstractmethod
     def feature_dim(self, key_dim: int) -> int:
-        """How many features a key of this width has."""
+        """Return the number of features of a key of this width."""
 
     @abstractmethod
     def default_scale(self, key_dim: int) -> float:
-        """What q is multiplied by when no scale was given."""
+        """Return the factor of q if no scale is given."""
 
     def weights(
         self,
@@ -79,11 +100,11 @@ class FeatureMap(Attention):
         bias: Bias | None = None,
         decay: Decay | None = None,
     ) -> Weights:
-        """The definition: similarity of each visible pair, faded by distance, divided by the row's sum."""
-        extras = Extras(causal, mask, bias, decay)
-        check_inputs(self, q, k, None, extras)
-        with unnarrowed(q):
-            return self._weigh(q, k, extras).to(q.dtype)
+        """Return the definition: similarity of each visible pair, decayed by distance, divided by the row's sum."""
+        modifiers = Modifiers(causal, mask, bias, decay)
+        check_inputs(self, q, k, None, modifiers)
+        with no_autocast(q):
+            return self._unrounded_weights(q, k, modifiers).to(q.dtype)
 
     def forward(
         self,
@@ -96,20 +117,22 @@ class FeatureMap(Attention):
         bias: Bias | None = None,
         decay: Decay | None = None,
     ) -> Outputs:
-        """weights(q, k) @ v, by the form that takes fewer multiplications."""
-        extras = Extras(causal, mask, bias, decay)
-        check_inputs(self, q, k, v, extras)
-        backend = self._backend_for(q, v, _shape_of(q, k, v, extras))
+        """Compute weights(q, k) @ v by the backend with the fewest multiplications, or by the kernels on CUDA."""
+        modifiers = Modifiers(causal, mask, bias, decay)
+        check_inputs(self, q, k, v, modifiers)
+        backend = self._select_backend(q, v, _shape_of(q, k, v, modifiers))
         if backend == "triton":
-            return kernels.attend(self, q, k, v, extras)
+            return kernels.attend(self, q, k, v, modifiers)
         if backend == "reference":
-            values = widen(expand_heads(blank(v, mask), q.shape[1]))
-            with unnarrowed(q):
-                return (self._weigh(q, k, extras) @ values).to(q.dtype)
+            values = upcast(expand_heads(zero_hidden(v, mask), q.shape[1]))
+            with no_autocast(q):
+                return (self._unrounded_weights(q, k, modifiers) @ values).to(q.dtype)
         if decay is not None:
             k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
-        nothing = self._nothing(k, v)
-        return self._walk(q, k, v, nothing, extras)[0] if causal else self._sweep(q, k, v, nothing, extras)
+        sums = self._zero_sums(k, v)
+        if causal:
+            return self._forward_causal(q, k, v, sums, modifiers)[0]
+        return self._forward_bidirectional(q, k, v, sums, modifiers)
 
     def start(
         self,
@@ -122,10 +145,10 @@ class FeatureMap(Attention):
         capacity: int | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-    ) -> Memory:
-        """An empty memory; `capacity` is not needed, it never grows."""
+    ) -> RecurrentState:
+        """Return a state of zeros; `capacity` is not needed, because the state never grows."""
         k = torch.empty(batch, key_heads or heads, 0, key_dim, dtype=dtype, device=device)
-        return Memory(self._nothing(k, k.new_empty(*k.shape[:3], value_dim)))
+        return RecurrentState.from_sums(self._zero_sums(k, k.new_empty(*k.shape[:3], value_dim)))
 
     def step(
         self,
@@ -137,22 +160,22 @@ class FeatureMap(Attention):
         mask: Mask | None = None,
         bias: StepBias | None = None,
         decay: Decay | None = None,
-    ) -> tuple[Outputs, Memory]:
-        """Walk the new tokens from where the memory stands.
+    ) -> tuple[Outputs, RecurrentState]:
+        """Process the new tokens from this state.
 
-        With decay every query head fades at its own rate, so the memory must be kept per query head:
+        With decay every query head has its own rate, so the state needs one row per query head:
         `start(..., key_heads=heads)`.
         """
-        if not isinstance(state, Memory):
-            raise TypeError(f"state must be a Memory from {self.kind}.start(), got {type(state).__name__}")
-        extras = Extras(True, mask, bias, decay)
-        check_inputs(self, q, k, v, extras)
-        if state.sums[0].shape[1] == q.shape[1]:
+        if not isinstance(state, RecurrentState):
+            raise TypeError(f"state must be a RecurrentState from {self.kind}.start(), got {type(state).__name__}")
+        modifiers = Modifiers(True, mask, bias, decay)
+        check_inputs(self, q, k, v, modifiers)
+        if state.kv_sum.shape[1] == q.shape[1]:
             k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
-        expected, dtype = self._sizes(k, v), widened(k.dtype)
-        if [tuple(x.shape) for x in state.sums] != expected or state.sums[0].dtype != dtype:
+        expected, dtype = self._sum_shapes(k, v), upcast_dtype(k.dtype)
+        if [tuple(x.shape) for x in state.sums] != expected or state.kv_sum.dtype != dtype:
             raise ValueError(
-                f"state holds sums of shape {[tuple(x.shape) for x in state.sums]} and {state.sums[0].dtype}, "
+                f"state holds sums of shape {[tuple(x.shape) for x in state.sums]} and {state.kv_sum.dtype}, "
                 f"but these q, k and v need {expected} and {dtype}"
             )
         if decay is not None and k.shape[1] != q.shape[1]:
@@ -160,24 +183,24 @@ class FeatureMap(Attention):
                 f"decay has a rate for each of {q.shape[1]} query heads, but the state was started with "
                 f"key_heads={k.shape[1]}; start it with key_heads={q.shape[1]}"
             )
-        out, sums = self._continue(q, k, v, state, extras)
-        return out, Memory(sums, state.length + k.shape[2])
+        out, sums = self._step_sums(q, k, v, state, modifiers)
+        return out, RecurrentState.from_sums(sums, state.length + k.shape[2])
 
     def cost(self, shape: Shape) -> Cost:
-        """The quadratic form's two products, or the chunks' plus reading and writing the memory."""
+        """Return the cost of the quadratic form, or of the chunks plus reading and updating the state."""
         features = self.feature_dim(shape.key_dim)
         columns = shape.value_dim + self.normalizes
-        numbers = _memory_rows(shape) * features
+        elements = _state_rows(shape) * features * columns
         return Cost(
             needed=self._needed(shape, features),
-            executed=self._executed(shape, self._choose(shape)),
-            state={"sums": numbers * columns * max(shape.element_bytes, 4)},
+            executed=self._executed(shape, self._choose_torch_backend(shape)),
+            state={"sums": elements * max(shape.element_bytes, 4)},
         )
 
     def _needed(self, shape: Shape, features: int) -> dict[str, int]:
-        """Token by token: write each key once, read for each query."""
+        """Count token by token: update the state for each key, read it for each query."""
         return {
-            "write": _memory_rows(shape) * shape.keys * features * shape.value_dim,
+            "write": _state_rows(shape) * shape.keys * features * shape.value_dim,
             "read": shape.rows * shape.queries * features * (shape.value_dim + self.normalizes),
         }
 
@@ -186,8 +209,8 @@ class FeatureMap(Attention):
             return kernels.multiplications(self, shape)
         inside = shape.queries * shape.keys
         if backend == "chunked":
-            chunk = self._chunk(shape.key_dim)
-            # torch.compile knows no divmod of a length
+            chunk = self._chunk_size(shape.key_dim)
+            # not divmod, which torch.compile cannot trace for a symbolic length
             whole, rest = shape.queries // chunk, shape.queries % chunk
             inside = (whole * chunk**2 + rest**2) if shape.causal else 0
         scores = {
@@ -198,16 +221,16 @@ class FeatureMap(Attention):
             return scores
         return {**scores, **self._needed(shape, self.feature_dim(shape.key_dim))}
 
-    def _choose(self, shape: Shape) -> str:
+    def _choose_torch_backend(self, shape: Shape) -> str:
         if self.backend != "auto":
             return self.backend
         quadratic, chunked = (sum(self._executed(shape, form).values()) for form in ("reference", "chunked"))
         return "reference" if quadratic <= chunked else "chunked"
 
-    def _backend_for(self, q: Queries, v: Values, shape: Shape) -> str:
-        """The form that is asked for, if it can take this call; "auto" on CUDA is the kernels, if it has some."""
+    def _select_backend(self, q: Queries, v: Values, shape: Shape) -> str:
+        """Return the backend that runs; "auto" on CUDA dispatches to the kernels, with chunked as fallback."""
         if self.backend != "triton" and not (self.backend == "auto" and q.is_cuda and "triton" in self.backends):
-            return self._choose(shape)
+            return self._choose_torch_backend(shape)
         refused = kernels.refusal(self, q, v)
         if refused is None:
             return "triton"
@@ -216,159 +239,167 @@ class FeatureMap(Attention):
         kernels.warn_once(self.kind, refused)
         return "chunked"
 
-    def _continue(self, q: Queries, k: Keys, v: Values, state: Memory, extras: Extras) -> tuple[Outputs, Tensors]:
-        """Outputs of the new tokens and the sums with them; one token a call is written in place in inference."""
-        sums = state.opened()
-        if self._backend_for(q, v, _shape_of(q, k, v, extras)) != "triton":
-            return self._walk(q, k, v, sums, extras)
+    def _step_sums(
+        self, q: Queries, k: Keys, v: Values, state: RecurrentState, modifiers: Modifiers
+    ) -> tuple[Outputs, Tensors]:
+        """Return outputs and new sums; the kernel updates them in place for one token in inference mode."""
+        state.require_unconsumed()
+        sums = state.sums
+        if self._select_backend(q, v, _shape_of(q, k, v, modifiers)) != "triton":
+            return self._forward_causal(q, k, v, sums, modifiers)
         if q.shape[2] == 1 and torch.is_inference_mode_enabled() and all(x.is_contiguous() for x in sums):
-            state.close()
-            return kernels.advance(self, q, k, v, sums, extras), sums
-        return kernels.walk(self, q, k, v, sums, extras)
+            state.consume()
+            return kernels.advance(self, q, k, v, sums, modifiers), sums
+        return kernels.walk(self, q, k, v, sums, modifiers)
 
-    def _chunk(self, key_dim: int) -> int:
-        """Small enough that a chunk's features stay in a CPU's cache, larger when reading the memory costs more."""
+    def _chunk_size(self, key_dim: int) -> int:
+        """Return a size whose features fit in a CPU's cache; larger where reading the state costs more."""
         if self.chunk is not None:
             return self.chunk
         return 128 if self.feature_dim(key_dim) <= 256 else 256
 
-    def _scaled(self, q: Tensor) -> Tensor:
-        return widen(q) * (self.default_scale(q.shape[-1]) if self.scale is None else self.scale)
+    def _scale_queries(self, q: Tensor) -> Tensor:
+        return upcast(q) * (self.default_scale(q.shape[-1]) if self.scale is None else self.scale)
 
-    def _weigh(self, q: Queries, k: Keys, extras: Extras) -> Weights:
-        k = widen(expand_heads(blank(k, extras.mask), q.shape[1]))
-        weights = self.similarity(self._scaled(q), k)
-        if extras.decay is not None:
-            weights = weights * _fading(extras.decay.to(weights.dtype)[:, None, None], q.shape[2])
-        seen = visible(q.shape[2], k.shape[2], causal=extras.causal, mask=extras.mask, device=q.device)
+    def _unrounded_weights(self, q: Queries, k: Keys, modifiers: Modifiers) -> Weights:
+        k = upcast(expand_heads(zero_hidden(k, modifiers.mask), q.shape[1]))
+        weights = self.similarity(self._scale_queries(q), k)
+        if modifiers.decay is not None:
+            weights = weights * _decay_factors(modifiers.decay.to(weights.dtype)[:, None, None], q.shape[2])
+        seen = visibility_mask(q.shape[2], k.shape[2], causal=modifiers.causal, mask=modifiers.mask, device=q.device)
         if seen is not None:
             weights = weights.masked_fill(~seen, 0)
         return safe_divide(weights, weights.sum(-1, keepdim=True)) if self.normalizes else weights
 
-    def _nothing(self, k: Keys, v: Values) -> Tensors:
-        return tuple(torch.zeros(size, dtype=widened(k.dtype), device=k.device) for size in self._sizes(k, v))
+    def _zero_sums(self, k: Keys, v: Values) -> Tensors:
+        return tuple(torch.zeros(size, dtype=upcast_dtype(k.dtype), device=k.device) for size in self._sum_shapes(k, v))
 
-    def _sizes(self, k: Keys, v: Values) -> list[tuple[int, ...]]:
-        """Of the sums: features with values, and features alone."""
+    def _sum_shapes(self, k: Keys, v: Values) -> list[tuple[int, ...]]:
+        """Return the shapes of kv_sum and, if normalized, k_sum."""
         batch, heads, _, key_dim = k.shape
         return [
             (batch, heads, self.feature_dim(key_dim), columns) for columns in (v.shape[3], 1)[: 1 + self.normalizes]
         ]
 
-    def _walk(self, q: Queries, k: Keys, v: Values, sums: Tensors, extras: Extras) -> tuple[Outputs, Tensors]:
-        """Causal: chunk after chunk."""
-        constants = () if extras.decay is None else (extras.decay,)
-        sequences = (_grouped(q, k.shape[1]), k, v, *_as_sequence(extras.mask))
-        sums, out = scan(self._advance, constants, sums, sequences, self._chunk(k.shape[3]))
+    def _forward_causal(
+        self, q: Queries, k: Keys, v: Values, sums: Tensors, modifiers: Modifiers
+    ) -> tuple[Outputs, Tensors]:
+        """Compute causal attention chunk by chunk; return outputs and new sums."""
+        constants = () if modifiers.decay is None else (modifiers.decay,)
+        sequences = (_group_queries(q, k.shape[1]), k, v, *_mask_sequence(modifiers.mask))
+        sums, out = chunked_scan(self._causal_chunk, constants, sums, sequences, self._chunk_size(k.shape[3]))
         assert out is not None
         return out.flatten(1, 2), sums
 
-    def _sweep(self, q: Queries, k: Keys, v: Values, sums: Tensors, extras: Extras) -> Outputs:
-        """Bidirectional: write all keys, then read for all queries."""
-        chunk = self._chunk(k.shape[3])
-        sums, _ = scan(self._write_chunk, (), sums, (k, v, *_as_sequence(extras.mask)), chunk)
-        _, out = scan(self._read_chunk, (), sums, (_grouped(q, k.shape[1]),), chunk)
+    def _forward_bidirectional(self, q: Queries, k: Keys, v: Values, sums: Tensors, modifiers: Modifiers) -> Outputs:
+        """Compute bidirectional attention: sum over all keys, then read for all queries."""
+        chunk = self._chunk_size(k.shape[3])
+        sums, _ = chunked_scan(self._write_chunk, (), sums, (k, v, *_mask_sequence(modifiers.mask)), chunk)
+        _, out = chunked_scan(self._read_chunk, (), sums, (_group_queries(q, k.shape[1]),), chunk)
         assert out is not None
         return out.flatten(1, 2)
 
-    def _advance(self, constants: Tensors, sums: Tensors, pieces: Tensors) -> tuple[Tensors, Tensor]:
-        """One causal chunk: attend inside it, read the past, write it to the memory."""
+    def _causal_chunk(self, constants: Tensors, sums: Tensors, pieces: Tensors) -> tuple[Tensors, Tensor]:
+        """Process one causal chunk: attend inside it, read the past sums, update them."""
         q, k, v, *mask = pieces
         batch, key_heads, group, time, _ = q.shape
-        asked = _in_rows(self._scaled(q))
-        keys, values, features = self._prepared(k, v, *mask)
-        reading, past = self.features(asked), [x.flatten(0, 1) for x in sums]
-        # both are the similarity; the narrower product is the cheaper one
-        wide = features.shape[-1] > keys.shape[-1]
-        weights = self.similarity(asked, keys) if wide else torch.bmm(reading, features.transpose(1, 2))
+        queries = _to_rows(self._scale_queries(q))
+        keys, values, features = self._prepare_chunk(k, v, *mask)
+        query_features, past = self.features(queries), [x.flatten(0, 1) for x in sums]
+        # both are the similarity; the narrower product is cheaper
+        if features.shape[-1] > keys.shape[-1]:
+            weights = self.similarity(queries, keys)
+        else:
+            weights = torch.bmm(query_features, features.transpose(1, 2))
         weights = weights.view(batch * key_heads, group, time, time).tril()
         if constants:
             rate = constants[0].to(keys.dtype).repeat(batch)[:, None, None]
             age = torch.arange(1, time + 1, device=q.device, dtype=rate.dtype)
-            weights = weights * _fading(rate, time)[:, None]
-            reading = reading * torch.exp(-rate * age[:, None])
+            weights = weights * _decay_factors(rate, time)[:, None]
+            query_features = query_features * torch.exp(-rate * age[:, None])
             features = features * torch.exp(-rate * (time - age)[:, None])
             sums = tuple(x * torch.exp(-rate * time).view(batch, key_heads, 1, 1) for x in sums)
         if mask:
-            weights = weights.masked_fill(~_rows(mask[0], key_heads).transpose(1, 2)[:, None], 0)
+            weights = weights.masked_fill(~_mask_rows(mask[0], key_heads).transpose(1, 2)[:, None], 0)
         weights = weights.flatten(1, 2)
-        out = torch.baddbmm(torch.bmm(weights, values), reading, past[0])
+        out = torch.baddbmm(torch.bmm(weights, values), query_features, past[0])
         if self.normalizes:
-            out = safe_divide(out, weights.sum(-1, keepdim=True) + _row_product(reading, past[1]))
-        return self._written(sums, features, values), _out_of_rows(out, q)
+            out = safe_divide(out, weights.sum(-1, keepdim=True) + _row_product(query_features, past[1]))
+        return self._add_to_sums(sums, features, values), _from_rows(out, q)
 
     def _write_chunk(self, _: Tensors, sums: Tensors, pieces: Tensors) -> tuple[Tensors, None]:
-        """The memory with one more chunk of keys and values in it."""
-        values, features = self._prepared(*pieces)[1:]
-        return self._written(sums, features, values), None
+        """Return the sums with one more chunk of keys and values."""
+        values, features = self._prepare_chunk(*pieces)[1:]
+        return self._add_to_sums(sums, features, values), None
 
     def _read_chunk(self, constants: Tensors, sums: Tensors, pieces: Tensors) -> tuple[Tensors, Tensor]:
-        """The outputs of one chunk of queries that see the whole memory."""
+        """Return the outputs of one chunk of queries that see all keys."""
         (q,) = pieces
-        reading = self.features(_in_rows(self._scaled(q)))
-        out = torch.bmm(reading, sums[0].flatten(0, 1))
+        query_features = self.features(_to_rows(self._scale_queries(q)))
+        out = torch.bmm(query_features, sums[0].flatten(0, 1))
         if self.normalizes:
-            out = safe_divide(out, _row_product(reading, sums[1].flatten(0, 1)))
-        return sums, _out_of_rows(out, q)
+            out = safe_divide(out, _row_product(query_features, sums[1].flatten(0, 1)))
+        return sums, _from_rows(out, q)
 
-    def _prepared(self, k: Keys, v: Values, mask: Tensor | None = None) -> Tensors:
-        """Keys, values and features of a chunk, one row per key head, nothing where the mask hides."""
+    def _prepare_chunk(self, k: Keys, v: Values, mask: Tensor | None = None) -> Tensors:
+        """Return keys, values and key features of a chunk, one row per key head, zero where the mask hides."""
         key_heads = k.shape[1]
-        keys, values = widen(k).flatten(0, 1), widen(v).flatten(0, 1)
+        keys, values = upcast(k).flatten(0, 1), upcast(v).flatten(0, 1)
         if mask is None:
             return keys, values, self.features(keys)
-        hidden = ~_rows(mask, key_heads)
+        hidden = ~_mask_rows(mask, key_heads)
         keys, values = keys.masked_fill(hidden, 0), values.masked_fill(hidden, 0)
-        # again after the map: the features of a zero key are not zero
+        # mask again after the map: the features of a zero key are not zero
         return keys, values, self.features(keys).masked_fill(hidden, 0)
 
-    def _written(self, sums: Tensors, features: Tensor, values: Tensor) -> Tensors:
-        read = features.transpose(1, 2)
-        total = torch.baddbmm(sums[0].flatten(0, 1), read, values).view_as(sums[0])
-        return (total, sums[1] + features.sum(1).view_as(sums[1])) if self.normalizes else (total,)
+    def _add_to_sums(self, sums: Tensors, features: Tensor, values: Tensor) -> Tensors:
+        kv_sum = torch.baddbmm(sums[0].flatten(0, 1), features.transpose(1, 2), values).view_as(sums[0])
+        if not self.normalizes:
+            return (kv_sum,)
+        return kv_sum, sums[1] + features.sum(1).view_as(sums[1])
 
 
-def _shape_of(q: Queries, k: Keys, v: Values, extras: Extras) -> Shape:
+def _shape_of(q: Queries, k: Keys, v: Values, modifiers: Modifiers) -> Shape:
     batch, heads, queries, key_dim = q.shape
     sizes = batch, heads, queries, k.shape[2], key_dim, v.shape[3], k.shape[1]
-    return Shape(*sizes, causal=extras.causal, decay=extras.decay is not None, element_bytes=q.element_size())
+    return Shape(*sizes, causal=modifiers.causal, decay=modifiers.decay is not None, element_bytes=q.element_size())
 
 
-def _memory_rows(shape: Shape) -> int:
-    """One memory for each key head; with decay one for each query head, since each fades at its own rate."""
+def _state_rows(shape: Shape) -> int:
+    """Return the state rows: one per key head or, with decay, one per query head, since each has its own rate."""
     return shape.rows if shape.decay else shape.key_rows
 
 
-def _grouped(q: Queries, key_heads: int) -> Tensor:
+def _group_queries(q: Queries, key_heads: int) -> Tensor:
     return q.unflatten(1, (key_heads, -1))  # batch key_heads group queries key_dim
 
 
-def _in_rows(q: Tensor) -> Tensor:
-    """One row per key head, its group of queries one after the other: (batch*key_heads, group*time, key_dim)."""
+def _to_rows(q: Tensor) -> Tensor:
+    """Lay out the queries of a group one after the other: (batch*key_heads, group*time, key_dim)."""
     batch, key_heads, group, time, key_dim = q.shape
     return q.reshape(batch * key_heads, group * time, key_dim)
 
 
-def _out_of_rows(out: Tensor, q: Tensor) -> Tensor:
-    """The way back, rounded to the type of the queries."""
+def _from_rows(out: Tensor, q: Tensor) -> Tensor:
+    """Undo `_to_rows`, rounded to the dtype of the queries."""
     return out.view(*q.shape[:4], out.shape[-1]).to(q.dtype)
 
 
-def _as_sequence(mask: Mask | None) -> Tensors:
+def _mask_sequence(mask: Mask | None) -> Tensors:
     return () if mask is None else (mask[:, None, :, None],)  # batch 1 keys 1
 
 
-def _rows(mask: Tensor, key_heads: int) -> Tensor:
+def _mask_rows(mask: Tensor, key_heads: int) -> Tensor:
     return mask.expand(-1, key_heads, -1, -1).flatten(0, 1)  # batch*key_heads time 1
 
 
-def _row_product(reading: Tensor, column: Tensor) -> Tensor:
-    """reading @ column, turned round: BLAS is several times faster with the vector on the left."""
-    return torch.bmm(column.transpose(1, 2), reading.transpose(1, 2)).transpose(1, 2)
+def _row_product(rows: Tensor, column: Tensor) -> Tensor:
+    """Return rows @ column, computed transposed: BLAS is several times faster with the vector on the left."""
+    return torch.bmm(column.transpose(1, 2), rows.transpose(1, 2)).transpose(1, 2)
 
 
-def _fading(rate: Tensor, time: int) -> Tensor:
-    """exp(-rate * (i - j)) for j <= i, and 1 above the diagonal, which is masked anyway."""
+def _decay_factors(rate: Tensor, time: int) -> Tensor:
+    """Return exp(-rate * (i - j)) for j <= i, and 1 above the diagonal, which is masked anyway."""
     position = torch.arange(time, device=rate.device, dtype=rate.dtype)
     distance = (position[:, None] - position).clamp(min=0)
     return torch.exp(-rate * distance)

@@ -1,5 +1,9 @@
-"""The state of mechanisms that fold keys and values into sums: of fixed size, however many tokens came."""
+"""The state of mechanisms that sum over keys and values: fixed size, however many tokens came.
 
+It takes the role of the KV cache, as the state of a linear recurrence: S += phi(k) v', z += phi(k).
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -9,27 +13,38 @@ from qkv.shapes import Rows
 
 
 @dataclass
-class Memory(State):
-    """All keys and values seen, folded into sums of fixed size.
+class RecurrentState(State):
+    """Sums over the features of all keys and their values.
 
-    A step gives new sums, except by a GPU kernel under `torch.inference_mode`: it writes into these, so that a state
-    can then be continued only once (`select` copies, to branch).
+    A step returns new sums. The exception is a GPU kernel under `torch.inference_mode`, which updates them in place:
+    such a state can be continued only once (`select` copies, to branch).
     """
 
-    sums: tuple[Tensor, ...]
-    """sum phi(k) v' (batch, key_heads, features, value_dim) and, if normalized, sum phi(k) (..., features, 1)."""
+    kv_sum: Tensor
+    """S = sum phi(k) v': (batch, key_heads, features, value_dim)."""
+    k_sum: Tensor | None = None
+    """z = sum phi(k): (batch, key_heads, features, 1); None for kinds that do not normalize."""
     length: int = 0
-    _continued: bool = field(default=False, repr=False, compare=False)
+    _consumed: bool = field(default=False, repr=False, compare=False)
 
-    def opened(self) -> tuple[Tensor, ...]:
-        """The sums, unless they are already somebody else's."""
-        if self._continued:
-            raise ValueError("this State was continued already, in place; branch from it with select(rows) before")
-        return self.sums
+    @classmethod
+    def from_sums(cls, sums: Sequence[Tensor], length: int = 0) -> "RecurrentState":
+        """Build a state from `sums` of another one."""
+        return cls(sums[0], sums[1] if len(sums) > 1 else None, length)
 
-    def close(self) -> None:
-        """The sums go over to the next state."""
-        self._continued = True
+    @property
+    def sums(self) -> tuple[Tensor, ...]:
+        """(kv_sum, k_sum), or (kv_sum,) for kinds that do not normalize."""
+        return (self.kv_sum,) if self.k_sum is None else (self.kv_sum, self.k_sum)
+
+    def require_unconsumed(self) -> None:
+        """Raise if a step has updated these sums in place."""
+        if self._consumed:
+            raise ValueError("this State was already continued in place; branch from it with select(rows) before")
+
+    def consume(self) -> None:
+        """Mark the sums as updated in place by the next state."""
+        self._consumed = True
 
     @property
     def bytes(self) -> int:
@@ -37,10 +52,10 @@ class Memory(State):
         return sum(x.nbytes for x in self.sums)
 
     @property
-    def reach(self) -> int:
-        """No key can be addressed any more."""
+    def addressable_keys(self) -> int:
+        """0: the keys are summed."""
         return 0
 
-    def select(self, rows: Rows) -> "Memory":
-        """A copy of these sequences."""
-        return Memory(tuple(x[rows] for x in self.sums), self.length)
+    def select(self, rows: Rows) -> "RecurrentState":
+        """Return a copy of these batch rows."""
+        return RecurrentState.from_sums([x[rows] for x in self.sums], self.length)

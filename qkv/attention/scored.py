@@ -1,4 +1,4 @@
-"""What mechanisms share that put a softmax over scores: masks, biases, the cache, the step."""
+"""Base class of mechanisms that apply a softmax to scores: masks, biases, the KV cache and the decoding step."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -7,25 +7,29 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qkv.attention.base import Attention, State, expand_heads, unnarrowed, widen
-from qkv.attention.internal.masking import blank, blank_both, visible
-from qkv.attention.internal.validation import Extras, check_inputs
-from qkv.attention.kv_cache import KeyValues
+from qkv.attention.base import Attention, State, expand_heads
+from qkv.attention.internal.masking import visibility_mask, zero_hidden, zero_hidden_pair
+from qkv.attention.internal.precision import no_autocast, upcast
+from qkv.attention.internal.validation import Modifiers, check_inputs
+from qkv.attention.kv_cache import KVCache
+from qkv.attention.law import Law
 from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, StepBias, Values, Weights
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Which pairs of query and key count, and what is added to their scores."""
+class ScoreMask:
+    """Which pairs of query and key count, and the bias added to their scores."""
 
     causal: bool = False
     window: int | None = None
     mask: Tensor | None = None
     bias: Tensor | None = None
 
-    def visible(self, q: Queries, k: Keys) -> Tensor | None:
-        """True where a query may see a key; None if everywhere."""
-        return visible(q.shape[2], k.shape[2], causal=self.causal, window=self.window, mask=self.mask, device=q.device)
+    def visible_pairs(self, q: Queries, k: Keys) -> Tensor | None:
+        """Return True where a query may attend to a key; None if everywhere."""
+        return visibility_mask(
+            q.shape[2], k.shape[2], causal=self.causal, window=self.window, mask=self.mask, device=q.device
+        )
 
 
 class Scored(Attention):
@@ -34,37 +38,47 @@ class Scored(Attention):
     accepts: ClassVar[frozenset[str]] = frozenset({"pairs", "bias"})
     window: int | None = None
 
+    @property
+    def law(self) -> Law:
+        """exp of the score."""
+        note = "exp of each score. The largest score is subtracted first, so that exp cannot overflow."
+        return Law("exp", r"\exp(s)", note, exponential=True)
+
+    def weigh_scores(self, scores: Tensor) -> Tensor:
+        """Return exp(scores)."""
+        return scores.exp()
+
     @abstractmethod
     def scores(self, q: Queries, k: Tensor) -> Weights:
-        """How well each key answers each query; `k` is prepared and has a head for every query head."""
+        """Return the score of each pair of query and key; `k` is prepared and has a head for every query head."""
 
     @abstractmethod
-    def prepare(self, k: Keys) -> Tensor:
-        """What is remembered of a key: all work on it that no query is needed for."""
+    def prepare_keys(self, k: Keys) -> Tensor:
+        """Return what the KV cache stores for each key: all work on it that needs no query."""
 
     @abstractmethod
-    def attend(self, q: Queries, k: Tensor, v: Values, pairs: Pairs) -> Outputs:
-        """The outputs, by the fastest way there is; `k` is prepared."""
+    def attend(self, q: Queries, k: Tensor, v: Values, score_mask: ScoreMask) -> Outputs:
+        """Compute the outputs by the chosen backend; `k` is prepared."""
 
-    def weigh(self, q: Queries, k: Tensor, pairs: Pairs) -> Weights:
-        """The definition, in at least float32; `k` is prepared."""
-        q, k = widen(q), widen(expand_heads(k, q.shape[1]))
+    def prepared_weights(self, q: Queries, k: Tensor, score_mask: ScoreMask) -> Weights:
+        """Compute the definition in at least float32; `k` is prepared."""
+        q, k = upcast(q), upcast(expand_heads(k, q.shape[1]))
         scores = self.scores(q, k)
-        seen = pairs.visible(q, k)
-        if pairs.bias is not None:
-            scores = scores + pairs.bias.to(scores.dtype)
-            possible = pairs.bias != -torch.inf  # and a NaN is a NaN, here as in torch's kernels
+        seen = score_mask.visible_pairs(q, k)
+        if score_mask.bias is not None:
+            scores = scores + score_mask.bias.to(scores.dtype)
+            possible = score_mask.bias != -torch.inf  # a NaN stays visible and propagates, as in torch's kernels
             seen = possible if seen is None else seen & possible
         if seen is None:
             return scores.softmax(-1)
-        # the lowest finite score instead of -inf: a row of -inf has no softmax and no gradient
+        # the lowest finite score instead of -inf: a row of -inf gives NaN in softmax and its gradient
         hidden = ~seen
         lowest = torch.finfo(scores.dtype).min
         return scores.masked_fill(hidden, lowest).softmax(-1).masked_fill(hidden, 0)
 
-    def average(self, q: Queries, k: Tensor, v: Values, pairs: Pairs) -> Outputs:
-        """weights @ v, rounded once."""
-        return (self.weigh(q, k, pairs) @ widen(expand_heads(v, q.shape[1]))).to(q.dtype)
+    def reference_output(self, q: Queries, k: Tensor, v: Values, score_mask: ScoreMask) -> Outputs:
+        """Compute weights @ v by the definition, rounded once."""
+        return (self.prepared_weights(q, k, score_mask) @ upcast(expand_heads(v, q.shape[1]))).to(q.dtype)
 
     def weights(
         self,
@@ -76,12 +90,12 @@ class Scored(Attention):
         bias: Bias | None = None,
         decay: Decay | None = None,
     ) -> Weights:
-        """The definition: softmax of the scores over the visible keys."""
-        check_inputs(self, q, k, None, Extras(causal, mask, bias, decay))
+        """Return the softmax of the scores over the visible keys: the definition."""
+        check_inputs(self, q, k, None, Modifiers(causal, mask, bias, decay))
         self._check_window(causal)
-        pairs = Pairs(causal, self.window, mask, bias)
-        with unnarrowed(q):
-            return self.weigh(q, self.prepare(blank(k, mask)), pairs).to(q.dtype)
+        score_mask = ScoreMask(causal, self.window, mask, bias)
+        with no_autocast(q):
+            return self.prepared_weights(q, self.prepare_keys(zero_hidden(k, mask)), score_mask).to(q.dtype)
 
     def forward(
         self,
@@ -94,24 +108,24 @@ class Scored(Attention):
         bias: Bias | None = None,
         decay: Decay | None = None,
     ) -> Outputs:
-        """weights(q, k) @ v."""
-        check_inputs(self, q, k, v, Extras(causal, mask, bias, decay))
+        """Compute weights(q, k) @ v."""
+        check_inputs(self, q, k, v, Modifiers(causal, mask, bias, decay))
         self._check_window(causal)
-        pairs = Pairs(causal, self.window, mask, bias)
-        k, v = blank_both(k, v, mask)
-        with unnarrowed(q):
-            return self.attend(q, self.prepare(k), v, pairs)
+        score_mask = ScoreMask(causal, self.window, mask, bias)
+        k, v = zero_hidden_pair(k, v, mask)
+        with no_autocast(q):
+            return self.attend(q, self.prepare_keys(k), v, score_mask)
 
-    def forward_seen(self, q: Queries, k: Keys, v: Values, mask: Mask, bias: Bias | None = None) -> Outputs:
-        """`forward` under a mask of pairs by which each token sees itself, and none that comes after it.
+    def forward_masked(self, q: Queries, k: Keys, v: Values, mask: Mask, bias: Bias | None = None) -> Outputs:
+        """Compute `forward` for a mask of pairs in which each token sees itself and no later token.
 
-        So no key is hidden from all, and `causal` is in the mask: the search for keys to blank and the triangle, both
-        over all pairs, are spared. Under a window the mask need not know of it.
+        The mask is then causal already and hides no key from every query. This saves two passes over all pairs: the
+        causal triangle and the search for keys to zero. A window is applied in addition.
         """
         windowed = self.window is not None
-        check_inputs(self, q, k, v, Extras(windowed, mask, bias))
-        with unnarrowed(q):
-            return self.attend(q, self.prepare(k), v, Pairs(windowed, self.window, mask, bias))
+        check_inputs(self, q, k, v, Modifiers(windowed, mask, bias))
+        with no_autocast(q):
+            return self.attend(q, self.prepare_keys(k), v, ScoreMask(windowed, self.window, mask, bias))
 
     def start(
         self,
@@ -124,15 +138,15 @@ class Scored(Attention):
         capacity: int | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-    ) -> KeyValues:
-        """An empty cache; `capacity` is how many tokens to make room for at once.
+    ) -> KVCache:
+        """Return an empty KV cache with preallocated room for `capacity` tokens.
 
-        `dtype` and `device` are a guess: the cache takes those of its first tokens.
+        `dtype` and `device` are a guess: the cache adopts those of its first tokens.
         """
         none = torch.empty(batch, key_heads or heads, 0, key_dim, dtype=dtype, device=device)
-        with unnarrowed(none):
-            prepared = self.prepare(none)
-        return KeyValues(prepared, none.new_empty(*none.shape[:3], value_dim), capacity=capacity or 0)
+        with no_autocast(none):
+            prepared = self.prepare_keys(none)
+        return KVCache(prepared, none.new_empty(*none.shape[:3], value_dim), capacity=capacity or 0)
 
     def step(
         self,
@@ -144,30 +158,30 @@ class Scored(Attention):
         mask: Mask | None = None,
         bias: StepBias | None = None,
         decay: Decay | None = None,
-    ) -> tuple[Outputs, KeyValues]:
-        """Append the new keys and values, then attend to all that are held."""
-        if not isinstance(state, KeyValues):
-            raise TypeError(f"state must be a KeyValues from {self.kind}.start(), got {type(state).__name__}")
-        check_inputs(self, q, k, v, Extras(True, mask, bias, decay), past=state.reach)
+    ) -> tuple[Outputs, KVCache]:
+        """Append the new keys and values to the KV cache, then attend to all cached ones."""
+        if not isinstance(state, KVCache):
+            raise TypeError(f"state must be a KVCache from {self.kind}.start(), got {type(state).__name__}")
+        check_inputs(self, q, k, v, Modifiers(True, mask, bias, decay), past=state.addressable_keys)
         if mask is not None and mask.dim() != 2:
             raise ValueError(f"in step, mask must have shape (batch, new tokens), got {tuple(mask.shape)}")
-        k, v = blank_both(k, v, mask)
-        with unnarrowed(q):
-            k = self.prepare(k)
-        state.follow(k, v)
+        k, v = zero_hidden_pair(k, v, mask)
+        with no_autocast(q):
+            k = self.prepare_keys(k)
+        state.adopt_dtype(k, v)
         for name, held, new in (("keys", state.keys, k), ("values", state.values, v)):
             sizes = held.shape[:2] == new.shape[:2] and held.shape[3] == new.shape[3]
             if not sizes or held.dtype != new.dtype or held.device != new.device:
                 raise ValueError(
                     f"state holds {name} of shape {tuple(held.shape)} and {held.dtype} on {held.device}, "
-                    f"which cannot be continued by {tuple(new.shape)} and {new.dtype} on {new.device}"
+                    f"but the new tokens have {tuple(new.shape)} and {new.dtype} on {new.device}"
                 )
         state = state.append(k, v, mask)
-        pairs = Pairs(True, self.window, state.mask, bias)
-        with unnarrowed(q):
-            out = self.attend(q, state.keys, state.values, pairs)
+        score_mask = ScoreMask(True, self.window, state.mask, bias)
+        with no_autocast(q):
+            out = self.attend(q, state.keys, state.values, score_mask)
         return out, state.trim(self.window)
 
     def _check_window(self, causal: bool) -> None:
         if self.window is not None and not causal:
-            raise ValueError(f"window={self.window} looks back from each position, so it needs causal=True")
+            raise ValueError(f"window={self.window} ends at each query's own position, so it needs causal=True")

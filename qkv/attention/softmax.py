@@ -1,20 +1,20 @@
-"""Softmax attention: the exact one.
+"""Softmax attention: scaled dot-product attention.
 
     weight(q, k) = exp(scale q.k + bias) / sum over the visible keys of the same
     scale = key_dim^-0.5
 
-Paper: https://arxiv.org/abs/1706.03762. torch's fused kernels do the work; `weights` recomputes the
-matrix when it is asked for. With a sliding window each query sees the last `window` keys, its own
-among them, and the cost is linear in length. While training, `dropout` leaves out that share of the weights
-and makes the others larger by as much: the mean stays.
+Paper: https://arxiv.org/abs/1706.03762. `forward` dispatches to torch's fused kernels; `weights` recomputes
+the matrix on request. With a sliding window each query sees the last `window` keys, including its own, and
+the cost is linear in length. In training, `dropout` zeroes that fraction of the weights and scales up the rest.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from qkv.attention.base import check_backend, check_whole, register, widen
-from qkv.attention.scored import Pairs, Scored
+from qkv.attention.base import check_backend, check_integer, register
+from qkv.attention.internal.precision import upcast
+from qkv.attention.scored import Scored, ScoreMask
 from qkv.cost import Cost, Shape, causal_pairs
 from qkv.shapes import Keys, Outputs, Queries, Values, Weights
 
@@ -30,42 +30,46 @@ class Softmax(Scored):
         self, *, scale: float | None = None, window: int | None = None, dropout: float = 0.0, backend: str = "auto"
     ):
         super().__init__()
-        if window is not None and check_whole("window", window) < 1:
+        if window is not None and check_integer("window", window) < 1:
             raise ValueError(f"window must be at least 1 (the token itself), got {window}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
         if dropout and backend == "reference":
-            raise ValueError(f"dropout={dropout} needs the backend sdpa: the definition drops nothing")
+            raise ValueError(f"dropout={dropout} needs backend='sdpa': the reference has no dropout")
         self.scale = scale
         self.window = window
         self.dropout = dropout
         self.backend = check_backend("softmax", backend, self.backends)
 
+    def score_scale(self, key_dim: int) -> float:
+        """Return `scale`; default: key_dim^-0.5."""
+        return key_dim**-0.5 if self.scale is None else float(self.scale)
+
     def scores(self, q: Queries, k: Keys) -> Weights:
-        """scale q.k"""
+        """Return scale q.k"""
         return q @ k.transpose(-1, -2) * self._scale(q)
 
-    def prepare(self, k: Keys) -> Keys:
-        """A key is remembered as it is."""
+    def prepare_keys(self, k: Keys) -> Keys:
+        """Return the keys unchanged."""
         return k
 
-    def attend(self, q: Queries, k: Keys, v: Values, pairs: Pairs) -> Outputs:
-        """torch's kernels, one call for all, or one per block of queries under a window."""
+    def attend(self, q: Queries, k: Keys, v: Values, score_mask: ScoreMask) -> Outputs:
+        """Call torch's fused kernel: once, or once per block of queries under a window."""
         if self.backend == "reference":
-            return self.average(q, k, v, pairs)
+            return self.reference_output(q, k, v, score_mask)
         if self.window is None or q.shape[2] != k.shape[2]:
-            return self._fused(q, k, v, pairs)
-        starts = range(0, max(q.shape[2], 1), self._block())
-        return torch.cat([self._fused_block(q, k, v, pairs, start) for start in starts], 2)
+            return self._fused(q, k, v, score_mask)
+        starts = range(0, max(q.shape[2], 1), self._block_size())
+        return torch.cat([self._fused_block(q, k, v, score_mask, start) for start in starts], 2)
 
     def cost(self, shape: Shape) -> Cost:
-        """Two products over the pairs of query and key."""
-        pairs, dims = shape.queries * shape.keys, shape.key_dim + shape.value_dim
+        """Return the cost of two products over the pairs of query and key."""
+        pairs = shape.queries * shape.keys
         needed = causal_pairs(shape.queries, shape.keys, self.window) if shape.causal else pairs
         executed = {"scores": pairs * shape.key_dim, "values": pairs * shape.value_dim}
         if self.backend != "reference":
-            dims = max(shape.key_dim, shape.value_dim)  # the smaller one is padded
-            executed = dict.fromkeys(executed, self._pairs_in_blocks(shape) * dims)
+            width = max(shape.key_dim, shape.value_dim)  # the smaller one is padded
+            executed = dict.fromkeys(executed, self._pairs_in_blocks(shape) * width)
         held = min(shape.keys, self.window or shape.keys) * shape.key_rows * shape.element_bytes
         return Cost(
             needed={
@@ -78,53 +82,53 @@ class Softmax(Scored):
 
     @classmethod
     def example(cls, key_dim: int) -> "Softmax":
-        """The plain one."""
+        """Build one with the default options."""
         return cls()
 
     def _scale(self, q: Queries) -> float:
         return q.shape[-1] ** -0.5 if self.scale is None else self.scale
 
-    def _block(self) -> int:
+    def _block_size(self) -> int:
         assert self.window is not None
         return max(self.window, 64)
 
-    def _fused_block(self, q: Queries, k: Keys, v: Values, pairs: Pairs, start: int) -> Tensor:
-        """The queries of one block, and the keys that any of them can see."""
+    def _fused_block(self, q: Queries, k: Keys, v: Values, score_mask: ScoreMask, start: int) -> Tensor:
+        """Attend from one block of queries to the keys that any of them can see."""
         assert self.window is not None
-        end = min(start + self._block(), q.shape[2])
+        end = min(start + self._block_size(), q.shape[2])
         first = max(start - self.window + 1, 0)
-        mask, bias = pairs.mask, pairs.bias
+        mask, bias = score_mask.mask, score_mask.bias
         if mask is not None:
             mask = mask[:, first:end] if mask.dim() == 2 else mask[:, :, start:end, first:end]
         if bias is not None:
             bias = bias[:, :, start:end, first:end]
-        inside = Pairs(True, self.window, mask, bias)
+        inside = ScoreMask(True, self.window, mask, bias)
         return self._fused(q[:, :, start:end], k[:, :, first:end], v[:, :, first:end], inside)
 
     def _pairs_in_blocks(self, shape: Shape) -> int:
         if self.window is None:
             return shape.queries * shape.keys
-        blocks = ((s, min(s + self._block(), shape.queries)) for s in range(0, shape.queries, self._block()))
+        blocks = ((s, min(s + self._block_size(), shape.queries)) for s in range(0, shape.queries, self._block_size()))
         return sum((end - start) * (end - max(start - self.window + 1, 0)) for start, end in blocks)
 
-    def _fused(self, q: Queries, k: Keys, v: Values, pairs: Pairs) -> Outputs:
+    def _fused(self, q: Queries, k: Keys, v: Values, score_mask: ScoreMask) -> Outputs:
         dtype, value_dim, scale = q.dtype, v.shape[3], self._scale(q)
         if q.device.type == "cpu":
-            q, k, v = widen(q), widen(k), widen(v)  # some CPUs fault in half-precision products
-        if scale <= 0:  # torch hides the future by -inf before it scales: -inf * -1 would show it, -inf * 0 is NaN
+            q, k, v = upcast(q), upcast(k), upcast(v)  # some CPUs crash in half-precision products
+        if scale <= 0:  # torch masks with -inf before it scales: -inf * -1 would unmask, -inf * 0 is NaN
             q, scale = (-q, -scale) if scale else (0 * q, 1.0)
-        # one width for all: torch's fused kernels take nothing else, and zeros add nothing
+        # pad to one width, which torch's fused kernels require; the zeros add nothing
         width = max(q.shape[3], value_dim)
         q, k, v = _pad(q, width), _pad(k, width), _pad(v, width)
-        plain = pairs.causal and pairs.mask is None and pairs.bias is None and q.shape[2] == k.shape[2]
-        triangle = plain and self.window is None
+        unmodified = score_mask.mask is None and score_mask.bias is None and self.window is None
+        is_causal = score_mask.causal and unmodified and q.shape[2] == k.shape[2]
         out = functional.scaled_dot_product_attention(
             q,
             k,
             v,
-            attn_mask=None if triangle else _score_mask(q, k, pairs),
+            attn_mask=None if is_causal else _score_mask(q, k, score_mask),
             dropout_p=self.dropout if self.training else 0.0,
-            is_causal=triangle,
+            is_causal=is_causal,
             scale=scale,
             enable_gqa=bool(q.shape[1] != k.shape[1]),
         )
@@ -135,10 +139,10 @@ def _pad(x: Tensor, width: int) -> Tensor:
     return x if x.shape[-1] == width else functional.pad(x, (0, width - x.shape[-1]))
 
 
-def _score_mask(q: Queries, k: Keys, pairs: Pairs) -> Tensor | None:
-    """Visibility and bias as the one mask that torch's kernel takes."""
-    seen = pairs.visible(q, k)
-    if pairs.bias is None:
+def _score_mask(q: Queries, k: Keys, score_mask: ScoreMask) -> Tensor | None:
+    """Merge visibility and bias into the one mask that torch's kernel takes."""
+    seen = score_mask.visible_pairs(q, k)
+    if score_mask.bias is None:
         return seen
-    bias = pairs.bias.to(q.dtype)
+    bias = score_mask.bias.to(q.dtype)
     return bias if seen is None else bias.masked_fill(~seen, -torch.inf)

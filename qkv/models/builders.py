@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from qkv.attention import Additive, Attention, parse
+from qkv.attention import Attention, parse
 from qkv.cost import Cost, Span
 from qkv.layers import DecoderBlock, EncoderBlock, FeedForward, Heads, MultiHead, PreNorm, ShortConvolution
 from qkv.layers.blocks import Residual
@@ -37,7 +37,7 @@ class BlockSizes(Protocol):
     def max_length(self) -> int: ...  # noqa: D102
 
 
-class Places(nn.Module):
+class PositionEmbedding(nn.Module):
     """The positions of a stack: added to its input once, or told to the heads of every block."""
 
     def __init__(self, config: BlockSizes, *, bidirectional: bool):
@@ -52,14 +52,14 @@ class Places(nn.Module):
         return None if self._scheme is None or self.added is not None else self._scheme.from_sizes(self._sizes)
 
 
-def mechanism(name: str, key_dim: int) -> Attention:
+def make_attention(name: str, key_dim: int) -> Attention:
     """The attention kind of this name, built for keys this wide if that matters to it."""
-    return Additive(key_dim) if name == "additive" else parse(name)
+    return parse(name, key_dim=key_dim)
 
 
-def encoder_block(config: BlockSizes, places: Places, residual: Residual | None = None) -> EncoderBlock:
+def encoder_block(config: BlockSizes, positions: PositionEmbedding, residual: Residual | None = None) -> EncoderBlock:
     """Bidirectional self-attention and feed-forward; `residual` makes the paths around them, normed before without."""
-    positions, attention = places.for_heads(), _self_attention(config)  # in the order of their first random numbers
+    positions, attention = positions.for_heads(), _self_attention(config)  # in the order of their first random numbers
     _refuse_window(attention, "attention", "an encoder sees both ways")
     _refuse_decay(attention, positions)
     heads = _heads(config, positions, attention)
@@ -67,16 +67,16 @@ def encoder_block(config: BlockSizes, places: Places, residual: Residual | None 
 
 
 def decoder_block(
-    config: BlockSizes, places: Places, cross: str | None = None, activation: nn.Module | None = None
+    config: BlockSizes, positions: PositionEmbedding, cross: str | None = None, activation: nn.Module | None = None
 ) -> DecoderBlock:
     """Causal self-attention, attention to another sequence if `cross` names a kind, and feed-forward."""
     crossing = None
     if cross is not None:
-        attention = mechanism(cross, config.dim // config.heads)
+        attention = make_attention(cross, config.dim // config.heads)
         _refuse_window(attention, "cross", "another sequence has no token to look back from")
         crossing = MultiHead(config.dim, config.heads, attention, output_norm=_norm(config, attention))
     forward = _feed_forward(config, activation)
-    heads = _heads(config, places.for_heads(), _self_attention(config))
+    heads = _heads(config, positions.for_heads(), _self_attention(config))
     return DecoderBlock(heads, forward, _residual(config), crossing)
 
 
@@ -86,7 +86,7 @@ def as_decoder_block(module: nn.Module) -> DecoderBlock:
     return module
 
 
-def cost_of_blocks(blocks: nn.ModuleList, span: Span) -> Cost:
+def blocks_cost(blocks: nn.ModuleList, span: Span) -> Cost:
     """All blocks together, term by term."""
     total = Cost()
     for block in blocks:
@@ -96,7 +96,7 @@ def cost_of_blocks(blocks: nn.ModuleList, span: Span) -> Cost:
 
 
 def _self_attention(config: BlockSizes) -> Attention:
-    return mechanism(config.attention, _key_dim(config))
+    return make_attention(config.attention, _key_dim(config))
 
 
 def _key_dim(config: BlockSizes) -> int:

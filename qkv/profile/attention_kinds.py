@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 
-from qkv.attention import Additive, Attention, parse
+from qkv.attention import Attention, parse
 from qkv.cost import Quantity, Shape, evaluate
 from qkv.cost.polynomial import Expression, Sizes, interpolate, interpolate_near
-from qkv.profile.crossover import Law, Meeting, meet
+from qkv.profile.crossover import CostFunction, Crossovers, find_crossovers
 
-LONGEST = 2**20
+MAX_COMPARED_LENGTH = 2**20
 """Length up to which costs are compared as they are; beyond it the laws that they have there are taken to hold."""
 
 
 @dataclass(frozen=True)
-class Rival:
+class KindCost:
     """One kind at one shape."""
 
     kind: str
@@ -28,38 +28,40 @@ class Rival:
     executed: int
     cache: Quantity
     """Bytes held after all tokens."""
-    laws: dict[str, Law]
+    cost_functions: dict[str, CostFunction]
     """What is "needed" and held in the "cache" at any length."""
 
 
 @dataclass(frozen=True)
-class Crossover:
+class KindCrossover:
     """Where two kinds cost the same."""
 
     first: str
     second: str
-    what: str
-    meeting: Meeting
+    quantity: str
+    crossovers: Crossovers
 
     @property
     def lengths(self) -> tuple[Expression, ...]:
         """Exact; empty: one of them is cheaper at every length, or both cost the same along a stretch of lengths."""
-        return self.meeting.lengths
+        return self.crossovers.lengths
 
 
-def compete(kinds: Sequence[str], shape: Shape) -> list[Rival]:
+def compare_kinds(kinds: Sequence[str], shape: Shape) -> list[KindCost]:
     """The kinds of these names at this shape, whose number of queries is the length asked for."""
-    return [_enter(kind, shape) for kind in kinds]
+    return [_kind_cost(kind, shape) for kind in kinds]
 
 
-def crossovers(rivals: Sequence[Rival]) -> list[Crossover]:
+def find_kind_crossovers(rivals: Sequence[KindCost]) -> list[KindCrossover]:
     """Every pair, for multiplications and for the cache."""
     found = []
     for first, second in combinations(rivals, 2):
         for what, name in (("needed", "multiplications"), ("cache", "cache bytes")):
             formulas = getattr(first, what).formula, getattr(second, what).formula
-            meeting = meet(first.laws[what], second.laws[what], LONGEST, formulas)
-            found.append(Crossover(first.kind, second.kind, name, meeting))
+            meeting = find_crossovers(
+                first.cost_functions[what], second.cost_functions[what], MAX_COMPARED_LENGTH, formulas
+            )
+            found.append(KindCrossover(first.kind, second.kind, name, meeting))
     return found
 
 
@@ -75,8 +77,8 @@ def split_kinds(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _enter(kind: str, shape: Shape) -> Rival:
-    mechanism = Additive(shape.key_dim) if kind == "additive" else parse(kind)
+def _kind_cost(kind: str, shape: Shape) -> KindCost:
+    mechanism = parse(kind, key_dim=shape.key_dim)
     cost = mechanism.cost(shape)
 
     @cache
@@ -84,12 +86,15 @@ def _enter(kind: str, shape: Shape) -> Rival:
         long = mechanism.cost(replace(shape, queries=length, keys=length))
         return {"needed": sum(long.needed.values()), "cache": sum(long.state.values())}
 
-    laws: dict[str, Law] = {"needed": lambda length: at(length)["needed"], "cache": lambda length: at(length)["cache"]}
+    laws: dict[str, CostFunction] = {
+        "needed": lambda length: at(length)["needed"],
+        "cache": lambda length: at(length)["cache"],
+    }
     needed, cached = (_quantity(laws[what], shape.queries) for what in ("needed", "cache"))
-    return Rival(kind, mechanism, needed, sum(cost.executed.values()), cached, laws)
+    return KindCost(kind, mechanism, needed, sum(cost.executed.values()), cached, laws)
 
 
-def _quantity(law: Law, length: int) -> Quantity:
+def _quantity(law: CostFunction, length: int) -> Quantity:
     """The cost at this length, and its formula, with a word where that does not hold at every other length."""
 
     def at(sizes: Sizes) -> int:
@@ -97,6 +102,6 @@ def _quantity(law: Law, length: int) -> Quantity:
 
     asked = {"n": length}
     found = interpolate(at, {"n": 2}, asked)
-    if found is not None and evaluate(found, {"n": LONGEST}) == law(LONGEST):
+    if found is not None and evaluate(found, {"n": MAX_COMPARED_LENGTH}) == law(MAX_COMPARED_LENGTH):
         return Quantity(law(length), found)
     return Quantity(law(length), interpolate_near(at, {"n": 2}, asked), holds=f"around n = {length}")

@@ -44,8 +44,22 @@ def test_parse_refuses_all_else(text):
 
 
 def test_additive_is_built_not_named():
-    with pytest.raises(ValueError, match=r"'additive' has weights of its own.*qkv.attention.Additive\(key_dim=...\)"):
+    with pytest.raises(ValueError, match=r"'additive' has learned parameters.*qkv.attention.Additive\(key_dim=...\)"):
         qkv.attend(Q, K, V, kind="additive")
+
+
+def test_key_dim_reaches_the_kinds_that_need_it():
+    assert build("additive", key_dim=4).key.in_features == 4
+    assert parse("additive", key_dim=4).key.in_features == 4
+    assert parse("additive(hidden_dim=3)", key_dim=4).score.shape == (3,)
+    assert parse("additive(key_dim=5)", key_dim=4).key.in_features == 5
+    assert parse("taylor(order=4)", key_dim=4).order == 4
+    assert repr(build("softmax", key_dim=4)) == "Softmax()"
+
+
+def test_attend_takes_no_key_dim():
+    with pytest.raises(ValueError, match="unknown option of attention kind 'softmax': 'key_dim'"):
+        qkv.attend(Q, K, V, kind="softmax", key_dim=4)
 
 
 def test_additive_refuses_a_scale():

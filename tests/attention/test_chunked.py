@@ -3,9 +3,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from qkv.attention import parse
-from qkv.attention.chunked import scan
+from qkv.attention.chunked import chunked_scan
 from qkv.attention.feature_map import _shape_of
-from qkv.attention.internal.validation import Extras
+from qkv.attention.internal.validation import Modifiers
 
 
 def body(constants, carry, pieces):
@@ -31,7 +31,7 @@ def test_equals_autograd_through_the_whole_loop(chunk):
     total = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
     x = torch.randn(2, 11, 5, dtype=torch.float64, requires_grad=True)
     keep = torch.rand(2, 11, 1) > 0.3
-    (last,), outputs = scan(body, (rate,), (total,), (x, keep), chunk)
+    (last,), outputs = chunked_scan(body, (rate,), (total,), (x, keep), chunk)
     expected_last, expected = whole(rate, total, x, keep, chunk)
     torch.testing.assert_close(outputs, expected)
     torch.testing.assert_close(last, expected_last)
@@ -47,7 +47,7 @@ def test_gradcheck():
     keep = torch.rand(2, 7, 1) > 0.3
 
     def call(rate, total, x):
-        (last,), outputs = scan(body, (rate,), (total,), (x, keep), 2)
+        (last,), outputs = chunked_scan(body, (rate,), (total,), (x, keep), 2)
         return last, outputs
 
     assert torch.autograd.gradcheck(call, inputs)
@@ -60,14 +60,14 @@ def test_keeps_no_more_than_the_carries():
     total, rate = torch.zeros(1, 5), torch.ones(5)
     keep = torch.ones(1, 64, 1, dtype=torch.bool)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
-        scan(body, (rate,), (total,), (x, keep), 8)
+        chunked_scan(body, (rate,), (total,), (x, keep), 8)
     assert sum(kept) == 5 + 64 * 5 + 64 + 8 * 5
 
 
 def test_second_derivatives_are_refused():
     x = torch.randn(1, 4, 5, requires_grad=True)
     keep = torch.ones(1, 4, 1, dtype=torch.bool)
-    _, outputs = scan(body, (torch.ones(5),), (torch.zeros(1, 5),), (x, keep), 2)
+    _, outputs = chunked_scan(body, (torch.ones(5),), (torch.zeros(1, 5),), (x, keep), 2)
     for loss in ((outputs**2).sum(), outputs.sum()):  # the gradient that comes in has a history, or is a constant
         with pytest.raises(RuntimeError, match=r"second derivatives .*backend=\"reference\""):
             torch.autograd.grad(loss, x, create_graph=True, retain_graph=True)
@@ -79,7 +79,7 @@ def test_a_checkpoint_may_stand_around_it(reentrant):
     keep = torch.ones(1, 4, 1, dtype=torch.bool)
 
     def run(x):
-        return scan(body, (torch.ones(5),), (torch.zeros(1, 5),), (x, keep), 2)[1]
+        return chunked_scan(body, (torch.ones(5),), (torch.zeros(1, 5),), (x, keep), 2)[1]
 
     expected = torch.autograd.grad((run(x) ** 2).sum(), x)[0]
     (checkpoint(run, x, use_reentrant=reentrant) ** 2).sum().backward()
@@ -92,8 +92,8 @@ def test_transforms_of_functions_go_through(kind, causal):
     """torch.func.grad, and of each example of a batch its own: at a length where chunks are chosen."""
     q, k, v = (torch.randn(3, 2, 300, 3, dtype=torch.float64) for _ in range(3))
     fast, law = parse(kind), parse(f"{kind}(backend='reference')")
-    shape = _shape_of(q, k, v, Extras(causal))
-    assert fast._choose(shape) == "chunked"
+    shape = _shape_of(q, k, v, Modifiers(causal))
+    assert fast._choose_torch_backend(shape) == "chunked"
 
     def loss(mechanism, q, k, v):
         return (mechanism(q[None], k[None], v[None], causal=causal) ** 2).sum()
@@ -123,7 +123,7 @@ def test_autocast_changes_neither_direction(inside):
     (expected_last,), expected = multiply((weight,), (total,), (x,))
     wanted = torch.autograd.grad((expected**2).sum() + expected_last.sum(), (weight, total, x))
     with torch.autocast("cpu", torch.float16):
-        (last,), outputs = scan(multiply, (weight,), (total,), (x,), 4)
+        (last,), outputs = chunked_scan(multiply, (weight,), (total,), (x,), 4)
         with torch.autocast("cpu", torch.float16, enabled=inside):
             actual = torch.autograd.grad((outputs**2).sum() + last.sum(), (weight, total, x))
     torch.testing.assert_close((last, outputs, *actual), (expected_last, expected, *wanted), rtol=1e-4, atol=1e-4)

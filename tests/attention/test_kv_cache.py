@@ -18,7 +18,7 @@ def test_in_place_a_state_cannot_be_continued_twice():
     with torch.inference_mode():
         state = start(mechanism, capacity=8)
         step(mechanism, qkv, state, 0)
-        with pytest.raises(ValueError, match=r"continued already.*select"):
+        with pytest.raises(ValueError, match=r"already continued.*select"):
             step(mechanism, qkv, state, 1)
 
 
@@ -58,7 +58,7 @@ def test_a_window_keeps_no_more_than_its_tokens():
         state = start(mechanism)
         for place in range(50):
             _, state = step(mechanism, qkv, state, place)
-    assert (state.reach, state.length) == (4, 50)
+    assert (state.addressable_keys, state.length) == (4, 50)
     assert state.bytes == 2 * 3 * 4 * (11 + 13) * 8
     assert state.keys.untyped_storage().nbytes() <= 4 * 2 * 3 * 11 * 8 * 4
 

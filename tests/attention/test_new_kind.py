@@ -31,11 +31,11 @@ class Distance(Scored):
     def scores(self, q, k):
         return -((q[..., :, None, :] - k[..., None, :, :]) ** 2).sum(-1)
 
-    def prepare(self, k):
+    def prepare_keys(self, k):
         return k
 
-    def attend(self, q, k, v, pairs):
-        return self.average(q, k, v, pairs)
+    def attend(self, q, k, v, score_mask):
+        return self.reference_output(q, k, v, score_mask)
 
     def cost(self, shape):
         pairs = shape.rows * shape.queries * shape.keys * shape.value_dim

@@ -52,8 +52,8 @@ def test_window_sees_the_last_keys_only():
 
 def test_window_over_many_blocks():
     """Longer than a block of queries, so the blocks have to meet without a seam."""
-    case = Case(queries=211, keys=211, masked=True, extra="bias")
-    assert identities.same(Softmax(window=7), case, identities.fast) <= 1e-12
+    case = Case(queries=211, keys=211, masked=True, modifier="bias")
+    assert identities.form_error(Softmax(window=7), case, identities.forward_output) <= 1e-12
 
 
 def test_window_makes_the_cost_linear():
@@ -126,7 +126,7 @@ def test_dropout_leaves_out_weights_and_keeps_the_mean():
     [
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
         ({"dropout": -0.1}, "dropout must be at least 0"),
-        ({"dropout": 0.1, "backend": "reference"}, "dropout=0.1 needs the backend sdpa"),
+        ({"dropout": 0.1, "backend": "reference"}, "dropout=0.1 needs backend='sdpa'"),
     ],
 )
 def test_bad_input_of_dropout_is_refused(options, words):

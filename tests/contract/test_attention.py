@@ -1,4 +1,4 @@
-"""The contract of every attention mechanism, on drawn shapes, masks, extras, chunk sizes and split points.
+"""The contract of every attention mechanism, on drawn shapes, masks, modifiers, chunk sizes and split points.
 
 `EXAMPLES` cases are drawn for each mechanism and each property; `test_enough_cases` adds them up.
 """
@@ -38,8 +38,8 @@ def cases(draw, name, ordered=None):
         value_dim=draw(st.integers(1, 11)),
         causal=causal,
         masked=draw(st.booleans()),
-        extra=draw(st.sampled_from([None, "bias", "decay"])),
-        score=draw(st.sampled_from([0.1, 1.0, 10.0])),
+        modifier=draw(st.sampled_from([None, "bias", "decay"])),
+        max_score=draw(st.sampled_from([0.1, 1.0, 10.0])),
         seed=draw(st.integers(0, 2**31)),
     )
 
@@ -52,7 +52,7 @@ def test_every_form_equals_the_definition(name, data):
     mechanism = make(name, case.key_dim)
     chunk = data.draw(st.integers(1, 50))
     for variant in identities.variants(mechanism, chunks=[chunk]):
-        assert identities.same(variant, case, identities.fast) <= mechanism.precision
+        assert identities.form_error(variant, case, identities.forward_output) <= mechanism.precision
 
 
 @every_mechanism
@@ -63,7 +63,7 @@ def test_steps_of_any_lengths_equal_the_definition(name, data):
     mechanism = make(name, case.key_dim)
     cuts = sorted(data.draw(st.lists(st.integers(0, case.keys), max_size=5)))
     lengths = [end - start for start, end in zip([0, *cuts], [*cuts, case.keys], strict=True)]
-    assert identities.same(mechanism, case, identities.stepped(lengths)) <= mechanism.precision
+    assert identities.form_error(mechanism, case, identities.step_output(lengths)) <= mechanism.precision
 
 
 @every_mechanism
@@ -71,7 +71,7 @@ def test_steps_of_any_lengths_equal_the_definition(name, data):
 @given(data=st.data())
 def test_no_token_changes_what_came_before_it(name, data):
     case = data.draw(cases(name, ordered=True))
-    assert identities.looks_ahead(make(name, case.key_dim), case) == 0
+    assert identities.future_influence(make(name, case.key_dim), case) == 0
 
 
 @every_mechanism
@@ -82,7 +82,7 @@ def test_hidden_keys_have_no_influence_whatever_they_hold(name, data):
     mechanism = make(name, case.key_dim)
     for variant in identities.variants(mechanism, chunks=[data.draw(st.integers(1, 50))]):
         assert identities.hidden_influence(variant, case) == 0
-        assert identities.sees_nothing(variant, case) == 0
+        assert identities.empty_row_violations(variant, case) == 0
 
 
 @every_mechanism
@@ -91,8 +91,8 @@ def test_hidden_keys_have_no_influence_whatever_they_hold(name, data):
 def test_grouped_heads_and_reordered_states(name, data):
     case = data.draw(cases(name))
     mechanism = make(name, case.key_dim)
-    assert identities.grouped_heads(mechanism, case) <= mechanism.precision
-    assert identities.reordered_state(mechanism, case) <= mechanism.precision
+    assert identities.grouped_heads_error(mechanism, case) <= mechanism.precision
+    assert identities.reordered_state_error(mechanism, case) <= mechanism.precision
 
 
 @every_mechanism
@@ -102,8 +102,8 @@ def test_cost_is_what_was_counted(name, data):
     case = data.draw(cases(name))
     mechanism = make(name, case.key_dim)
     for variant in (mechanism, *identities.variants(mechanism, chunks=[data.draw(st.integers(1, 50))])):
-        assert identities.miscounted(variant, case) == 0
-        assert identities.state_bytes(variant, case) == 0
+        assert identities.multiplication_error(variant, case) == 0
+        assert identities.state_bytes_error(variant, case) == 0
 
 
 @every_mechanism
@@ -113,8 +113,8 @@ def test_low_precision_rounds_once_and_stays_finite(name, data):
     dtype, bound = data.draw(st.sampled_from([(torch.float32, 1e-4), (torch.float16, 2.0**-10)]))
     case = replace(data.draw(cases(name)), dtype=dtype)
     mechanism = make(name, case.key_dim).to(dtype)
-    assert identities.rounded_once(mechanism, case) <= bound
-    assert identities.not_finite(mechanism, replace(case, score=1e4)) == 0
+    assert identities.rounding_error(mechanism, case) <= bound
+    assert identities.extreme_nonfinite(mechanism, replace(case, max_score=1e4)) == 0
 
 
 @every_mechanism
@@ -123,13 +123,13 @@ def test_low_precision_rounds_once_and_stays_finite(name, data):
 def test_inference_in_place_equals_steps_with_gradients(name, data):
     case = data.draw(cases(name, ordered=True))
     mechanism, capacity = make(name, case.key_dim), data.draw(st.sampled_from([None, 1, 64]))
-    x = identities.draw(case, mechanism)
-    expected = identities.fast(mechanism, x)
+    x = identities.draw_inputs(case, mechanism)
+    expected = identities.forward_output(mechanism, x)
     with torch.inference_mode():
-        state = identities.begin(mechanism, x, capacity)
+        state = identities.start_state(mechanism, x, capacity)
         parts = [expected[:, :, :0]]
         for place in range(case.keys):
-            out, state = identities.advance(mechanism, x, state, place, place + 1)
+            out, state = identities.step_range(mechanism, x, state, place, place + 1)
             parts.append(out)
     assert identities.distance([torch.cat(parts, 2)], [expected]) <= mechanism.precision
     assert state.length == case.keys
@@ -151,8 +151,8 @@ def test_check_finds_a_broken_scale(name):
     """A mechanism whose fast form is off by a little fails the check."""
 
     class Off(type(make(name, 5))):
-        def forward(self, q, k, v, **extras):
-            return super().forward(q, k, v * (1 + 1e-9), **extras)
+        def forward(self, q, k, v, **modifiers):
+            return super().forward(q, k, v * (1 + 1e-9), **modifiers)
 
     mechanism = copy(make(name, 5))
     mechanism.__class__ = Off
@@ -169,6 +169,6 @@ def test_a_nan_is_infinitely_far_wherever_it_is(place):
     actual[place][-1] = torch.nan
     assert identities.distance(actual, expected) == float("inf")
     errors = [0.5, 0.1, 0.2]
-    assert identities.worst(errors) == 0.5
+    assert identities.largest_error(errors) == 0.5
     errors[place] = float("nan")
-    assert not identities.worst(errors) <= 1
+    assert not identities.largest_error(errors) <= 1

@@ -1,1 +1,1 @@
-"""What every attention kind must satisfy, and the check that proves it."""
+"""The identities that every attention kind must satisfy, and the check that proves them."""

@@ -1,4 +1,4 @@
-"""Random inputs to prove identities on: a case is a few sizes and a seed, and always the same tensors."""
+"""Random inputs for the identities: a case is some sizes and a seed, and always gives the same tensors."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from qkv.cost import Shape
 
 @dataclass(frozen=True)
 class Case:
-    """The sizes of one call (distinct primes, so that no two axes can be confused) and what comes with it."""
+    """Sizes of one call (distinct primes, so that no two axes can be confused) and its arguments."""
 
     batch: int = 2
     heads: int = 6
@@ -23,21 +23,21 @@ class Case:
     value_dim: int = 7
     causal: bool = True
     masked: bool = False
-    """With a padding mask that hides about a third of the keys."""
-    extra: str | None = None
+    """Whether a padding mask hides about a third of the keys."""
+    modifier: str | None = None
     """"bias" or "decay", for kinds that accept it."""
-    score: float = 10.0
-    """The largest score in size."""
+    max_score: float = 10.0
+    """Largest absolute score."""
     dtype: torch.dtype = torch.float64
     seed: int = 0
 
     @property
     def shape(self) -> Shape:
-        """The same for a cost."""
+        """Shape of the same call, for `cost`."""
         element_bytes = torch.finfo(self.dtype).bits // 8
         sizes = self.batch, self.heads, self.queries, self.keys, self.key_dim, self.value_dim, self.key_heads
         return Shape(
-            *sizes, causal=self.causal, decay=self.causal and self.extra == "decay", element_bytes=element_bytes
+            *sizes, causal=self.causal, decay=self.causal and self.modifier == "decay", element_bytes=element_bytes
         )
 
 
@@ -54,18 +54,18 @@ class Inputs:
     decay: Tensor | None = None
 
     @property
-    def extras(self) -> dict[str, Any]:
+    def modifiers(self) -> dict[str, Any]:
         """Keyword arguments of `weights` and `forward`."""
         return {"causal": self.causal, "mask": self.mask, "bias": self.bias, "decay": self.decay}
 
     @property
-    def numbers(self) -> list[Tensor]:
-        """What gradients are taken of."""
+    def differentiable(self) -> list[Tensor]:
+        """Tensors whose gradients are compared."""
         return [x for x in (self.q, self.k, self.v, self.bias, self.decay) if x is not None]
 
 
-def draw(case: Case, mechanism: Attention) -> Inputs:
-    """The tensors of this case, as far as the mechanism accepts them."""
+def draw_inputs(case: Case, mechanism: Attention) -> Inputs:
+    """Draw the tensors of this case that the mechanism accepts."""
     random = torch.Generator().manual_seed(case.seed)
 
     def normal(*shape: int) -> Tensor:
@@ -76,19 +76,20 @@ def draw(case: Case, mechanism: Attention) -> Inputs:
     v = normal(case.batch, case.key_heads, case.keys, case.value_dim)
     if q.numel() and k.numel():
         largest = (q @ k.repeat_interleave(case.heads // case.key_heads, 1).mT).abs().max()
-        q = q * case.score / largest * case.key_dim**0.5
+        q = q * case.max_score / largest * case.key_dim**0.5
     mask = torch.rand(case.batch, case.keys, generator=random) > 1 / 3
     bias = normal(1, case.heads, case.queries, case.keys)
     decay = torch.rand(case.heads, generator=random, dtype=torch.float64)
-    extra = case.extra if case.extra in mechanism.accepts and (case.causal or case.extra == "bias") else None
-    numbers = [x.to(case.dtype).requires_grad_() for x in (q, k, v, bias, decay)]
-    q, k, v, bias, decay = numbers
+    modifier = (
+        case.modifier if case.modifier in mechanism.accepts and (case.causal or case.modifier == "bias") else None
+    )
+    q, k, v, bias, decay = (x.to(case.dtype).requires_grad_() for x in (q, k, v, bias, decay))
     return Inputs(
         q,
         k,
         v,
         causal=case.causal,
         mask=mask if case.masked else None,
-        bias=bias if extra == "bias" else None,
-        decay=decay if extra == "decay" else None,
+        bias=bias if modifier == "bias" else None,
+        decay=decay if modifier == "decay" else None,
     )

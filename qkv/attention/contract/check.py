@@ -1,9 +1,9 @@
-"""Prove a mechanism: every identity of the contract, with its measured error.
+"""Check a mechanism: every identity of the contract, with its measured error.
 
     for result in check(MyAttention()):
         print(result.identity, result.error, result.bound, result.ok)
 
-It takes any mechanism, registered or not.
+The mechanism need not be registered.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from qkv.attention.contract.cases import Case
 
 @dataclass(frozen=True)
 class Result:
-    """One identity, tried on several cases: the worst error and what it may be."""
+    """Largest error of one identity over several cases, and its bound."""
 
     kind: str
     identity: str
@@ -34,29 +34,29 @@ class Result:
 
 @dataclass(frozen=True)
 class Identity:
-    """What must hold, on which cases, and how far off it may be."""
+    """A property of every mechanism: the cases it is tested on and its largest allowed error."""
 
     name: str
     error: Callable[[Attention, Case], float]
     cases: Callable[[list[Case]], list[Case]]
-    """Those of a grid on which it is tried."""
+    """Function that selects or derives its cases from the grid."""
     bound: float | None = None
-    """The largest error; None: the precision of the mechanism."""
+    """Largest allowed error; default: the precision of the mechanism."""
 
 
-def _all(grid: list[Case]) -> list[Case]:
+def _all_cases(grid: list[Case]) -> list[Case]:
     return grid
 
 
-def _ordered(grid: list[Case]) -> list[Case]:
+def _causal_cases(grid: list[Case]) -> list[Case]:
     return [case for case in grid if case.causal]
 
 
-def _unordered(grid: list[Case]) -> list[Case]:
+def _bidirectional_cases(grid: list[Case]) -> list[Case]:
     return [case for case in grid if not case.causal]
 
 
-def _edges(grid: list[Case]) -> list[Case]:
+def _edge_cases(grid: list[Case]) -> list[Case]:
     lengths: dict[bool, tuple[dict[str, Any], ...]] = {
         True: ({"queries": 0, "keys": 0}, {"queries": 1, "keys": 1}),
         False: ({"queries": 0}, {"keys": 0}, {"queries": 1}, {"keys": 1}),
@@ -64,68 +64,69 @@ def _edges(grid: list[Case]) -> list[Case]:
     return [replace(case, **edge) for case in grid for edge in ({"batch": 0}, {"batch": 1}, *lengths[case.causal])]
 
 
-def _extreme(grid: list[Case]) -> list[Case]:
-    return [replace(case, dtype=dtype, score=1e4) for case in grid for dtype in (torch.float32, torch.float16)]
+def _extreme_cases(grid: list[Case]) -> list[Case]:
+    return [replace(case, dtype=dtype, max_score=1e4) for case in grid for dtype in (torch.float32, torch.float16)]
 
 
-def _fading(grid: list[Case]) -> list[Case]:
-    return [replace(case, dtype=torch.float32) for case in grid if case.extra == "decay"]
+def _decay_cases(grid: list[Case]) -> list[Case]:
+    return [replace(case, dtype=torch.float32) for case in grid if case.modifier == "decay"]
 
 
-def _half(grid: list[Case]) -> list[Case]:
+def _float16_cases(grid: list[Case]) -> list[Case]:
     return [replace(case, dtype=torch.float16) for case in grid]
 
 
-def _long(grid: list[Case]) -> list[Case]:
-    sizes: dict[str, Any] = {"batch": 1, "queries": 521, "keys": 521, "heads": 2, "key_heads": 2, "score": 3.0}
+def _long_cases(grid: list[Case]) -> list[Case]:
+    sizes: dict[str, Any] = {"batch": 1, "queries": 521, "keys": 521, "heads": 2, "key_heads": 2, "max_score": 3.0}
     return [replace(case, **sizes, dtype=torch.float32) for case in grid if not case.masked]
 
 
-def _rounding(mechanism: Attention, case: Case) -> float:
-    return identities.rounding(mechanism, case, seeds=16)
+def _mean_rounding_ratio(mechanism: Attention, case: Case) -> float:
+    return identities.rounding_ratio(mechanism, case, seeds=16)
 
 
 IDENTITIES = (
-    Identity("forward = definition, and gradients", identities.all_forms, _all),
-    Identity("step by step = definition, and gradients", identities.token_by_token, _ordered),
-    Identity("split with carried state, and gradients", identities.split_anywhere, _ordered),
-    Identity("lengths 0 and 1, batch 0 and 1", identities.all_forms, _edges),
-    Identity("grouped heads = repeated heads", identities.grouped_heads, _all),
-    Identity("hidden keys = absent keys", identities.dropped_keys, _unordered),
-    Identity("reordered state", identities.reordered_state, _ordered),
-    Identity("no look ahead (exact)", identities.looks_ahead, _ordered, 0.0),
-    Identity("hidden NaN or inf: no influence (exact)", identities.hidden_influence, _all, 0.0),
-    Identity("sees nothing: zeros, finite gradients", identities.sees_nothing, _all, 0.0),
-    Identity("faded to nothing: finite, and gradients", identities.faded, _fading, 0.0),
-    Identity("scores of 1e4 stay finite", identities.not_finite, _extreme, 0.0),
-    Identity("float32 rounding / the definition's", _rounding, _long, 2.0),
-    Identity("float16 rounds once", identities.rounded_once, _half, 2.0**-10),
-    Identity("counted multiplications = cost", identities.miscounted, _all, 0.0),
-    Identity("bytes of the state = cost", identities.state_bytes, _ordered, 0.0),
+    Identity("forward = definition, and gradients", identities.backend_error, _all_cases),
+    Identity("step by step = definition, and gradients", identities.step_error, _causal_cases),
+    Identity("two steps = definition, and gradients", identities.split_error, _causal_cases),
+    Identity("lengths 0 and 1, batch 0 and 1", identities.backend_error, _edge_cases),
+    Identity("grouped heads = repeated heads", identities.grouped_heads_error, _all_cases),
+    Identity("masked keys = absent keys", identities.dropped_keys_error, _bidirectional_cases),
+    Identity("selected state = selected inputs", identities.reordered_state_error, _causal_cases),
+    Identity("causality (exact)", identities.future_influence, _causal_cases, 0.0),
+    Identity("masked NaN or inf: no influence (exact)", identities.hidden_influence, _all_cases, 0.0),
+    Identity("no visible key: zeros, finite gradients", identities.empty_row_violations, _all_cases, 0.0),
+    Identity("decayed to 0: finite, and gradients", identities.faded_nonfinite, _decay_cases, 0.0),
+    Identity("scores of 1e4 stay finite", identities.extreme_nonfinite, _extreme_cases, 0.0),
+    Identity("float32 rounding / the definition's", _mean_rounding_ratio, _long_cases, 2.0),
+    Identity("float16 rounds once", identities.rounding_error, _float16_cases, 2.0**-10),
+    Identity("counted multiplications = cost", identities.multiplication_error, _all_cases, 0.0),
+    Identity("bytes of the state = cost", identities.state_bytes_error, _causal_cases, 0.0),
 )
 
 
 def check(mechanism: Attention, key_dim: int = 5) -> list[Result]:
-    """All identities for this mechanism; `key_dim` is what it was built for, if that matters to it.
+    """Check all identities for this mechanism; `key_dim` must be the one it was built for, if any.
 
-    An identity without a case (a window cannot be unordered) is left out.
+    An identity without a case is skipped (a window has no bidirectional case).
     """
     kind = getattr(mechanism, "kind", type(mechanism).__name__)
-    grid = list(_grid(mechanism, key_dim))
+    grid = list(_case_grid(mechanism, key_dim))
     results = []
     for identity in IDENTITIES:
         errors = [identity.error(identities.cast(mechanism, case.dtype), case) for case in identity.cases(grid)]
         bound = mechanism.precision if identity.bound is None else identity.bound
-        results += [Result(kind, identity.name, identities.worst(errors), bound)] if errors else []
+        if errors:
+            results.append(Result(kind, identity.name, identities.largest_error(errors), bound))
     return results
 
 
-def _grid(mechanism: Attention, key_dim: int) -> Iterator[Case]:
-    """Causal and not, masked and not, with each extra the mechanism accepts; a window has to be causal."""
-    unordered = () if getattr(mechanism, "window", None) else (False,)
-    for causal in (True, *unordered):
+def _case_grid(mechanism: Attention, key_dim: int) -> Iterator[Case]:
+    """Yield cases: causal or not, masked or not, with each modifier that the mechanism accepts."""
+    bidirectional = () if getattr(mechanism, "window", None) else (False,)
+    for causal in (True, *bidirectional):
         for masked in (False, True):
-            for extra in (None, *sorted({"bias", "decay"} & mechanism.accepts)):
-                if causal or extra != "decay":
+            for modifier in (None, *sorted({"bias", "decay"} & mechanism.accepts)):
+                if causal or modifier != "decay":
                     queries = 13 if causal else 11
-                    yield Case(key_dim=key_dim, queries=queries, causal=causal, masked=masked, extra=extra)
+                    yield Case(key_dim=key_dim, queries=queries, causal=causal, masked=masked, modifier=modifier)

@@ -1,6 +1,6 @@
-"""What every attention mechanism must obey, as functions: mechanism, case -> error.
+"""Identities that every attention mechanism must satisfy, as functions (mechanism, case) -> error.
 
-`qkv check` runs them on a fixed grid and `tests/contract` on thousands of drawn cases. An error is a
+`qkv check` runs them on a fixed grid and `tests/contract` on thousands of drawn cases. An error is the
 largest difference relative to the largest value, or a count of violations where none is allowed.
 """
 
@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from qkv.attention.base import Attention, State
-from qkv.attention.contract.cases import Case, Inputs, draw
-from qkv.attention.internal.masking import blank
+from qkv.attention.contract.cases import Case, Inputs, draw_inputs
+from qkv.attention.internal.masking import zero_hidden
 from qkv.cost import count_multiplications
 
 Outputs = Callable[[Attention, Inputs], Tensor]
 
 
 def distance(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """Largest difference, relative to the largest expected value of all; NaN or inf is infinitely far."""
+    """Return the largest difference relative to the largest expected value; inf if any is NaN or inf."""
     if [a.shape for a in actual] != [e.shape for e in expected]:
         return float("inf")
     pairs = [(a.detach().double(), e.detach().double()) for a, e in zip(actual, expected, strict=True) if e.numel()]
@@ -34,22 +34,22 @@ def distance(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
 
 
 def _largest(tensors: Iterable[Tensor]) -> Tensor:
-    """Of all numbers, by torch: Python's `max` passes over a NaN that does not come first."""
+    """Return the largest absolute value, by torch: Python's `max` skips a NaN that does not come first."""
     return torch.stack([x.abs().max() for x in tensors]).max()
 
 
-def worst(errors: Sequence[float]) -> float:
-    """The largest, NaN being worse than any number."""
+def largest_error(errors: Sequence[float]) -> float:
+    """Return the largest error; NaN counts as the largest of all."""
     return max(errors, key=lambda error: (isnan(error), error))
 
 
 def cast(mechanism: Attention, dtype: torch.dtype) -> Attention:
-    """A copy whose own weights, if any, have this type."""
+    """Return a copy whose parameters, if any, have this dtype."""
     return deepcopy(mechanism).to(dtype)
 
 
 def variants(mechanism: Attention, chunks: Iterable[int] = (1, 3, 64)) -> list[Attention]:
-    """The mechanism by each of its backends that a CPU has and, where it works in chunks, by each of these sizes."""
+    """Return a copy for each backend that runs on a CPU and, for "chunked", for each of these chunk sizes."""
     found = []
     for backend in (name for name in mechanism.backends if name != "triton"):
         sizes: Sequence[int | None] = tuple(chunks) if backend == "chunked" and hasattr(mechanism, "chunk") else (None,)
@@ -62,25 +62,25 @@ def variants(mechanism: Attention, chunks: Iterable[int] = (1, 3, 64)) -> list[A
     return found
 
 
-def defined(mechanism: Attention, x: Inputs) -> Tensor:
-    """weights @ v, the law."""
-    values = blank(x.v, x.mask).repeat_interleave(x.q.shape[1] // x.v.shape[1], 1)
-    return mechanism.weights(x.q, x.k, **x.extras) @ values
+def definition_output(mechanism: Attention, x: Inputs) -> Tensor:
+    """Compute weights @ v, the definition."""
+    values = zero_hidden(x.v, x.mask).repeat_interleave(x.q.shape[1] // x.v.shape[1], 1)
+    return mechanism.weights(x.q, x.k, **x.modifiers) @ values
 
 
-def fast(mechanism: Attention, x: Inputs) -> Tensor:
-    """forward."""
-    return mechanism(x.q, x.k, x.v, **x.extras)
+def forward_output(mechanism: Attention, x: Inputs) -> Tensor:
+    """Compute `forward`."""
+    return mechanism(x.q, x.k, x.v, **x.modifiers)
 
 
-def stepped(lengths: Sequence[int]) -> Outputs:
-    """step, with so many tokens at a time."""
+def step_output(lengths: Sequence[int]) -> Outputs:
+    """Return a function that computes the outputs by `step`, with these numbers of tokens per call."""
 
     def run(mechanism: Attention, x: Inputs) -> Tensor:
-        state = begin(mechanism, x)
+        state = start_state(mechanism, x)
         outputs, start = [x.q.new_empty(*x.q.shape[:2], 0, x.v.shape[3])], 0
         for length in lengths:
-            out, state = advance(mechanism, x, state, start, start + length)
+            out, state = step_range(mechanism, x, state, start, start + length)
             outputs.append(out)
             start += length
         return torch.cat(outputs, 2)
@@ -88,8 +88,8 @@ def stepped(lengths: Sequence[int]) -> Outputs:
     return run
 
 
-def begin(mechanism: Attention, x: Inputs, capacity: int | None = None) -> State:
-    """The state for these inputs before the first token."""
+def start_state(mechanism: Attention, x: Inputs, capacity: int | None = None) -> State:
+    """Return the state for these inputs before the first token."""
     batch, heads, _, key_dim = x.q.shape
     return mechanism.start(
         batch,
@@ -103,8 +103,8 @@ def begin(mechanism: Attention, x: Inputs, capacity: int | None = None) -> State
     )
 
 
-def advance(mechanism: Attention, x: Inputs, state: State, start: int, end: int) -> tuple[Tensor, State]:
-    """Tokens `start` to `end` through `step`."""
+def step_range(mechanism: Attention, x: Inputs, state: State, start: int, end: int) -> tuple[Tensor, State]:
+    """Process tokens `start` to `end` by `step`."""
     now = slice(start, end)
     return mechanism.step(
         x.q[:, :, now],
@@ -112,29 +112,29 @@ def advance(mechanism: Attention, x: Inputs, state: State, start: int, end: int)
         x.v[:, :, now],
         state,
         mask=None if x.mask is None else x.mask[:, now],
-        bias=None if x.bias is None else x.bias[:, :, now, start - state.reach : end],
+        bias=None if x.bias is None else x.bias[:, :, now, start - state.addressable_keys : end],
         decay=x.decay,
     )
 
 
-def all_forms(mechanism: Attention, case: Case) -> float:
-    """Distance of `forward` by each backend and several chunk sizes from the definition."""
-    return max(same(variant, case, fast) for variant in variants(mechanism))
+def backend_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance of `forward` from the definition, for each backend and several chunk sizes."""
+    return max(form_error(variant, case, forward_output) for variant in variants(mechanism))
 
 
-def token_by_token(mechanism: Attention, case: Case) -> float:
-    """Distance of single steps from the definition."""
-    return same(mechanism, case, stepped((1,) * case.keys))
+def step_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance of one-token steps from the definition."""
+    return form_error(mechanism, case, step_output((1,) * case.keys))
 
 
-def split_anywhere(mechanism: Attention, case: Case) -> float:
-    """Distance of two steps, split at several places, from the definition."""
-    return max(same(mechanism, case, stepped((n, case.keys - n))) for n in (0, case.keys // 3, case.keys))
+def split_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance of two steps, split at several positions, from the definition."""
+    return max(form_error(mechanism, case, step_output((n, case.keys - n))) for n in (0, case.keys // 3, case.keys))
 
 
-def same(mechanism: Attention, case: Case, form: Outputs, reference: Outputs = defined) -> float:
-    """Distance of two forms: outputs, and the gradients of q, k, v, bias and decay."""
-    x = draw(case, mechanism)
+def form_error(mechanism: Attention, case: Case, form: Outputs, reference: Outputs = definition_output) -> float:
+    """Return the distance between two forms: of outputs, and of gradients of q, k, v, bias and decay."""
+    x = draw_inputs(case, mechanism)
     actual, expected = form(mechanism, x), reference(mechanism, x)
     arriving = torch.randn(expected.shape, generator=torch.Generator().manual_seed(case.seed + 1), dtype=expected.dtype)
     gradients = [_gradients(out, x, arriving) for out in (actual, expected)]
@@ -142,141 +142,142 @@ def same(mechanism: Attention, case: Case, form: Outputs, reference: Outputs = d
 
 
 def _gradients(out: Tensor, x: Inputs, arriving: Tensor) -> tuple[Tensor, ...]:
-    return torch.autograd.grad(out, x.numbers, arriving, allow_unused=True, materialize_grads=True)
+    return torch.autograd.grad(out, x.differentiable, arriving, allow_unused=True, materialize_grads=True)
 
 
-def looks_ahead(mechanism: Attention, case: Case) -> float:
-    """How many outputs before a token change when that token does; exactly none may."""
+def future_influence(mechanism: Attention, case: Case) -> float:
+    """Count the outputs before a token that change when that token does."""
     case = replace(case, causal=True, queries=case.keys)
-    x, other = draw(case, mechanism), draw(replace(case, seed=case.seed + 1), mechanism)
-    place = case.keys // 2
+    x, other = draw_inputs(case, mechanism), draw_inputs(replace(case, seed=case.seed + 1), mechanism)
+    position = case.keys // 2
     changed = [
-        torch.cat((a[:, :, :place], b[:, :, place:]), 2) for a, b in ((x.q, other.q), (x.k, other.k), (x.v, other.v))
+        torch.cat((a[:, :, :position], b[:, :, position:]), 2)
+        for a, b in ((x.q, other.q), (x.k, other.k), (x.v, other.v))
     ]
-    before = fast(mechanism, x)[:, :, :place]
-    after = fast(mechanism, replace(x, q=changed[0], k=changed[1], v=changed[2]))[:, :, :place]
+    before = forward_output(mechanism, x)[:, :, :position]
+    after = forward_output(mechanism, replace(x, q=changed[0], k=changed[1], v=changed[2]))[:, :, :position]
     return float((before != after).sum())
 
 
 def hidden_influence(mechanism: Attention, case: Case) -> float:
-    """How many outputs or gradients differ when hidden keys and values hold NaN, inf or 1e30 instead of zeros."""
+    """Count the outputs and gradients that differ if hidden keys and values hold NaN, inf or 1e30 instead of zeros."""
     return sum(_influence_of(poison, mechanism, case) for poison in (float("nan"), float("inf"), 1e30))
 
 
 def _influence_of(poison: float, mechanism: Attention, case: Case) -> float:
-    x = draw(replace(case, masked=True), mechanism)
+    x = draw_inputs(replace(case, masked=True), mechanism)
     assert x.mask is not None
     hidden = ~x.mask[:, None, :, None]
     results = []
     for content in (0.0, poison):
         k = x.k.detach().masked_fill(hidden, content).requires_grad_()
         v = x.v.detach().masked_fill(hidden, content).requires_grad_()
-        out = fast(mechanism, replace(x, k=k, v=v))
+        out = forward_output(mechanism, replace(x, k=k, v=v))
         results.append([out, *torch.autograd.grad(out.sum(), (x.q, k, v))])
     return float(sum((a != b).sum() for a, b in zip(*results, strict=True)))
 
 
-def sees_nothing(mechanism: Attention, case: Case) -> float:
-    """Outputs of a query that sees no key must be zero, its gradients finite: what is neither, counted."""
-    x = draw(replace(case, masked=True), mechanism)
+def empty_row_violations(mechanism: Attention, case: Case) -> float:
+    """Count the nonzero outputs and nonfinite gradients of queries that see no key."""
+    x = draw_inputs(replace(case, masked=True), mechanism)
     assert x.mask is not None
-    out = fast(mechanism, replace(x, mask=torch.zeros_like(x.mask)))
+    out = forward_output(mechanism, replace(x, mask=torch.zeros_like(x.mask)))
     gradients = torch.autograd.grad(out.sum(), (x.q, x.k, x.v))
     return float((out != 0).sum() + sum((~g.isfinite()).sum() for g in gradients))
 
 
-def faded(mechanism: Attention, case: Case) -> float:
-    """Outputs and gradients that are not finite where all that a query sees has faded to almost nothing, counted.
+def faded_nonfinite(mechanism: Attention, case: Case) -> float:
+    """Count the nonfinite outputs and gradients where the weights of all visible keys have decayed to almost 0.
 
-    Only the first key is seen, and fades by exp(-8) a token: through all numbers that are too small for an inverse.
+    Only the first key is visible, and decays by exp(-8) per token: through all values too small to invert.
     """
-    x = draw(replace(case, masked=True), mechanism)
+    x = draw_inputs(replace(case, masked=True), mechanism)
     assert x.mask is not None
     assert x.decay is not None
     first = torch.arange(case.keys, device=x.mask.device) == 0
     x = replace(x, mask=first.expand_as(x.mask), decay=torch.full_like(x.decay, 8.0).requires_grad_())
-    out = fast(mechanism, x)
-    return float(sum((~y.isfinite()).sum() for y in (out, *torch.autograd.grad(out.sum(), x.numbers))))
+    out = forward_output(mechanism, x)
+    return float(sum((~y.isfinite()).sum() for y in (out, *torch.autograd.grad(out.sum(), x.differentiable))))
 
 
-def not_finite(mechanism: Attention, case: Case) -> float:
-    """How many outputs and gradients are NaN or inf where the true value can be written in their type."""
-    x = draw(case, mechanism)
-    wide = _widened(x)
-    results = [fast(mechanism, x), defined(cast(mechanism, torch.float64), wide)]
+def extreme_nonfinite(mechanism: Attention, case: Case) -> float:
+    """Count the outputs and gradients that are NaN or inf where the true value fits their dtype."""
+    x = draw_inputs(case, mechanism)
+    wide = to_float64(x)
+    results = [forward_output(mechanism, x), definition_output(cast(mechanism, torch.float64), wide)]
     actual, truth = (
-        [out, *torch.autograd.grad(out.double().sum(), y.numbers[:3])]
+        [out, *torch.autograd.grad(out.double().sum(), y.differentiable[:3])]
         for out, y in zip(results, (x, wide), strict=True)
     )
     largest = torch.finfo(case.dtype).max
     return float(sum((~a.isfinite() & (t.abs() < largest)).sum() for a, t in zip(actual, truth, strict=True)))
 
 
-def dropped_keys(mechanism: Attention, case: Case) -> float:
-    """Distance between hiding keys and not having them (no order, one sequence)."""
-    x = draw(replace(case, batch=1, causal=False, masked=True, extra=None), mechanism)
+def dropped_keys_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance between masking keys and removing them (bidirectional, one sequence)."""
+    x = draw_inputs(replace(case, batch=1, causal=False, masked=True, modifier=None), mechanism)
     assert x.mask is not None
     kept = x.mask[0]
     shorter = replace(x, k=x.k[:, :, kept], v=x.v[:, :, kept], mask=None)
-    return distance([fast(mechanism, x)], [fast(mechanism, shorter)])
+    return distance([forward_output(mechanism, x)], [forward_output(mechanism, shorter)])
 
 
-def grouped_heads(mechanism: Attention, case: Case) -> float:
-    """Distance between sharing a key head and repeating it."""
-    x = draw(case, mechanism)
+def grouped_heads_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance between sharing a key head and repeating it."""
+    x = draw_inputs(case, mechanism)
     repeated = replace(x, **{n: getattr(x, n).repeat_interleave(case.heads // case.key_heads, 1) for n in "kv"})
-    return distance([fast(mechanism, x)], [fast(mechanism, repeated)])
+    return distance([forward_output(mechanism, x)], [forward_output(mechanism, repeated)])
 
 
-def reordered_state(mechanism: Attention, case: Case) -> float:
-    """Distance between reordering the state in mid-sequence and reordering the inputs from the start."""
+def reordered_state_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance between reordering the state mid-sequence and reordering the inputs from the start."""
     case = replace(case, causal=True, queries=case.keys, batch=3)
-    x, rows, middle = draw(case, mechanism), torch.tensor([2, 0, 0, 1]), case.keys // 2
-    _, state = advance(mechanism, x, begin(mechanism, x), 0, middle)
+    x, rows, middle = draw_inputs(case, mechanism), torch.tensor([2, 0, 0, 1]), case.keys // 2
+    _, state = step_range(mechanism, x, start_state(mechanism, x), 0, middle)
     chosen = replace(x, q=x.q[rows], k=x.k[rows], v=x.v[rows], mask=None if x.mask is None else x.mask[rows])
-    after, _ = advance(mechanism, chosen, state.select(rows), middle, case.keys)
-    return distance([after], [fast(mechanism, chosen)[:, :, middle:]])
+    after, _ = step_range(mechanism, chosen, state.select(rows), middle, case.keys)
+    return distance([after], [forward_output(mechanism, chosen)[:, :, middle:]])
 
 
-def miscounted(mechanism: Attention, case: Case) -> float:
-    """Multiplications counted while `forward` ran, minus those that `cost` says it executes."""
-    x = draw(case, mechanism)
+def multiplication_error(mechanism: Attention, case: Case) -> float:
+    """Return the difference between the multiplications counted in `forward` and those that `cost` declares."""
+    x = draw_inputs(case, mechanism)
     with torch.no_grad(), count_multiplications() as counted:
-        fast(mechanism, x)
+        forward_output(mechanism, x)
     return float(abs(counted.total - sum(mechanism.cost(case.shape).executed.values())))
 
 
-def state_bytes(mechanism: Attention, case: Case) -> float:
-    """Bytes of the state after all tokens, minus those that `cost` says."""
+def state_bytes_error(mechanism: Attention, case: Case) -> float:
+    """Return the difference between the bytes of the state after all tokens and those that `cost` declares."""
     case = replace(case, causal=True, queries=case.keys)
-    x = draw(case, mechanism)
-    _, state = advance(mechanism, x, begin(mechanism, x), 0, case.keys)
+    x = draw_inputs(case, mechanism)
+    _, state = step_range(mechanism, x, start_state(mechanism, x), 0, case.keys)
     return float(abs(state.bytes - sum(mechanism.cost(case.shape).state.values())))
 
 
-def rounding(mechanism: Attention, case: Case, seeds: int) -> float:
-    """RMS error of the form in this case's type over that of the definition, both against float64."""
-    squares = dict.fromkeys((fast, defined), 0.0)
+def rounding_ratio(mechanism: Attention, case: Case, seeds: int) -> float:
+    """Return the RMS error of `forward` over that of the definition, both against float64."""
+    squares = dict.fromkeys((forward_output, definition_output), 0.0)
     for seed in range(seeds):
-        x = draw(replace(case, seed=seed), mechanism)
-        truth = _truth(mechanism, x)
+        x = draw_inputs(replace(case, seed=seed), mechanism)
+        truth = _float64_definition(mechanism, x)
         for form in squares:
             squares[form] += float((form(mechanism, x) - truth).detach().square().mean())
-    return (squares[fast] / max(squares[defined], 1e-300)) ** 0.5
+    return (squares[forward_output] / max(squares[definition_output], 1e-300)) ** 0.5
 
 
-def rounded_once(mechanism: Attention, case: Case) -> float:
-    """Distance of the outputs from the float64 definition on the same inputs."""
-    x = draw(case, mechanism)
-    return distance([fast(mechanism, x)], [_truth(mechanism, x)])
+def rounding_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance of the outputs from the float64 definition on the same inputs."""
+    x = draw_inputs(case, mechanism)
+    return distance([forward_output(mechanism, x)], [_float64_definition(mechanism, x)])
 
 
-def _truth(mechanism: Attention, x: Inputs) -> Tensor:
-    return defined(cast(mechanism, torch.float64), _widened(x))
+def _float64_definition(mechanism: Attention, x: Inputs) -> Tensor:
+    return definition_output(cast(mechanism, torch.float64), to_float64(x))
 
 
-def _widened(x: Inputs) -> Inputs:
-    """The same inputs, as they were rounded, in float64."""
+def to_float64(x: Inputs) -> Inputs:
+    """Convert the rounded inputs to float64."""
     names = ("q", "k", "v", "bias", "decay")
     wide: dict[str, Any] = {n: y.detach().double().requires_grad_() for n in names if (y := getattr(x, n)) is not None}
     return replace(x, **wide)

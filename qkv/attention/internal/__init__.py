@@ -1,1 +1,1 @@
-"""Parts that the kinds share and that callers do not import."""
+"""Private modules that the kinds share."""

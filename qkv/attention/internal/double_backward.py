@@ -1,4 +1,4 @@
-"""A backward without a backward of its own: whoever asks for second derivatives is told, and gets no wrong ones."""
+"""Raise on double backward instead of returning wrong second derivatives."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -9,19 +9,19 @@ import torch
 Backward = Callable[..., Any]
 
 
-def differentiable_once(backward: Backward) -> Backward:
-    """Refuse a gradient of gradients (create_graph=True) as soon as it is asked for.
+def forbid_double_backward(backward: Backward) -> Backward:
+    """Decorate a backward to raise under create_graph=True.
 
-    torch's `once_differentiable` objects only if an incoming gradient has a history. That of a sum is a constant: then
-    it says nothing, and the second derivatives lack all that goes through here.
+    torch's `once_differentiable` raises only if an incoming gradient requires grad. The gradient of a sum is a
+    constant: torch then returns second derivatives that miss everything that passes through here.
     """
 
     @wraps(backward)
     def checked(ctx: Any, *gradients: Any) -> Any:
-        if torch.is_grad_enabled():  # in a backward: whether its graph is to be kept
+        if torch.is_grad_enabled():  # inside a backward this means create_graph=True
             raise RuntimeError(
-                "second derivatives (create_graph=True) do not go through this form of attention: "
-                'use the definition, backend="reference"'
+                "second derivatives (create_graph=True) are not supported by this backend of attention; "
+                'use backend="reference"'
             )
         return backward(ctx, *gradients)
 

@@ -1,10 +1,10 @@
-"""Who may see whom: one rule for the definition, the fast form and the step."""
+"""Masking rules, shared by the definition, the fast forms and `step`."""
 
 import torch
 from torch import Tensor
 
 
-def visible(
+def visibility_mask(
     queries: int,
     keys: int,
     *,
@@ -13,10 +13,10 @@ def visible(
     mask: Tensor | None = None,
     device: torch.device,
 ) -> Tensor | None:
-    """True where a query may see a key: (batch or 1, heads or 1, queries, keys); None if everywhere.
+    """Return True where a query may attend to a key: (batch or 1, heads or 1, queries, keys); None if everywhere.
 
-    Causal queries are the last of the keys: query i stands at position keys - queries + i and sees
-    the `window` keys up to its own.
+    Causal queries are aligned with the last keys: query i has position keys - queries + i and sees
+    the `window` keys up to its own position.
     """
     seen = None
     if causal and not (queries == 1 and window is None):
@@ -32,16 +32,16 @@ def visible(
     return seen
 
 
-def blank(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Zeros where a (batch, keys) mask, or a pair mask for all queries, hides a key.
+def zero_hidden(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Zero the keys or values that `mask` hides from every query; `mask` is (batch, keys) or a mask of pairs.
 
     A hidden key must have no influence even if it holds NaN or inf, and 0 * NaN is NaN.
     """
     return x if mask is None else x.masked_fill(_hidden(mask), 0)
 
 
-def blank_both(k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """`blank` of keys and values, who is hidden being found out once."""
+def zero_hidden_pair(k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Apply `zero_hidden` to keys and values, reducing the mask once."""
     if mask is None:
         return k, v
     hidden = _hidden(mask)
@@ -53,11 +53,11 @@ def _hidden(mask: Tensor) -> Tensor:
     return ~seen[:, None, :, None]
 
 
-NOTHING = 1e-36
-"""A sum of weights below which a query sees nothing: its inverse, times what a backward multiplies it with, would leave
-the range of float32. Decay fades to it over a padded end; what elu makes of the lowest scores, exp(-80), is above."""
+MIN_WEIGHT_SUM = 1e-36
+"""Smallest sum of weights that is divided by; below it a query counts as seeing no key. The backward of a smaller one
+would overflow float32. Decay over a padded end reaches it; the smallest weight of elu, exp(-80), is above it."""
 
 
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Zero where the denominator is as good as zero: a query that sees no key gets zeros, not NaN."""
-    return numerator / denominator.masked_fill(denominator.abs() < NOTHING, torch.inf)
+    """Divide, with 0 where |denominator| < MIN_WEIGHT_SUM: a query that sees no key gets zeros, not NaN."""
+    return numerator / denominator.masked_fill(denominator.abs() < MIN_WEIGHT_SUM, torch.inf)

@@ -1,4 +1,4 @@
-"""The gate: what comes into a mechanism has the right rank, sizes and types, or the error says why not.
+"""Validation of a mechanism's inputs: rank, sizes, dtypes and devices.
 
 Nothing broadcasts by accident, and nothing is silently ignored.
 """
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from qkv.attention.base import Attention
 
-# what a kind does not accept -> what to use instead
-_INSTEAD = {
+# capability that a kind lacks -> what to use instead
+_ALTERNATIVES = {
     "pairs": "a (batch, keys) padding mask and causal=True, or the kinds softmax and additive",
     "bias": "decay= (positions: alibi), or the kinds softmax and additive",
     "decay": "bias= (positions: alibi, t5, shaw)",
@@ -21,8 +21,8 @@ _INSTEAD = {
 
 
 @dataclass(frozen=True)
-class Extras:
-    """What modifies the weights, beside q and k."""
+class Modifiers:
+    """Arguments that modify the weights, in addition to q and k."""
 
     causal: bool = False
     mask: Tensor | None = None
@@ -30,21 +30,23 @@ class Extras:
     decay: Tensor | None = None
 
 
-def check_inputs(mechanism: "Attention", q: Tensor, k: Tensor, v: Tensor | None, extras: Extras, past: int = 0) -> None:
-    """Raise on the first thing that does not fit; `past` is how many keys of a state come before `k`."""
+def check_inputs(
+    mechanism: "Attention", q: Tensor, k: Tensor, v: Tensor | None, modifiers: Modifiers, past: int = 0
+) -> None:
+    """Raise on the first invalid input; `past` is the number of cached keys before `k`."""
     _check_tensors(q, k, v)
     queries, keys = q.shape[2], k.shape[2]
-    if extras.causal and queries != keys:
+    if modifiers.causal and queries != keys:
         raise ValueError(
             f"causal=True needs as many queries as keys, got {queries} queries and {keys} keys; "
             "to continue a sequence use step(q, k, v, state)"
         )
-    if extras.mask is not None:
-        _check_mask(mechanism, extras.mask, q, keys)
-    if extras.bias is not None:
-        _check_bias(mechanism, extras.bias, q, past + keys)
-    if extras.decay is not None:
-        _check_decay(mechanism, extras, q)
+    if modifiers.mask is not None:
+        _check_mask(mechanism, modifiers.mask, q, keys)
+    if modifiers.bias is not None:
+        _check_bias(mechanism, modifiers.bias, q, past + keys)
+    if modifiers.decay is not None:
+        _check_decay(mechanism, modifiers, q)
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor | None) -> None:
@@ -62,13 +64,11 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor | None) -> None:
     if q.shape[3] != k.shape[3]:
         raise ValueError(f"q has key_dim {q.shape[3]}, but k has key_dim {k.shape[3]}")
     if q.shape[3] == 0:
-        raise ValueError("q and k have key_dim 0: there is nothing to compare")
+        raise ValueError("q and k have key_dim 0, which must be at least 1")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(f"q has {q.shape[1]} heads and k has {k.shape[1]}: the heads of k must divide those of q")
     if v is not None and v.shape[1:3] != k.shape[1:3]:
-        raise ValueError(
-            f"v has (heads, keys) {tuple(v.shape[1:3])}, but k has {tuple(k.shape[1:3])}; there is one value per key"
-        )
+        raise ValueError(f"v has (heads, keys) {tuple(v.shape[1:3])}, but k has {tuple(k.shape[1:3])}; they must agree")
 
 
 def _check_mask(mechanism: "Attention", mask: Tensor, q: Tensor, keys: int) -> None:
@@ -80,7 +80,8 @@ def _check_mask(mechanism: "Attention", mask: Tensor, q: Tensor, keys: int) -> N
     _check_device("mask", mask, q)
     if mask.shape == (batch, keys):
         return
-    _refuse_unless(mechanism, "pairs", mask.dim() == 4, f"a mask of shape {tuple(mask.shape)}")
+    if mask.dim() == 4:
+        _require_capability(mechanism, "pairs", f"a mask of shape {tuple(mask.shape)}")
     if mask.dim() == 4 and _fits(mask, ((1, batch), (1, heads), (queries,), (keys,))):
         return
     pairs = f" or (1|{batch}, 1|{heads}, {queries}, {keys})" if "pairs" in mechanism.accepts else ""
@@ -89,7 +90,7 @@ def _check_mask(mechanism: "Attention", mask: Tensor, q: Tensor, keys: int) -> N
 
 def _check_bias(mechanism: "Attention", bias: Tensor, q: Tensor, keys: int) -> None:
     batch, heads, queries, _ = q.shape
-    _refuse_unless(mechanism, "bias", True, "a score bias")
+    _require_capability(mechanism, "bias", "a score bias")
     if not isinstance(bias, Tensor) or not bias.is_floating_point():
         what = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
         raise TypeError(f"bias must be a floating-point tensor, got {what}; a bool tensor is mask=")
@@ -101,25 +102,25 @@ def _check_bias(mechanism: "Attention", bias: Tensor, q: Tensor, keys: int) -> N
         )
 
 
-def _check_decay(mechanism: "Attention", extras: Extras, q: Tensor) -> None:
-    _refuse_unless(mechanism, "decay", True, "a decay")
-    decay, heads = extras.decay, q.shape[1]
+def _check_decay(mechanism: "Attention", modifiers: Modifiers, q: Tensor) -> None:
+    _require_capability(mechanism, "decay", "a decay")
+    decay, heads = modifiers.decay, q.shape[1]
     if not isinstance(decay, Tensor) or not decay.is_floating_point() or decay.shape != (heads,):
         what = f"shape {tuple(decay.shape)} of {decay.dtype}" if isinstance(decay, Tensor) else type(decay).__name__
         raise ValueError(f"decay must be a floating-point tensor of shape (heads,) = ({heads},), got {what}")
     _check_device("decay", decay, q)
     _check_rates(decay)
-    if not extras.causal:
-        raise ValueError("decay needs causal=True: it fades the past, and without an order there is none")
+    if not modifiers.causal:
+        raise ValueError("decay needs causal=True: it reduces the weight of past keys")
 
 
 def _check_rates(decay: Tensor) -> None:
-    """Of numbers that can be looked at for nothing: not on a GPU, which would be waited for, nor while torch traces."""
-    plain = type(decay) in (Tensor, nn.Parameter) and decay.device.type == "cpu"
-    if not plain or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    """Check the values only where they can be read without a sync: CPU, eager, no functorch."""
+    readable = type(decay) in (Tensor, nn.Parameter) and decay.device.type == "cpu"
+    if not readable or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return
     rates = decay.tolist()
-    if not all(rate >= 0 for rate in rates):  # NaN is not, either
+    if not all(rate >= 0 for rate in rates):  # also false for NaN
         raise ValueError(f"decay must be at least 0 for every head, got {rates}")
 
 
@@ -128,9 +129,9 @@ def _check_device(name: str, x: Tensor, q: Tensor) -> None:
         raise ValueError(f"{name} is on {x.device}, but q is on {q.device}; they must agree")
 
 
-def _refuse_unless(mechanism: "Attention", ability: str, given: bool, what: str) -> None:
-    if given and ability not in mechanism.accepts:
-        raise ValueError(f"attention kind {mechanism.kind!r} cannot take {what}; use {_INSTEAD[ability]}")
+def _require_capability(mechanism: "Attention", capability: str, argument: str) -> None:
+    if capability not in mechanism.accepts:
+        raise ValueError(f"attention kind {mechanism.kind!r} cannot take {argument}; use {_ALTERNATIVES[capability]}")
 
 
 def _fits(x: Tensor, sizes: tuple[tuple[int, ...], ...]) -> bool:

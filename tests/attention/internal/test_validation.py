@@ -68,7 +68,7 @@ def test_decay_needs_an_order_and_a_rate_per_head():
 
 
 def test_window_needs_an_order():
-    with pytest.raises(ValueError, match="window=3 looks back.*needs causal=True"):
+    with pytest.raises(ValueError, match="window=3 ends at .*needs causal=True"):
         Softmax(window=3)(Q, K, V)
     with pytest.raises(ValueError, match="window must be at least 1.*got 0"):
         Softmax(window=0)
@@ -88,9 +88,9 @@ def test_step_with_a_state_of_another_shape(kind):
 
 
 def test_step_with_a_state_of_another_kind():
-    with pytest.raises(TypeError, match="state must be a Memory from taylor.start.*got KeyValues"):
+    with pytest.raises(TypeError, match="state must be a RecurrentState from taylor.start.*got KVCache"):
         Taylor().step(Q, K, V, Softmax().start(2, 6, 4, 7, key_heads=3))
-    with pytest.raises(TypeError, match="state must be a KeyValues from softmax.start.*got Memory"):
+    with pytest.raises(TypeError, match="state must be a KVCache from softmax.start.*got RecurrentState"):
         Softmax().step(Q, K, V, Taylor().start(2, 6, 4, 7, key_heads=3))
 
 
@@ -108,13 +108,13 @@ def test_decay_in_steps_needs_a_memory_per_query_head():
 
 @pytest.mark.parametrize("kind", ["softmax", "linear", "elu", "taylor"])
 def test_a_backend_that_is_not_there(kind):
-    with pytest.raises(ValueError, match=f"backend 'warp' is not there for attention kind '{kind}' .there are: auto"):
+    with pytest.raises(ValueError, match=f"attention kind '{kind}' has no backend 'warp' .available: auto"):
         qkv.attend(Q, K, V, kind=kind, backend="warp")
 
 
 @pytest.mark.parametrize("kind", ["softmax", "linear", "elu", "taylor"])
 def test_keys_of_no_width(kind):
-    with pytest.raises(ValueError, match="q and k have key_dim 0"):
+    with pytest.raises(ValueError, match="q and k have key_dim 0, which must be at least 1"):
         qkv.attend(Q[..., :0], K[..., :0], V, kind=kind)
 
 
@@ -164,7 +164,7 @@ def test_a_bias_of_another_type_is_cast_and_a_nan_in_it_is_seen(mechanism):
 )
 @pytest.mark.parametrize("number", [2.5, 2.0, True, "2"])
 def test_whole_numbers(make, name, number):
-    with pytest.raises(TypeError, match=f"{name} must be a whole number, got {number!r}"):
+    with pytest.raises(TypeError, match=f"{name} must be an integer, got {number!r}"):
         make(number)
 
 
