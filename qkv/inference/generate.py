@@ -1,40 +1,43 @@
-"""Writing with a language model: a prompt, and what it goes on to say."""
+"""Generate text with a language model: encode a prompt, then sample, take the argmax, or search by beam."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from qkv.decode import Limits, beam, drawing, likeliest, stream
-from qkv.decode.single_path import Choose
-from qkv.registry import unknown_name_error
-from qkv.tasks.text import TextTask
+from qkv.data import Tokenizer
+from qkv.decode import SearchLimits, argmax_token, beam, sampler, stream
+from qkv.decode.single_path import TokenChooser
+from qkv.errors import unknown_name_error
+from qkv.inference.predictor import PredictOptions, Predictor
+
+DEFAULT_TOKENS = 100
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as tokens: a search starts after `inputs` with the token that its limits name."""
+    """A prompt as ids; the search starts after `inputs` with the token that its limits name."""
 
     ids: list[int]
     inputs: Tensor
-    limits: Limits
+    limits: SearchLimits
 
 
 @dataclass(frozen=True)
-class Written:
-    """What was written after a prompt."""
+class Continuation:
+    """The text generated after a prompt."""
 
     text: str
     tokens: int
     log_probability: float
     finished: bool
-    """Whether it came to the end of the text; if not, it was cut."""
+    """Whether the model ended the text; otherwise the token limit did."""
 
     def to_record(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data for JSON."""
         return {
             "text": self.text,
             "tokens": self.tokens,
@@ -44,59 +47,122 @@ class Written:
         }
 
 
-def read_prompt(job: TextTask, model: nn.Module, text: str, tokens: int) -> Prompt:
-    """The prompt with room for `tokens` more; one that is too long for the model is refused."""
+def encode_prompt(tokenizer: Tokenizer, model: nn.Module, text: str, tokens: int) -> Prompt:
+    """Encode a prompt with room for `tokens` more; raise if the model cannot take that many."""
     if tokens < 1:
         raise ValueError(f"tokens must be at least 1, got {tokens}")
-    one, config = job.tokenizer, model.config
-    ids = [one.start, *one.encode(text)]
-    longest = int(config.max_length)  # type: ignore[union-attr, arg-type]
-    # the last token that is written need not be read
+    ids = [tokenizer.start, *tokenizer.encode(text)]
+    longest = int(model.config.max_length)  # type: ignore[union-attr, arg-type]
+    # the last generated token is never fed back
     if len(ids) + tokens - 1 > longest:
         raise ValueError(
-            f"the prompt has {len(ids)} tokens (the start is one) and {tokens} more are wanted, "
-            f"but the model takes {longest}"
+            f"the prompt has {len(ids)} tokens with the start token, and {tokens} more exceed "
+            f"the model's max_length={longest}"
         )
     device = next(model.parameters()).device
-    forbidden = tuple(sorted({*one.special.values(), one.pad, one.start} - {one.end}))
-    limits = Limits(tokens, start=ids[-1], end=one.end, forbidden=forbidden)
+    forbidden = {*tokenizer.special.values(), tokenizer.pad, tokenizer.start} - {tokenizer.end}
+    limits = SearchLimits(tokens, start=ids[-1], end=tokenizer.end, forbidden=tuple(sorted(forbidden)))
     return Prompt(ids, torch.tensor([ids[:-1]], dtype=torch.int64, device=device), limits)
 
 
-def chooser(search: str, **options: Any) -> Choose:
-    """How "greedy" or "sample" take the next token."""
+def token_chooser(search: str, options: PredictOptions) -> TokenChooser:
+    """Return how "greedy" or "sample" picks the next token."""
     if search == "greedy":
-        return likeliest
+        return argmax_token
     if search != "sample":
         raise unknown_name_error("search", search, ("greedy", "sample"))
-    return drawing(**{name: options[name] for name in ("seed", "temperature", "top_k", "top_p")})
+    return sampler(seed=options.seed, temperature=options.temperature, top_k=options.top_k, top_p=options.top_p)
 
 
-def write(job: TextTask, model: nn.Module, prompt: Prompt, choose: Choose) -> Iterator[str | Written]:
-    """Pieces of text as they are made, and at last all of it.
+def generate(
+    tokenizer: Tokenizer, model: nn.Module, prompt: Prompt, choose: TokenChooser
+) -> Iterator[str | Continuation]:
+    """Yield the text piece by piece, and last the whole continuation.
 
-    A character may be split over several tokens; it is given out when it is whole.
+    A character may span several tokens; it is yielded when it is complete.
     """
-    text, count, total, finished = job.tokenizer.reader(prompt.ids), 0, 0.0, False
-    written = []
+    decoder, count, total, finished = tokenizer.stream_decoder(prompt.ids), 0, 0.0, False
+    pieces = []
     for token, log_probability in stream(model, prompt.inputs, prompt.limits, choose):  # type: ignore[arg-type]
         total += log_probability
         finished = token == prompt.limits.end
         if not finished:
             count += 1
-            written.append(text.read(token))
-            yield written[-1]
-    written.append(text.finish())
-    yield written[-1]
-    yield Written("".join(written), count, total, finished)
+            pieces.append(decoder.push(token))
+            yield pieces[-1]
+    pieces.append(decoder.flush())
+    yield pieces[-1]
+    yield Continuation("".join(pieces), count, total, finished)
 
 
-def search_texts(job: TextTask, model: nn.Module, prompt: Prompt, *, beams: int, best: int) -> list[Written]:
-    """The best continuations that a beam search finds."""
-    found = beam(model, prompt.inputs, None, prompt.limits, beams=beams, best=best)[0]  # type: ignore[arg-type]
-    texts = []
+def beam_continuations(
+    tokenizer: Tokenizer, model: nn.Module, prompt: Prompt, *, beams: int, best: int
+) -> list[Continuation]:
+    """Return the best continuations that beam search finds."""
+    found = beam(model, prompt.inputs, None, prompt.limits, beams=beams, n_best=best)[0]  # type: ignore[arg-type]
+    continuations = []
     for hypothesis in found:
-        reader = job.tokenizer.reader(prompt.ids)
-        text = "".join(reader.read(token) for token in hypothesis.tokens) + reader.finish()
-        texts.append(Written(text, len(hypothesis.tokens), hypothesis.log_probability, hypothesis.finished))
-    return texts
+        decoder = tokenizer.stream_decoder(prompt.ids)
+        text = "".join(decoder.push(token) for token in hypothesis.tokens) + decoder.flush()
+        continuations.append(
+            Continuation(text, len(hypothesis.tokens), hypothesis.log_probability, hypothesis.finished)
+        )
+    return continuations
+
+
+class TextPredictor(Predictor):
+    """Continue prompts; a record is {"input", "answers": [continuation]}. Standard input is one prompt."""
+
+    batch_size: ClassVar[int] = 1
+    reads_whole_stdin: ClassVar[bool] = True
+
+    def __init__(self, tokenizer: Tokenizer, model: nn.Module, options: PredictOptions):
+        self.search = options.search or "sample"
+        options.require_beam(self.search)
+        self.tokenizer, self.model, self.options = tokenizer, model, options
+        self.tokens = DEFAULT_TOKENS if options.tokens is None else options.tokens
+
+    def check(self, text: str) -> None:
+        """Accept every text; a prompt that is too long raises when it is encoded."""
+
+    def problem(self, text: str) -> str | None:
+        """Return None: a prompt that cannot be continued ends the command."""
+        return None
+
+    def predict(self, texts: Sequence[str], indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the continuations of each prompt."""
+        return [self._last(self.stream(text, index)) for text, index in zip(texts, indices, strict=True)]
+
+    def stream(self, text: str, index: int) -> Iterator[str | dict[str, Any]]:
+        """Yield the prompt and its continuation as it is generated, then the record."""
+        prompt = encode_prompt(self.tokenizer, self.model, text, self.tokens)
+        found: list[Continuation] = []
+        if self.search == "beam":
+            beams = max(self.options.beams, self.options.best)
+            found = beam_continuations(self.tokenizer, self.model, prompt, beams=beams, best=self.options.best)
+            yield from (text + one.text + "\n" for one in found)
+        else:
+            yield text
+            for piece in generate(self.tokenizer, self.model, prompt, token_chooser(self.search, self.options)):
+                if isinstance(piece, Continuation):
+                    found.append(piece)
+                else:
+                    yield piece
+            yield "\n"
+        yield {"input": text, "answers": [one.to_record() for one in found]}
+
+    def format(self, record: dict[str, Any]) -> str:
+        """Return the prompt with each continuation."""
+        return "".join(f"{record['input']}{one['text']}\n" for one in record["answers"])
+
+    def failed(self, text: str, error: str) -> dict[str, Any]:
+        """Return a record without answers."""
+        return {"input": text, "answers": [], "error": error}
+
+    @staticmethod
+    def _last(pieces: Iterator[str | dict[str, Any]]) -> dict[str, Any]:
+        record: str | dict[str, Any] = ""
+        for record in pieces:
+            pass
+        assert isinstance(record, dict)
+        return record

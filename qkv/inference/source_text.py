@@ -1,4 +1,4 @@
-"""Sources as people type them, in the tokens that a model of strings knows: one rule for whoever reads some."""
+"""Sources as people type them, in the tokens that a sequence-to-sequence model knows."""
 
 from collections.abc import Collection, Sequence
 
@@ -8,26 +8,26 @@ from qkv.models import Ensemble, Recurrent
 
 
 def split_source(text: str, unit: str) -> list[str]:
-    """The "characters" or the "words" of a text, without the blanks around it."""
+    """Split a text into "characters" or "words", without surrounding whitespace."""
     return list(text.strip()) if unit == "characters" else text.split()
 
 
 def in_known_case(tokens: Sequence[str], known: Collection[str]) -> list[str]:
-    """The tokens as the model knows them: one that it never saw, but saw in the other case, is taken as that.
+    """Return the tokens in the case that the model knows.
 
-    A token that it knows stays as it is typed, and one that is unknown in either case too.
+    An unknown token that is known in the other case is replaced by that. All other tokens stay as typed.
     """
     return [token if token in known else _other_case(token, known) for token in tokens]
 
 
 def longest_source(model: nn.Module) -> int | None:
-    """The most tokens that a model takes of a source; None if there is no most.
+    """Return the most source tokens that a model takes; None: no limit.
 
-    `max_length` bounds what a recurrent network writes, not what it reads.
+    `max_length` limits what a recurrent network writes, not what it reads.
     """
     if isinstance(model, Ensemble):
-        found = [most for member in model.members if (most := longest_source(member)) is not None]
-        return min(found, default=None)
+        limits = [limit for member in model.members if (limit := longest_source(member)) is not None]
+        return min(limits, default=None)
     return None if isinstance(model, Recurrent) else int(model.config.max_length)  # type: ignore[union-attr, arg-type]
 
 

@@ -1,7 +1,7 @@
-"""Parts of a job on several threads, each with one thread of torch's.
+"""Run parts of a job on several Python threads, each with one torch thread.
 
-Torch's own threads split every operation, and where operations are small they mostly wait for each other; threads that
-each do a part of the job meet only at its end.
+Torch's own threads split every operation. Where operations are small, they mostly wait for each other. Threads that each
+run a whole part meet only at the end.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,21 +14,23 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
-def side_by_side(work: Callable[[Part], Result], parts: Sequence[Part], threads: int) -> list[Result]:
-    """work(part) of each, in order; the last parts are begun first, so where they are the largest no thread ends late.
+def map_threads(function: Callable[[Part], Result], parts: Sequence[Part], threads: int) -> list[Result]:
+    """Return function(part) for each part, in order.
 
-    A single part is done by the caller's thread, it too with one of torch's. After an error or an interrupt no further
-    part is begun. Torch keeps the number of threads it had.
+    Parts are started last to first: when the last ones are the largest, no thread finishes late. A single part runs on
+    the calling thread, also with one torch thread. After an error or an interrupt no further part starts. The torch
+    thread count is restored.
     """
     before, threads = torch.get_num_threads(), min(threads, len(parts))
     try:
         if threads <= 1:
             torch.set_num_threads(1)
-            return [work(part) for part in parts]
+            return [function(part) for part in parts]
         pool = ThreadPoolExecutor(threads, "qkv", torch.set_num_threads, (1,))
         try:
-            return [waiting.result() for waiting in [pool.submit(work, part) for part in reversed(parts)]][::-1]
+            futures = [pool.submit(function, part) for part in reversed(parts)]
+            return [future.result() for future in futures][::-1]
         finally:
             pool.shutdown(cancel_futures=True)
     finally:
-        torch.set_num_threads(before)  # here, and for threads that begin later
+        torch.set_num_threads(before)  # for this thread, and for threads that start later

@@ -1,1 +1,15 @@
-"""Run folders: configuration, loading, hashes of training files."""
+"""Run folders: configure, build, save and load."""
+
+from .config import Config as Config
+from .config import configure as configure
+from .config import preset as preset
+from .config import read_config as read_config
+from .data_hash import require_same_splits as require_same_splits
+from .data_hash import require_unchanged as require_unchanged
+from .load import build as build
+from .load import embed as embed
+from .load import load as load
+from .load import load_masked_lm as load_masked_lm
+from .load import make_objective as make_objective
+from .load import save_config as save_config
+from .load import validate as validate

@@ -1,7 +1,7 @@
-"""The files that a run learns from: whether they are still what they were.
+"""Hashes of a run's training files.
 
-Which lines are held out is a function of the file. One that has changed may have moved what was learned into the part
-that a run is judged on, and nobody would notice.
+The held-out split is a function of the training file. If the file changes, examples that were trained on may move into
+the split that a run is evaluated on, and nobody would notice.
 """
 
 from collections.abc import Iterable
@@ -9,52 +9,55 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from qkv.storage import QkvError, open_file, read_json, write_json
+from qkv.errors import QkvError
+from qkv.storage import open_file, read_json, write_json
 
-NAME = "data.json"
-READ = 2**30
-"""Bytes of a file that are looked at; of a longer one also its length."""
+FILE_NAME = "data.json"
+HASHED_BYTES = 2**30
+"""Bytes of a file that are hashed, with its length."""
 
 
-def note_files(folder: Path, options: dict[str, Any]) -> None:
-    """Write the digest of each file that these data settings name into the run folder."""
-    write_json(folder / NAME, {"sha256": {str(path): _digest(path) for path in _files(options)}})
+def record_hashes(folder: Path, options: dict[str, Any]) -> None:
+    """Write the hash of each file that these data options name into the run folder."""
+    hashes = {str(path): _file_hash(path) for path in _training_files(options)}
+    write_json(folder / FILE_NAME, {"sha256": hashes})
 
 
 def require_unchanged(folder: Path, remedy: str) -> None:
-    """Refuse files that have changed since; one that is gone is found out by whoever reads it."""
-    if not (folder / NAME).exists():
+    """Raise if a training file has changed; a missing file is reported when it is read."""
+    if not (folder / FILE_NAME).exists():
         return
-    for name, digest in read_json(folder / NAME).get("sha256", {}).items():
+    for name, digest in read_json(folder / FILE_NAME).get("sha256", {}).items():
         path = Path(name)
-        if path.exists() and _digest(path) != digest:
+        if path.exists() and _file_hash(path) != digest:
             raise QkvError(
-                f"{path} has changed since the run was started, so what was held out is not known; {remedy}", folder
+                f"{path} has changed since the run was started, so the held-out split cannot be reproduced; {remedy}",
+                folder,
             )
 
 
-def require_judgeable(folders: Iterable[Path]) -> None:
-    """Refuse to judge runs on what is held out of files that have changed."""
+def require_same_splits(folders: Iterable[Path]) -> None:
+    """Raise if these runs cannot be evaluated on their held-out splits."""
     for folder in folders:
-        require_unchanged(folder, "give what to judge on with --test-file")
+        require_unchanged(folder, "pass --test-file")
 
 
-def _files(options: dict[str, Any]) -> list[Path]:
-    """What is trained on, not what is judged on: that may be anything. A `source` of pairs is how they are cut."""
+def _training_files(options: dict[str, Any]) -> list[Path]:
+    """Return the files that are trained on. Test files may change. `source` of pairs is a unit, not a file."""
     names = ("train_file", "unlabeled") if "train_file" in options else ("source",)
     paths = [Path(options[name]) for name in names if options.get(name)]
     return [path for path in paths if path.exists()]
 
 
-def _digest(path: Path) -> str:
-    """Of a file; of a folder, that of the names and digests of its files."""
+def _file_hash(path: Path) -> str:
+    """Return the hash of a file, or of the names and hashes of a folder's files."""
     if path.is_dir():
-        inside = sorted(one for one in path.rglob("*") if one.is_file())
-        listed = "".join(f"{one.relative_to(path)} {_digest(one)}\n" for one in inside)
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        listed = "".join(f"{file.relative_to(path)} {_file_hash(file)}\n" for file in files)
         return sha256(listed.encode()).hexdigest()
-    digest, left = sha256(str(path.stat().st_size).encode()), READ
+    digest, left = sha256(str(path.stat().st_size).encode()), HASHED_BYTES
     with open_file(path) as file:
-        while left > 0 and (piece := file.read(min(2**20, left))):
-            digest.update(piece)
-            left -= len(piece)
+        while left > 0 and (block := file.read(min(2**20, left))):
+            digest.update(block)
+            left -= len(block)
     return digest.hexdigest()

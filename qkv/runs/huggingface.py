@@ -1,7 +1,7 @@
-"""A folder of somebody else's model where a run folder is expected: Hugging Face's layouts of BERT and GPT-2.
+"""Hugging Face folders in place of run folders: BERT and GPT-2.
 
-`qkv decode FOLDER`, `qkv eval FOLDER`, `qkv embed FOLDER`, `qkv look FOLDER` and the library read it as it stands, with
-the tokenizer.json beside it; nothing is converted or written.
+`qkv predict FOLDER`, `qkv eval FOLDER`, `qkv embed FOLDER`, `qkv look FOLDER` and the library read them as they are, with
+the tokenizer.json in the folder. Nothing is converted or written.
 """
 
 import json
@@ -9,29 +9,46 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from qkv.data import Tokenizer
+from qkv.errors import QkvError
 from qkv.interop import load_bert, load_gpt2
-from qkv.storage import QkvError
 from qkv.tasks.base import Task, tasks
 from qkv.tasks.masked import MaskedOptions
 from qkv.tasks.text import TextOptions
 
-LOADERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
-    "bert": ("masked", "encoder", load_bert),
-    "gpt2": ("text", "decoder", load_gpt2),
-}
-"""model_type of config.json -> the task that it answers, the family that holds it, and how it is read."""
 
-LENGTHS = {"masked": MaskedOptions.length, "text": TextOptions.length}
-"""Task -> tokens of a row that a model is measured on, if it takes as many."""
+class Layout(NamedTuple):
+    """How a Hugging Face model type is read."""
+
+    task: str
+    family: str
+    load: Callable[[Path], Any]
+    eval_length: int
+    """Tokens per evaluated row, if the model takes that many."""
+
+
+LAYOUTS = {
+    "bert": Layout("masked", "encoder", load_bert, MaskedOptions.length),
+    "gpt2": Layout("text", "decoder", load_gpt2, TextOptions.length),
+}
+"""model_type of config.json -> layout."""
+
+
+class HuggingFaceModel(NamedTuple):
+    """A loaded folder: the task with the model's own tokenizer, the family, its configuration, the model."""
+
+    task: Task
+    family: str
+    config: dict[str, Any]
+    model: nn.Module
 
 
 def model_type(folder: Path) -> str | None:
-    """What kind of model of Hugging Face's a folder holds; None for a run folder, or for nothing of the kind."""
+    """Return the model type of a Hugging Face folder; None: a run folder, or no model at all."""
     with suppress(OSError, ValueError):
         record = json.loads((folder / "config.json").read_bytes())
         if isinstance(record, dict) and "format" not in record and isinstance(record.get("model_type"), str):
@@ -39,16 +56,16 @@ def model_type(folder: Path) -> str | None:
     return None
 
 
-def restore_foreign(folder: Path, kind: str) -> tuple[tuple[str, str, dict[str, Any]], Task, nn.Module]:
-    """(task, family, configuration), the job with the model's own tokenizer, and the model."""
-    if kind not in LOADERS:
-        there = ", ".join(LOADERS)
-        raise QkvError(f"a Hugging Face model of type {kind!r} cannot be read here (there are: {there})", folder)
-    task, family, load = LOADERS[kind]
-    model = load(folder)
+def load_huggingface(folder: Path, kind: str) -> HuggingFaceModel:
+    """Load a Hugging Face folder of this model type."""
+    if kind not in LAYOUTS:
+        supported = ", ".join(LAYOUTS)
+        raise QkvError(f"Hugging Face models of type {kind!r} are not supported (supported: {supported})", folder)
+    layout = LAYOUTS[kind]
+    model = layout.load(folder)
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    options: dict[str, Any] = {"length": min(LENGTHS[task], model.config.max_length)}
-    if task == "text":
-        options["digest"] = tokenizer.digest  # there, a run proves that it has its tokenizer
-    job = tasks[task].restore(options, tokenizer.to_record())
-    return (task, family, asdict(model.config)), job, model
+    options: dict[str, Any] = {"length": min(layout.eval_length, model.config.max_length)}
+    if layout.task == "text":
+        options["digest"] = tokenizer.digest  # `restore` verifies it
+    task = tasks[layout.task].restore(options, tokenizer.to_record())
+    return HuggingFaceModel(task, layout.family, asdict(model.config), model)

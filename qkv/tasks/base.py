@@ -1,19 +1,28 @@
-"""The contract of a job that a command can train: which data, which presets, which metric."""
+"""The task contract: everything that the commands, comparisons and the workbench ask of a task.
+
+A task answers for itself. Callers never test which task they have: they call a method, and the default here says what
+a task without that ability does.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 from torch import nn
 
+from qkv.data import Vectors
+from qkv.draw import TrainingReport
+from qkv.inference import MaskedLM, PredictOptions, Predictor, TextInput
 from qkv.registry import Registry
-from qkv.train import Settings, Objective
+from qkv.train import Objective, Settings
+from qkv.train.objective import Tensors
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A model family with its sizes, how to train it, and options of the data."""
+    """A model family with its sizes, training settings and data options."""
 
     family: str
     model: dict[str, Any] = field(default_factory=dict)
@@ -23,23 +32,56 @@ class Preset:
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """What a model is built for."""
+    """The sizes that a model is built with."""
 
     sizes: tuple[int, ...]
-    """As `Job.sizes`."""
+    """The same as `Task.sizes`."""
     shape: tuple[int, ...] | None = None
-    """Of one example, where examples are numbers."""
+    """Shape of one input, for tasks whose inputs are float tensors."""
     note: str | None = None
-    """Where the sizes are from, if it is not the data."""
+    """Where the sizes come from, if not from the data."""
+
+
+class ConfusionMatrix(NamedTuple):
+    """Counts of (true class, predicted class)."""
+
+    counts: list[list[int]]
+    classes: tuple[str, ...]
+
+
+class Sample(NamedTuple):
+    """A held-out input, the answers of a model with their probabilities, and the right answers."""
+
+    source: str
+    answers: list[tuple[str, float]]
+    right: list[str]
+    attended: str
+    """Each predicted token with the source token of largest attention weight; empty: not known."""
+
+
+class RunSummary(NamedTuple):
+    """A finished run, as its report shows it."""
+
+    task: str
+    family: str
+    model: dict[str, Any]
+    train: Settings
+    data: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    """The lines of metrics.jsonl."""
+    rates: dict[str, dict[str, float]]
+    """Search -> metrics on the evaluated split."""
 
 
 class Task(ABC):
-    """Data that is ready to train on, or to decode with."""
+    """Data to train on or to predict with, and what a model does with it."""
 
     kind: ClassVar[str]
-    """The registry name."""
+    """The registered name."""
     presets: ClassVar[dict[str, Callable[[], Preset]]]
-    """Named ways to do it; the first is the default."""
+    """Named presets; the first is the default."""
+
+    # --- data ---
 
     @classmethod
     @abstractmethod
@@ -49,40 +91,142 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Task":
-        """What a trained run needs of it: the vocabulary of its folder, no data."""
+        """Build the task of a trained run from its vocabulary, without data."""
 
-    @classmethod
-    def model_sizes(cls, options: dict[str, Any]) -> ModelSizes | None:
-        """What is known of a model without the data that these options name; None: they have to be read."""
-        return None
+    def with_data(self) -> "Task":
+        """Return this task with the data that its options name; a task that generates its data is ready as it is."""
+        return self
+
+    def with_test_file(self, path: str) -> "Task":
+        """Return this task with the test split read from a file."""
+        raise ValueError(f"--test-file {path}: the task {self.kind} reads no file")
 
     @property
     @abstractmethod
     def options(self) -> dict[str, Any]:
-        """The options in full, defaults too, for config.json."""
+        """All data options, defaults included, for config.json."""
 
     @abstractmethod
     def vocabulary(self) -> dict[str, Any]:
-        """What `restore` needs again, as plain data."""
+        """Return what `restore` needs, as plain data."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences about the data to print before training."""
+        return ()
+
+    @property
+    def default_split(self) -> str:
+        """The split that a finished run is evaluated on."""
+        return "test"
+
+    # --- model ---
+
+    @classmethod
+    def model_sizes(cls, options: dict[str, Any]) -> ModelSizes | None:
+        """Return the model sizes without reading the data; None: the data decide."""
+        return None
 
     @abstractmethod
     def sizes(self) -> tuple[int, ...]:
-        """Vocabulary sizes that a model is built with."""
+        """Return the vocabulary sizes, or input and class sizes, that a model is built with."""
 
-    def init_weights(self, model: nn.Module) -> None:  # noqa: B027 - most tasks have nothing to do here
-        """Change the first weights of a model for this task; nothing, unless a task says so."""
+    @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """Shape of one input, for tasks whose inputs are float tensors."""
+        return None
 
-    @abstractmethod
-    def objective(self, model: nn.Module, settings: Settings) -> Objective:
-        """The job as the training loop sees it."""
+    def init_weights(self, model: nn.Module) -> None:  # noqa: B027 - most tasks keep the model's own
+        """Change the initial weights of a model for this task."""
 
     def validate_model(self, model: nn.Module) -> None:
-        """Raise if this model cannot learn it; asked before there is a run folder."""
+        """Raise if this model cannot learn the task; called before a run folder exists."""
         return
+
+    def validate_settings(self, settings: Settings) -> None:
+        """Raise if a training setting has no meaning for this task; called before a run folder exists."""
+        return
+
+    # --- training and evaluation ---
+
+    @property
+    def teacher_runs(self) -> tuple[Path, ...]:
+        """Run folders whose models teach this one (distillation)."""
+        return ()
+
+    @abstractmethod
+    def objective(self, model: nn.Module, settings: Settings, teachers: nn.Module | None = None) -> Objective:
+        """Return batches, loss and validation for the training loop; `teachers` is the model of `teacher_runs`."""
+
+    decodes: ClassVar[bool] = False
+    """Whether `evaluate` takes search options: `beams`, `length_power`."""
+
+    @property
+    def searches(self) -> dict[str, dict[str, Any]]:
+        """Name -> search options to evaluate a finished run with; one without a name if the task does not decode."""
+        return {"greedy": {"beams": 1}, "beam 4": {"beams": 4}} if self.decodes else {"": {}}
+
+    @property
+    def chance(self) -> float | None:
+        """Accuracy of the best constant guess; None: not defined."""
+        return None
+
+    def caveat(self, split: str) -> str:
+        """Return what a comparison on this split is no evidence of; empty: nothing to add."""
+        return ""
 
     @abstractmethod
     def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:
-        """How good the model is on a part of the data."""
+        """Return the metrics of a model on a split."""
+
+    def confusion(self, model: nn.Module, split: str) -> ConfusionMatrix | None:
+        """Return which classes are taken for which; None: the task has no classes."""
+        return None
+
+    def samples(self, model: nn.Module) -> list[Sample]:
+        """Return a few held-out inputs with the model's answers, to print after training."""
+        return []
+
+    def report(self, model: nn.Module, summary: RunSummary) -> TrainingReport | None:
+        """Return the report page of a finished run; None: the task has none."""
+        return None
+
+    # --- prediction ---
+
+    def predictor(self, model: nn.Module, options: PredictOptions) -> Predictor | None:
+        """Return the predictor behind `qkv predict`; None: the task takes no text input."""
+        return None
+
+    def text_input(self, model: nn.Module) -> TextInput | None:
+        """Return the reader behind the workbench; None: the model has no attention over tokens to show."""
+        return None
+
+    def masked_lm(self, model: nn.Module) -> MaskedLM | None:
+        """Return the model as a masked language model, for embeddings; None: it is none."""
+        return None
+
+    def vectors(self, model: nn.Module, representation: str = "center") -> Vectors | None:
+        """Return the word vectors of the model; None: it has none."""
+        return None
+
+    @classmethod
+    def reads_tokens(cls) -> bool:
+        """Return whether `text_input` gives a reader."""
+        return cls.text_input is not Task.text_input
+
+    # --- cost ---
+
+    def example_batch(self, settings: Settings) -> Tensors:
+        """Return a batch of one example at the task's length."""
+        return self.objective(nn.Identity(), settings).collate([0])
+
+    def decoding_state(self, model: Any, batch: Tensors) -> Any:
+        """Return the state of the model after decoding this batch; None: the model cannot decode."""
+        return model.start(batch[0], None) if hasattr(model, "start") else None
+
+    def decoding_speed(self, model: nn.Module, split: str) -> float | None:
+        """Return the tokens per second of greedy decoding; None: the task decodes nothing."""
+        return None
 
 
 tasks: Registry[Task] = Registry("task", group="qkv.tasks")

@@ -1,221 +1,269 @@
-"""Telling classes apart: examples with one label each, their loss, their evaluation."""
+"""Classification: examples with one label each, the loss, accuracy and confusion matrix."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qkv.data import Labeled, Shuffled
+from qkv.data import LabeledExamples, ShuffledBatches
 from qkv.data.files.points import parse_numbers
+from qkv.errors import QkvError, unknown_name_error
+from qkv.inference import AnswerPredictor, PredictOptions
 from qkv.metrics import accuracy, confusion_matrix
-from qkv.storage import QkvError
-from qkv.tasks.base import Task
-from qkv.train import Settings, Objective
+from qkv.tasks.base import ConfusionMatrix, Task
+from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
 
-READY = 2**28
-"""Bytes up to which the training part is kept as models see it; a larger one is scaled batch by batch."""
-TOGETHER = 1000
-"""Examples that are judged at once."""
+PRESCALE_BELOW = 2**28
+"""Bytes up to which the training inputs are scaled once; larger ones are scaled per batch."""
+EVAL_BATCH_SIZE = 1000
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What inputs are measured in: a model sees (input - mean) / deviation; one of each, or one a column."""
+    """Standardization: a model gets (input - mean) / deviation, with one mean in all or one per column."""
 
     mean: tuple[float, ...] = (0.0,)
     deviation: tuple[float, ...] = (1.0,)
 
     @classmethod
     def of(cls, inputs: Tensor, *, columns: bool = False) -> "Scale":
-        """Of these inputs, each column by itself or all together: then a model sees mean 0 and deviation 1."""
+        """Return the scale that gives these inputs mean 0 and deviation 1, per column or over all."""
         table = inputs.double().flatten(1) if columns else inputs.double().reshape(-1, 1)
         lowest, highest = table.aminmax(dim=0)
-        constant = lowest == highest  # whose deviation need not round to 0
+        constant = lowest == highest  # its deviation may not round to 0
         mean, deviation = table.mean(0), table.std(0, correction=0)
         return cls(
             tuple(torch.where(constant, lowest, mean).tolist()), tuple(deviation.masked_fill(constant, 1).tolist())
         )
 
     def apply(self, inputs: Tensor) -> Tensor:
-        """As a model sees them, in float32; what is float64 stays so until then, lest large numbers become equal."""
-        if len(self.mean) == 1:  # in place: a batch of pictures is no small thing to allocate three times
+        """Return scaled inputs in float32; float64 inputs are scaled in float64, so that large values stay distinct."""
+        if len(self.mean) == 1:  # in place: a batch of images is too large to allocate three times
             exact = torch.float64 if inputs.dtype == torch.float64 else torch.float32
             return inputs.to(exact, copy=True).sub_(self.mean[0]).div_(self.deviation[0]).float()
         mean, deviation = (torch.tensor(row, dtype=torch.float64) for row in (self.mean, self.deviation))
         return ((inputs.double() - mean) / deviation).float()
 
 
+class LabeledBatch(NamedTuple):
+    """Scaled inputs (batch, ...) and labels (batch,)."""
+
+    inputs: Tensor
+    labels: Tensor
+
+
 @dataclass(frozen=True)
 class ClassificationTask(Task):
-    """Examples of several classes in the parts "train", "valid" and "test"."""
+    """Predict the class of an example."""
 
-    parts: dict[str, Labeled]
+    splits: dict[str, LabeledExamples]
+    """"train", "valid" and "test"."""
     classes: tuple[str, ...]
     shape: tuple[int, ...]
-    """Of one example."""
+    """Shape of one example."""
     scale: Scale
     given: dict[str, Any]
-    """The options in full."""
+    """All data options."""
 
     @classmethod
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "ClassificationTask":
-        """Classes, shape and scale without data."""
+        """Build classes, shape and scale without data."""
         scale = Scale(tuple(vocabulary["mean"]), tuple(vocabulary["deviation"]))
         return cls({}, tuple(vocabulary["classes"]), tuple(vocabulary["shape"]), scale, options)
 
     @abstractmethod
-    def read_test(self, path: str) -> Labeled:
-        """Other examples to evaluate on, of the same classes."""
+    def read_test(self, path: str) -> LabeledExamples:
+        """Read other examples of the same classes to evaluate on."""
 
-    def with_test(self, examples: Labeled) -> "ClassificationTask":
-        """The same job with these examples as its test part."""
+    def with_test_file(self, path: str) -> "ClassificationTask":
+        """Return this task with the examples of a file as its test split."""
+        return self.with_test_examples(self.read_test(path))
+
+    def with_test_examples(self, examples: LabeledExamples) -> "ClassificationTask":
+        """Return this task with these examples as its test split."""
         if tuple(examples.inputs.shape[1:]) != self.shape:
             raise QkvError(f"examples must have shape {self.shape}, got {tuple(examples.inputs.shape[1:])}")
         if int(examples.labels.max()) >= len(self.classes):
             raise QkvError(f"labels must be 0 to {len(self.classes) - 1}, got {int(examples.labels.max())}")
-        return replace(self, parts={**self.parts, "test": examples})
+        return replace(self, splits={**self.splits, "test": examples})
 
     def with_data(self) -> "ClassificationTask":
-        """The same job with the data that its options name."""
+        """Return this task with the data that its options name."""
         loaded = type(self).load(self.given)
         assert isinstance(loaded, ClassificationTask)
         if (loaded.classes, loaded.shape) != (self.classes, self.shape):
             raise QkvError(
-                f"the data have changed since the training: {len(self.classes)} classes of shape {self.shape} were "
-                f"learned, {len(loaded.classes)} of shape {loaded.shape} are there"
+                f"the data has changed since training: {len(self.classes)} classes of shape {self.shape} were learned, "
+                f"the data has {len(loaded.classes)} of shape {loaded.shape}"
             )
-        return replace(self, parts=loaded.parts)
+        return replace(self, splits=loaded.splits)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options in full."""
+        """All data options."""
         return self.given
 
     @property
     def chance(self) -> float:
-        """Always saying the commonest class of the test part."""
-        labels = self.parts["test"].labels
+        """Accuracy of always predicting the most frequent class of the test split."""
+        labels = self.splits["test"].labels
         return float(labels.bincount().max()) / len(labels)
 
     def vocabulary(self) -> dict[str, Any]:
-        """What an answer needs."""
+        """Return classes, shape and scale."""
         scale = {"mean": list(self.scale.mean), "deviation": list(self.scale.deviation)}
         return {"classes": list(self.classes), "shape": list(self.shape), **scale}
 
     def sizes(self) -> tuple[int, ...]:
-        """The axes of an example, then the number of classes."""
+        """Return the shape of an example, then the number of classes."""
         return *self.shape, len(self.classes)
 
-    def objective(self, model: nn.Module, settings: Settings) -> Objective:
-        """Fit the training part."""
-        train, valid = self.parts["train"], self.parts["valid"]
-        batches = Shuffled(len(train), settings.batch_size, settings.seed)
-        ready = self.scale.apply(train.inputs) if 4 * train.inputs.numel() <= READY else None
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return self.shape
 
-        def collate(ids: list[int]) -> Tensors:
-            chosen = torch.tensor(ids, dtype=torch.int64)
-            # index_select copies whole rows, which inputs[chosen] is slower at
-            labels = train.labels.index_select(0, chosen)
-            if ready is None:
-                return self.scale.apply(train.inputs.index_select(0, chosen)), labels
-            return ready.index_select(0, chosen), labels
+    def objective(self, model: nn.Module, settings: Settings, teachers: nn.Module | None = None) -> Objective:
+        """Fit the training split."""
+        train, valid = self.splits["train"], self.splits["valid"]
+        batches = ShuffledBatches(len(train), settings.batch_size, settings.seed)
+        scaled = self.scale.apply(train.inputs) if 4 * train.inputs.numel() <= PRESCALE_BELOW else None
+
+        def collate(ids: list[int]) -> LabeledBatch:
+            rows = torch.tensor(ids, dtype=torch.int64)
+            # index_select copies whole rows, faster than inputs[rows]
+            labels = train.labels.index_select(0, rows)
+            if scaled is None:
+                return LabeledBatch(self.scale.apply(train.inputs.index_select(0, rows)), labels)
+            return LabeledBatch(scaled.index_select(0, rows), labels)
 
         def validate(model: nn.Module, may_stop: Callable[[], None]) -> float:
-            if hasattr(model, "loss"):  # of its own, which need not be small where mistakes are few
+            if hasattr(model, "loss"):  # such a loss need not be small where the error rate is
                 return 1 - self.evaluate(model, "valid")["accuracy"]
             total = 0.0
-            for inputs, labels in _chunks(valid):
+            for inputs, labels in _batches(valid):
                 may_stop()
-                total += float(loss(model, self._seen(model, inputs, labels)))
+                total += float(loss(model, self._batch(model, inputs, labels)))
             return total / len(valid)
 
         return Objective(
             model=model,
             order=batches.batch,
             collate=collate,
-            count=lambda tensors: len(tensors[1]),
+            count=lambda tensors: len(LabeledBatch(*tensors).labels),
             loss=lambda model, tensors: loss(model, tensors, settings.label_smoothing),
             validate=validate,
         )
 
     def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:
-        """The share that is right, and the loss an example; there is nothing to search.
+        """Return the accuracy and the mean loss.
 
-        A loss of the model's own goes by another name, since it cannot be laid beside cross entropy.
+        A model's own loss is called `own_loss`: it cannot be compared with cross entropy.
         """
-        examples = self._part(split)
+        examples = self._split(split)
         model.eval()
         with torch.inference_mode():
-            lost = sum(float(loss(model, self._seen(model, *pair))) for pair in _chunks(examples))
-        found = self.predict(model, split)
+            total = sum(float(loss(model, self._batch(model, *batch))) for batch in _batches(examples))
+        predicted = self.predict(model, split)
         return {
-            "accuracy": accuracy(found, examples.labels),
-            "own_loss" if hasattr(model, "loss") else "loss": lost / len(examples),
+            "accuracy": accuracy(predicted, examples.labels),
+            "own_loss" if hasattr(model, "loss") else "loss": total / len(examples),
             "examples": len(examples),
         }
 
-    def confusion(self, model: nn.Module, split: str) -> list[list[int]]:
-        """Row: the right class; column: what it was taken for."""
-        return confusion_matrix(self.predict(model, split), self._part(split).labels, len(self.classes))
+    def confusion(self, model: nn.Module, split: str) -> ConfusionMatrix:
+        """Return counts; row: true class, column: predicted class."""
+        counts = confusion_matrix(self.predict(model, split), self._split(split).labels, len(self.classes))
+        return ConfusionMatrix(counts, self.classes)
 
     def predict(self, model: nn.Module, split: str) -> Tensor:
-        """The likeliest class of each example."""
-        chunks = [self.probabilities(model, inputs).argmax(-1) for inputs, _ in _chunks(self._part(split))]
-        return torch.cat(chunks)
+        """Return the most probable class of each example."""
+        batches = _batches(self._split(split))
+        return torch.cat([self.probabilities(model, inputs).argmax(-1) for inputs, _ in batches])
 
     @torch.inference_mode()
     def probabilities(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        """(examples, classes); of a perceptron, which is never in doubt, 0 and 1."""
+        """Return (examples, classes); a perceptron gives 0 and 1."""
         model.eval()
-        (seen,) = self._seen(model, inputs)
-        return to_probabilities(model(seen), len(self.classes)).cpu()
+        scaled = self.scale.apply(inputs).to(next(model.parameters()).device)
+        return to_probabilities(model(scaled), len(self.classes)).cpu()
 
     def parse(self, text: str) -> Tensor:
-        """An example from a text of its numbers."""
+        """Read an example from text: its values."""
         numbers = parse_numbers(text)
         if len(numbers) != prod(self.shape):
-            raise ValueError(f"{text[:40]!r} has {len(numbers)} numbers, but the model takes {prod(self.shape)}")
+            raise ValueError(f"{text[:40]!r} has {len(numbers)} values, but the model takes {prod(self.shape)}")
         return torch.tensor(numbers, dtype=torch.float64).view(self.shape)
 
-    def _part(self, split: str) -> Labeled:
-        if split not in self.parts:
-            raise QkvError(f"there is no part {split!r} (there are: {', '.join(self.parts)})")
-        return self.parts[split]
+    def predictor(self, model: nn.Module, options: PredictOptions) -> "ClassPredictor":
+        """Return a predictor of classes."""
+        options.reject_tokens(self.kind)
+        return ClassPredictor(self, model, options.best)
 
-    def _seen(self, model: nn.Module, inputs: Tensor, *rest: Tensor) -> Tensors:
+    def _split(self, split: str) -> LabeledExamples:
+        if split not in self.splits:
+            raise unknown_name_error("split", split, self.splits)
+        return self.splits[split]
+
+    def _batch(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> LabeledBatch:
         device = next(model.parameters()).device
-        return tuple(tensor.to(device) for tensor in (self.scale.apply(inputs), *rest))
+        return LabeledBatch(self.scale.apply(inputs).to(device), labels.to(device))
 
 
-def _chunks(examples: Labeled) -> list[tuple[Tensor, Tensor]]:
-    return list(zip(examples.inputs.split(TOGETHER), examples.labels.split(TOGETHER), strict=True))
+class ClassPredictor(AnswerPredictor):
+    """Predict the class of an example given as a line of values."""
+
+    def __init__(self, task: ClassificationTask, model: nn.Module, best: int):
+        super().__init__(best)
+        self.task, self.model = task, model
+
+    def check(self, text: str) -> None:
+        """Raise ValueError unless the text holds the values of one example."""
+        self.task.parse(text)
+
+    def predict(self, texts: Sequence[str], indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the most probable classes; an example whose probabilities are not finite has an error instead."""
+        found = self.task.probabilities(self.model, torch.stack([self.task.parse(text) for text in texts]))
+        ranked = found.argsort(descending=True, stable=True)[:, : self.best].tolist()
+        records = []
+        for text, probabilities, classes in zip(texts, found, ranked, strict=True):
+            if probabilities.isfinite().all():
+                answers = [{"text": self.task.classes[c], "probability": float(probabilities[c])} for c in classes]
+                records.append({"input": text, "answers": answers, "error": None})
+            else:
+                records.append(self.failed(text, f"{text[:40]!r} has values too large for a finite prediction"))
+        return records
 
 
-def loss(model: nn.Module, tensors: Tensors, smoothing: float = 0.0) -> Tensor:
-    """Cross entropy, summed over the examples; a model with a `loss` of its own is judged by that.
+def _batches(examples: LabeledExamples) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(examples.inputs.split(EVAL_BATCH_SIZE), examples.labels.split(EVAL_BATCH_SIZE), strict=True))
 
-    One logit is that of class 1 against class 0: by log(1 + e^-a), which is cross entropy for two classes.
+
+def loss(model: nn.Module, tensors: Tensors, label_smoothing: float = 0.0) -> Tensor:
+    """Return the cross entropy, summed over the examples, or the model's own `loss`.
+
+    A single logit is that of class 1 against class 0: log(1 + e^-a), the cross entropy of two classes.
     """
-    inputs, labels = tensors
+    inputs, labels = LabeledBatch(*tensors)
     inputs = inputs.to(next(model.parameters()).dtype)
     own: Callable[[Tensor, Tensor], Tensor] | None = getattr(model, "loss", None)
     if own is not None:
         return own(inputs, labels)
     logits = model(inputs)
     if logits.shape[-1] > 1:
-        return functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
-    wanted = labels.to(logits.dtype) * (1 - smoothing) + smoothing / 2
-    return functional.binary_cross_entropy_with_logits(logits[:, 0], wanted, reduction="sum")
+        return functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing)
+    targets = labels.to(logits.dtype) * (1 - label_smoothing) + label_smoothing / 2
+    return functional.binary_cross_entropy_with_logits(logits[:, 0], targets, reduction="sum")
 
 
 def to_probabilities(outputs: Tensor, classes: int) -> Tensor:
-    """(examples, classes) from logits, from the one logit of two classes, or from answers."""
+    """Return (examples, classes) from logits, from the single logit of two classes, or from predicted classes."""
     if outputs.dim() == 1:
         return functional.one_hot(outputs, classes).double()
     if outputs.shape[-1] == 1:

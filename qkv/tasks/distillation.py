@@ -1,114 +1,123 @@
-"""Learning from other models: what they believe of every token, and what they say of words that nobody labeled.
+"""Distillation: learn the teachers' probabilities of every token, and their predictions for unlabeled sources.
 
-    loss = (1 - trust) cross entropy with the targets + trust * cross entropy with the mean belief of the teachers
+    loss = (1 - trust) cross entropy with the targets + trust * cross entropy with the teachers' mean probabilities
 
-A belief says which other answers would have been nearly right, which a target cannot: a small model learns more
-from it. Teachers read each example once, before training; then only their beliefs are kept, in 16 bits.
+The teachers' probabilities say which other answers would have been nearly right, so a small model learns more from them
+than from targets alone. Teachers read each example once, before training; their probabilities are kept in float16.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from qkv.data import Pair, Vocabulary
+from qkv.inference.seq2seq import Search, device_of, predict_targets
 from qkv.inference.source_text import longest_source
 from qkv.models import Ensemble
-from qkv.runs.load import restore
-from qkv.storage import QkvError
-from qkv.tasks.base import Task
-from qkv.tasks.seq2seq import Example, Search, Strings, answer, collate, cross_entropy, device_of, encode, make_objective
-from qkv.train import Settings, Objective
+from qkv.tasks.seq2seq import Example, Seq2SeqData, collate, count_tokens, cross_entropy, encode, make_objective
+from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
 
-TOGETHER = {"cpu": 256, "cuda": 1024}
-"""Examples that teachers read at once, by device."""
+TEACHER_BATCH_SIZE = {"cpu": 256, "cuda": 1024}
+"""Examples per forward pass of the teachers, by device type."""
 
 
-def teachers_of(folders: str, job: Task) -> Ensemble:
-    """The trained models of these run folders, separated by commas; they must know the tokens of the job."""
-    _, theirs, model = restore(*(Path(name.strip()) for name in folders.split(",")))
-    if theirs.vocabulary() != job.vocabulary():
-        raise QkvError("teachers must have the tokens of their pupil, but these runs have others", folders)
+class DistillationBatch(NamedTuple):
+    """A batch of pairs and the indices of its examples."""
+
+    source_ids: Tensor
+    source_mask: Tensor
+    decoder_input_ids: Tensor
+    target_ids: Tensor
+    indices: Tensor
+
+
+def as_teachers(model: nn.Module) -> Ensemble:
+    """Return the model as a frozen ensemble on the fastest device."""
     teachers = model if isinstance(model, Ensemble) else Ensemble([model])
     return teachers.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def label(teachers: Ensemble, strings: Strings, sources: Sequence[tuple[str, ...]]) -> list[Pair]:
-    """What the teachers say of these sources, greedily; what they cannot read, or find no end for, is left out."""
-    known, longest = set(strings.sources.tokens), longest_source(teachers) or math.inf
+def pseudo_label(teachers: Ensemble, data: Seq2SeqData, sources: Sequence[tuple[str, ...]]) -> list[Pair]:
+    """Return the teachers' greedy predictions as pairs; skip sources they cannot read or do not finish."""
+    known, longest = set(data.sources.tokens), longest_source(teachers) or math.inf
     readable = [source for source in sources if 0 < len(source) <= longest and known.issuperset(source)]
-    said = answer(teachers, strings, readable, Search(), TOGETHER[device_of(teachers).type])
+    batch_size = TEACHER_BATCH_SIZE[device_of(teachers).type]
+    found = predict_targets(teachers, data.sources, readable, Search(), batch_size)
     return [
-        Pair(source, (tuple(strings.targets.decode(best[0].tokens)),))
-        for source, best in zip(readable, said, strict=True)
+        Pair(source, (tuple(data.targets.decode(best[0].tokens)),))
+        for source, best in zip(readable, found, strict=True)
         if best[0].finished and best[0].tokens
     ]
 
 
-class Beliefs(nn.Module):
-    """What the teachers believe of each token of each example: rows of numbers that sum to 1."""
+class TeacherProbabilities(nn.Module):
+    """The teachers' probabilities of each token of each example: rows that sum to 1."""
 
     table: Tensor
     starts: Tensor
 
     def __init__(self, teachers: Ensemble, examples: Sequence[Example]):
         super().__init__()
-        # END is believed in, too
-        lengths = torch.tensor([len(target) + 1 for _, target in examples])
+        lengths = torch.tensor([len(target) + 1 for _, target in examples])  # END has a row, too
         starts = lengths.cumsum(0) - lengths
-        width = self._believe(teachers, [examples[0]])[1].shape[-1]
+        width = self._probabilities(teachers, [examples[0]])[1].shape[-1]
         table = torch.empty(int(lengths.sum()), width, dtype=torch.float16)
-        order = sorted(range(len(examples)), key=lambda number: (len(examples[number][0]), lengths[number].item()))
-        together = TOGETHER[device_of(teachers).type]
-        for start in range(0, len(order), together):
-            chunk = order[start : start + together]
-            here, believed = self._believe(teachers, [examples[number] for number in chunk])
-            at = (starts[chunk][:, None] + torch.arange(here.shape[1]))[here]
-            table[at] = believed[here].half()
-        # no part of any model: a run folder need not hold what its teachers believe
+        order = sorted(range(len(examples)), key=lambda index: (len(examples[index][0]), lengths[index].item()))
+        batch_size = TEACHER_BATCH_SIZE[device_of(teachers).type]
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            real, probabilities = self._probabilities(teachers, [examples[index] for index in batch])
+            rows = (starts[batch][:, None] + torch.arange(real.shape[1]))[real]
+            table[rows] = probabilities[real].half()
+        # not part of any model: a run folder need not hold them
         self.register_buffer("table", table, persistent=False)
         self.register_buffer("starts", starts, persistent=False)
 
     @torch.inference_mode()
-    def _believe(self, teachers: Ensemble, examples: list[Example]) -> tuple[Tensor, Tensor]:
-        """Where there are tokens, and the probabilities there, on the CPU."""
+    def _probabilities(self, teachers: Ensemble, examples: list[Example]) -> tuple[Tensor, Tensor]:
+        """Return which positions hold tokens, and the probabilities there, on the CPU."""
         device = device_of(teachers)
-        source, mask, given, wanted = collate(examples)
-        found = teachers(source.to(device), given.to(device), mask.to(device))
-        return wanted != Vocabulary.PAD, found.exp().cpu()
+        batch = collate(examples)
+        found = teachers(batch.source_ids.to(device), batch.decoder_input_ids.to(device), batch.source_mask.to(device))
+        return batch.target_ids != Vocabulary.PAD, found.exp().cpu()
 
-    def forward(self, numbers: Tensor, length: int) -> Tensor:
-        """(examples, length, tokens): the beliefs of these examples; what stands beyond an end means nothing."""
-        places = self.starts[numbers][:, None] + torch.arange(length, device=numbers.device)
-        return self.table[places.clamp(max=len(self.table) - 1)]
-
-
-def taught(strings: Strings, teachers: Ensemble, trust: float) -> Callable[[nn.Module, Settings], Objective]:
-    """The job of fitting the training part, and with the share `trust` of the loss what the teachers believe of it."""
-    beliefs = Beliefs(teachers, encode(strings, strings.parts["train"]))
-
-    def task(model: nn.Module, settings: Settings) -> Objective:
-        plain = make_objective(model, strings, settings)
-
-        def loss(model: nn.Module, tensors: Tensors) -> Tensor:
-            source, mask, given, wanted, numbers = tensors
-            logits = model(source, given, mask)
-            believed = _disagreement(logits, wanted, beliefs(numbers, wanted.shape[1]))
-            return (1 - trust) * cross_entropy(logits, wanted, settings.label_smoothing) + trust * believed
-
-        def numbered(ids: list[int]) -> Tensors:
-            return *plain.collate(ids), torch.tensor(ids)
-
-        return replace(plain, collate=numbered, loss=loss, beside=(beliefs,))
-
-    return task
+    def forward(self, indices: Tensor, length: int) -> Tensor:
+        """Return (examples, length, tokens) for these examples; rows beyond an end mean nothing."""
+        rows = self.starts[indices][:, None] + torch.arange(length, device=indices.device)
+        return self.table[rows.clamp(max=len(self.table) - 1)]
 
 
-def _disagreement(logits: Tensor, wanted: Tensor, believed: Tensor) -> Tensor:
-    """Cross entropy with the beliefs, summed over the target tokens."""
-    lost = -(believed * logits.float().log_softmax(-1)).sum(-1)
-    return lost.masked_fill(wanted == Vocabulary.PAD, 0.0).sum()
+def make_distillation_objective(
+    model: nn.Module, data: Seq2SeqData, settings: Settings, teachers: Ensemble, trust: float
+) -> Objective:
+    """Return the objective of fitting the training split, with the share `trust` of the loss from the teachers."""
+    probabilities = TeacherProbabilities(teachers, encode(data, data.splits["train"]))
+    plain = make_objective(model, data, settings)
+
+    def loss(model: nn.Module, tensors: Tensors) -> Tensor:
+        batch = DistillationBatch(*tensors)
+        logits = model(batch.source_ids, batch.decoder_input_ids, batch.source_mask)
+        soft = _soft_cross_entropy(logits, batch.target_ids, probabilities(batch.indices, batch.target_ids.shape[1]))
+        return (1 - trust) * cross_entropy(logits, batch.target_ids, settings.label_smoothing) + trust * soft
+
+    def collate_with_indices(ids: list[int]) -> DistillationBatch:
+        return DistillationBatch(*plain.collate(ids), torch.tensor(ids))
+
+    return replace(
+        plain,
+        collate=collate_with_indices,
+        count=lambda tensors: count_tokens(tensors[:-1]),
+        loss=loss,
+        frozen=(probabilities,),
+    )
+
+
+def _soft_cross_entropy(logits: Tensor, target_ids: Tensor, probabilities: Tensor) -> Tensor:
+    """Return the cross entropy with these probabilities, summed over the target tokens."""
+    losses = -(probabilities * logits.float().log_softmax(-1)).sum(-1)
+    return losses.masked_fill(target_ids == Vocabulary.PAD, 0.0).sum()

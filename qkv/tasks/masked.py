@@ -1,4 +1,4 @@
-"""The task `masked`: BERT's pretraining. Fill in what is hidden; tell whether one stretch of text follows another."""
+"""The task `masked`: BERT's pretraining. Predict masked tokens; predict whether two segments follow each other."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -8,28 +8,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qkv.data import Documents, Tokenizer, read_text, sentences
-from qkv.data.corpora.text import read_documents
-from qkv.data.sampling.mlm import Hiding
-from qkv.data.sampling.sentence_pairs import Frame, SentencePairs
+from qkv.data import Documents, Tokenizer, read_corpus, split_sentences
+from qkv.data.sampling.mlm import Masking
+from qkv.data.sampling.sentence_pairs import PairLayout, SentencePairs
+from qkv.errors import QkvError, unknown_name_error
+from qkv.inference import FillMaskPredictor, MaskedLM, PredictOptions
+from qkv.inference.fill_mask import require_bert_tokens
+from qkv.inference.text_input import MaskedInput
 from qkv.models import Encoder
 from qkv.random import derive_seed
-from qkv.registry import unknown_name_error
-from qkv.storage import QkvError
-from qkv.tasks.base import Task, ModelSizes, Preset, register
+from qkv.tasks.base import ModelSizes, Preset, Task, register
 from qkv.tasks.options import read_options, read_text_options
-from qkv.tasks.text import sizes_asked_for
-from qkv.train import Settings, Objective
+from qkv.tasks.text import read_test_text, requested_size_note
+from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
 
-TOGETHER = 64
-"""Examples that are judged at once."""
+EVAL_BATCH_SIZE = 64
 SEGMENTS = 2
-"""Stretches of text in an example."""
+"""Segments per example."""
 
 
 def small() -> Preset:
-    """A small BERT on Python's own documentation, a few minutes on two cores."""
+    """Return a small BERT on Python's documentation: a few minutes on two cores."""
     return Preset(
         "encoder",
         {"dim": 96, "heads": 4, "hidden_dim": 384, "layers": 2, "dropout": 0.1, "max_length": 64},
@@ -39,35 +39,42 @@ def small() -> Preset:
 
 
 def wikitext() -> Preset:
-    """A BERT of 14 million parameters on WikiText-2, eight minutes on a GPU."""
+    """Return a BERT of 14 million parameters on WikiText-2: eight minutes on a GPU."""
     return Preset(
         "encoder",
         {"dim": 384, "heads": 6, "hidden_dim": 1536, "layers": 6, "dropout": 0.2, "max_length": 128},
-        {"minutes": 8.0, "batch_size": 256, "learning_rate": 7e-4, "warmup": 1000, "weight_decay": 0.1, "validate_every": 1000},
+        {
+            "minutes": 8.0,
+            "batch_size": 256,
+            "learning_rate": 7e-4,
+            "warmup": 1000,
+            "weight_decay": 0.1,
+            "validate_every": 1000,
+        },
         {"source": "wikitext", "size": 8192, "length": 128, "examples": 1024},
     )
 
 
 @dataclass(frozen=True)
 class MaskedOptions:
-    """Which text, how it is cut, and how much of it is hidden."""
+    """Which text, how it is tokenized, and how much of it is masked."""
 
     source: str = "python"
     """python, wikitext, a folder of .txt files, or one file."""
     tokenizer: str = "wordpiece"
     """wordpiece, trained on the text, or a tokenizer.json that has [MASK], [CLS] and [SEP]."""
     size: int = 2000
-    """Tokens of a tokenizer that is trained."""
+    """Vocabulary size of a trained tokenizer."""
     length: int = 64
-    """Tokens of an example, [CLS] and two [SEP] among them."""
+    """Tokens per example, [CLS] and two [SEP] included."""
     share: float = 0.15
-    """Share of tokens to name."""
+    """Fraction of tokens to predict."""
     whole_words: bool = False
-    """Whether all pieces of a word are hidden together."""
+    """Whether all pieces of a word are masked together."""
     examples: int = 512
-    """Pairs of a held-out part that the model is judged on."""
+    """Examples of the validation and of the test split."""
     seed: int = 0
-    """Of those examples, not of the training."""
+    """Seed of those examples, not of the training."""
 
     def __post_init__(self) -> None:
         if self.examples < 1:
@@ -76,230 +83,255 @@ class MaskedOptions:
             raise ValueError(f"share must be more than 0 and below 1, got {self.share}")
 
 
-class Judged(NamedTuple):
-    """What a model did on examples, in sums."""
+class MaskedBatch(NamedTuple):
+    """Pairs of segments with masked tokens; each (batch, time) but `is_random_next`, which is (batch,)."""
 
-    asked: int
-    """Tokens that it had to name."""
-    named: float
-    """Of them rightly named."""
-    lost: float
-    """Cross entropy of them, in nats."""
+    input_ids: Tensor
+    segment_ids: Tensor
+    mask: Tensor
+    """True where there is a token."""
+    is_random_next: Tensor
+    """1 where the second segment comes from another document."""
+    masked_positions: Tensor
+    """True where a token is to be predicted."""
+    target_ids: Tensor
+    """The tokens before masking."""
+
+
+class PretrainingScore(NamedTuple):
+    """Sums over evaluated examples."""
+
+    masked: int
+    """Tokens to predict."""
+    right: float
+    """Tokens predicted correctly."""
+    masked_loss: float
+    """Cross entropy of the masked tokens, in nats."""
     pairs: int
-    told: float
-    """Of the pairs rightly told whether the second follows the first."""
-    pairs_lost: float
+    right_pairs: float
+    """Pairs whose order was predicted correctly."""
+    pair_loss: float
 
     @property
     def score(self) -> float:
-        """Both losses, each a mean: what training makes smaller."""
-        return self.lost / self.asked + self.pairs_lost / self.pairs
+        """Mean loss per masked token plus mean loss per pair: what training minimizes."""
+        return self.masked_loss / self.masked + self.pair_loss / self.pairs
 
 
 @register("masked")
 @dataclass(frozen=True)
 class MaskedTask(Task):
-    """Fill in hidden tokens and tell which sentence is the next: BERT's pretraining, on any text."""
+    """Predict masked tokens and next sentences: BERT's pretraining, on any text."""
 
     tokenizer: Tokenizer
     settings: MaskedOptions
     texts: dict[str, Documents]
-    """Part -> its documents; empty for a restored run, which needs none to answer."""
+    """Split -> documents; empty for a restored run, which needs none to predict."""
     test_file: str | None = None
-    """Where the test part is from, if not from the source."""
-    _parts: dict[str, SentencePairs] = field(default_factory=dict, repr=False, compare=False)
+    """Path of the test split, if it is not part of the source."""
+    _pairs: dict[str, SentencePairs] = field(default_factory=dict, repr=False, compare=False)
 
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {"small": small, "wikitext": wikitext}
 
     @classmethod
     def load(cls, options: dict[str, Any]) -> "MaskedTask":
-        """Find the text, and train or read the tokenizer."""
+        """Open the text, and train or load the tokenizer."""
         given = read_text_options(MaskedOptions, options)
-        texts = read_text(given.source)
+        texts = read_corpus(given.source)
         if given.tokenizer in ("bytes", "characters"):
             raise ValueError(
-                f"tokenizer {given.tokenizer!r} has no [MASK]; take wordpiece, or the tokenizer.json of a BERT"
+                f"tokenizer {given.tokenizer!r} has no [MASK]; use wordpiece, or the tokenizer.json of a BERT"
             )
         if given.tokenizer == "wordpiece":
             tokenizer = Tokenizer.train(texts["train"], "wordpiece", given.size)
         else:
             tokenizer = Tokenizer.load(given.tokenizer)
-        return cls(require_signs(tokenizer, given.tokenizer), given, texts)
+        return cls(require_bert_tokens(tokenizer, given.tokenizer), given, texts)
 
     @classmethod
     def model_sizes(cls, options: dict[str, Any]) -> ModelSizes | None:
-        """As many tokens as are asked for, if a tokenizer is trained; no text is read."""
+        """Return the requested vocabulary size, if a tokenizer is trained."""
         given = read_text_options(MaskedOptions, options)
         if given.tokenizer != "wordpiece":
             return None
-        return ModelSizes((given.size, SEGMENTS), note=sizes_asked_for(given.size))
+        return ModelSizes((given.size, SEGMENTS), note=requested_size_note(given.size))
 
     @classmethod
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "MaskedTask":
-        """The tokenizer without a text; `with_data` finds that again."""
+        """Build the tokenizer without a text; `with_data` opens the text."""
         tokenizer = Tokenizer.from_record(vocabulary)
-        return cls(require_signs(tokenizer, "vocabulary.json"), read_options(MaskedOptions, options), {})
+        return cls(require_bert_tokens(tokenizer, "vocabulary.json"), read_options(MaskedOptions, options), {})
 
     def with_data(self) -> "MaskedTask":
-        """The same job with the text that its options name."""
-        return replace(self, texts=read_text(self.settings.source), test_file=None, _parts={})
+        """Return this task with the text that its options name."""
+        return replace(self, texts=read_corpus(self.settings.source), test_file=None, _pairs={})
 
-    def with_test(self, path: str) -> "MaskedTask":
-        """The same job with this text as its test part; what is counted is still the training part."""
-        texts = {**read_text(self.settings.source), "test": read_documents(path)}
-        return replace(self, texts=texts, test_file=path, _parts={})
+    def with_test_file(self, path: str) -> "MaskedTask":
+        """Return this task with this text as its test split; token counts still come from the training split."""
+        texts = {**read_corpus(self.settings.source), "test": read_test_text(path)}
+        return replace(self, texts=texts, test_file=path, _pairs={})
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options in full."""
+        """All data options."""
         return asdict(self.settings)
 
     def vocabulary(self) -> dict[str, Any]:
-        """The tokenizer."""
+        """Return the tokenizer."""
         return self.tokenizer.to_record()
 
     def sizes(self) -> tuple[int, ...]:
-        """Tokens and segments."""
+        """Return the numbers of tokens and of segments."""
         return len(self.tokenizer), SEGMENTS
 
-    def part(self, name: str) -> SentencePairs:
-        """The pairs of sentences of a part; its text is cut when it is first asked for."""
-        if name not in ("train", "valid", "test"):
-            raise unknown_name_error("part of the text", name, ("train", "valid", "test"))
-        if name not in self._parts:
+    def sentence_pairs(self, split: str) -> SentencePairs:
+        """Return the sentence pairs of a split; its text is tokenized at the first call."""
+        if split not in ("train", "valid", "test"):
+            raise unknown_name_error("split of the text", split, ("train", "valid", "test"))
+        if split not in self._pairs:
             if not self.texts:
-                raise QkvError("this job was restored without its text; ask with_data() for it")
-            self._parts[name] = self._read(name)
-        return self._parts[name]
+                raise QkvError("this task was restored without its text; call with_data() first")
+            self._pairs[split] = self._read(split)
+        return self._pairs[split]
 
     def unigram(self) -> Tensor:
-        """The probability of each token wherever it stands, from counts in the training part with one more each."""
-        counts = self.part("train").tokens.long().bincount(minlength=len(self.tokenizer)) + 1
+        """Return the share of each token in the training split, with add-one smoothing."""
+        counts = self.sentence_pairs("train").tokens.long().bincount(minlength=len(self.tokenizer)) + 1
         return counts.double() / counts.sum()
 
-    def examples(self, split: str) -> Iterator[Tensors]:
-        """The examples of a held-out part that everybody is judged on."""
-        own, part = self.settings, self.part(split)
+    def examples(self, split: str) -> Iterator[MaskedBatch]:
+        """Yield the fixed examples of a held-out split, in batches."""
+        own, pairs = self.settings, self.sentence_pairs(split)
         keys = [derive_seed(own.seed, f"{split} {purpose}") for purpose in ("pairs of sentences", "hidden tokens")]
-        for numbers in torch.arange(own.examples).split(TOGETHER):
-            yield _collate(part, self._hiding(), keys, numbers)
+        for indices in torch.arange(own.examples).split(EVAL_BATCH_SIZE):
+            yield _collate(pairs, self._masking(), keys, indices)
 
     def validate_model(self, model: nn.Module) -> None:
-        """An encoder with both heads, for rows as long as these."""
+        """Raise unless the model is an encoder with both heads that takes examples of this length."""
         if not isinstance(model, Encoder) or not model.config.pretraining:
             what = "an encoder without heads" if isinstance(model, Encoder) else f"a {type(model).__name__}"
             raise ValueError(f"the task masked needs model.family=encoder with model.pretraining=True, got {what}")
         if self.settings.length > model.config.max_length:
             raise ValueError(
                 f"data.length={self.settings.length} exceeds model.max_length={model.config.max_length}: "
-                "set both, such as --set model.max_length=256 --set data.length=256"
+                "set both, for example --set model.max_length=256 --set data.length=256"
             )
 
-    def objective(self, model: nn.Module, settings: Settings) -> Objective:
-        """Fresh pairs, hidden anew, at every step: a function of the seed and the number of the example alone."""
+    def objective(self, model: nn.Module, settings: Settings, teachers: nn.Module | None = None) -> Objective:
+        """Draw new pairs with new masks at every step, as a function of the seed and the example's index."""
         self.validate_model(model)
         keys = [derive_seed(settings.seed, purpose) for purpose in ("pairs of sentences", "hidden tokens")]
-        hiding = self._hiding()
-        train = self.part("train")
+        masking = self._masking()
+        train = self.sentence_pairs("train")
         valid = list(self.examples("valid"))
 
         def validate(model: nn.Module, may_stop: Callable[[], None]) -> float:
-            return judge(model, valid, may_stop).score
+            return score_examples(model, valid, may_stop).score
 
         return Objective(
             model=model,
             order=lambda step: list(range(step * settings.batch_size, (step + 1) * settings.batch_size)),
-            collate=lambda ids: _collate(train, hiding, keys, torch.tensor(ids, dtype=torch.int64)),
-            count=lambda tensors: int(tensors[4].sum()),
-            loss=lambda model, tensors: _loss(model, tensors, settings.label_smoothing),
+            collate=lambda ids: _collate(train, masking, keys, torch.tensor(ids, dtype=torch.int64)),
+            count=lambda tensors: int(MaskedBatch(*tensors).masked_positions.sum()),
+            loss=lambda model, tensors: _loss(model, MaskedBatch(*tensors), settings.label_smoothing),
             validate=validate,
         )
 
     def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:
-        """Hidden tokens named and next sentences told, half of which are, beside what counting alone gets.
+        """Return accuracy and loss on masked tokens and next sentences, with unigram baselines.
 
-        `unigram_accuracy` is what always naming one token gets, the best one for these very examples; `unigram_loss`,
-        in nats a token as `masked_loss`, that of the shares of tokens in the training part.
+        `unigram_accuracy` is that of the best constant guess for these examples. `unigram_loss`, in nats per token like
+        `masked_loss`, is that of the token shares in the training split. Half of the sentence pairs are in order.
         """
         self.validate_model(model)
         examples = list(self.examples(split))
         model.eval()
-        found = judge(model, examples, lambda: None)
+        found = score_examples(model, examples, lambda: None)
         unigram = self.unigram()
-        answers = torch.cat([tensors[5][tensors[4]] for tensors in examples])
+        answers = torch.cat([batch.target_ids[batch.masked_positions] for batch in examples])
         return {
             "examples": found.pairs,
-            "masked_accuracy": found.named / found.asked,
+            "masked_accuracy": found.right / found.masked,
             "unigram_accuracy": int(answers.bincount().max()) / len(answers),
-            "masked_loss": found.lost / found.asked,
+            "masked_loss": found.masked_loss / found.masked,
             "unigram_loss": float(-unigram[answers].log().mean()),
-            "next_sentence_accuracy": found.told / found.pairs,
-            "masked_tokens": found.asked,
+            "next_sentence_accuracy": found.right_pairs / found.pairs,
+            "masked_tokens": found.masked,
         }
 
+    def predictor(self, model: nn.Module, options: PredictOptions) -> FillMaskPredictor:
+        """Return a predictor of masked tokens."""
+        options.reject_tokens(self.kind)
+        return FillMaskPredictor(self.masked_lm(model), options.best)
+
+    def masked_lm(self, model: nn.Module) -> MaskedLM:
+        """Return the model with its tokenizer."""
+        assert isinstance(model, Encoder), type(model).__name__
+        return MaskedLM(model, self.tokenizer)
+
+    def text_input(self, model: nn.Module) -> MaskedInput:
+        """Return a reader of texts with masks."""
+        return MaskedInput(model, self.tokenizer)
+
+    def example_batch(self, settings: Settings) -> Tensors:
+        """Return a held-out pair."""
+        return tuple(tensor[:1] for tensor in next(self.examples("valid")))
+
     def _read(self, name: str) -> SentencePairs:
-        signs = self.tokenizer
-        assert signs.classify is not None
-        assert signs.separator is not None
-        frame = Frame(signs.classify, signs.separator, signs.pad, self.settings.length)
-        cut = (self.tokenizer.encode_all(sentences(document)) for document in self.texts[name])
+        own = self.tokenizer
+        assert own.cls is not None
+        assert own.sep is not None
+        layout = PairLayout(own.cls, own.sep, own.pad, self.settings.length)
+        sentences = (own.encode_batch(split_sentences(document)) for document in self.texts[name])
         try:
-            return SentencePairs(cut, frame)
+            return SentencePairs(sentences, layout)
         except ValueError as error:
             where = self.test_file if name == "test" and self.test_file is not None else self.settings.source
-            raise QkvError(f"the {name} part of the text makes no pairs: {error}", where) from error
+            raise QkvError(f"the {name} split of the text makes no pairs: {error}", where) from error
 
-    def _hiding(self) -> Hiding:
-        return Hiding.of(self.tokenizer, self.settings.share, whole_words=self.settings.whole_words)
-
-
-def require_signs(tokenizer: Tokenizer, where: str) -> Tokenizer:
-    """The tokenizer, if it has what a BERT reads: [MASK], [CLS] and [SEP]."""
-    needed = {"[MASK]": tokenizer.mask, "[CLS]": tokenizer.classify, "[SEP]": tokenizer.separator}
-    missing = [name for name, number in needed.items() if number is None]
-    if missing:
-        raise QkvError(f"the tokenizer has no {', '.join(missing)}, which the task masked needs", where)
-    return tokenizer
+    def _masking(self) -> Masking:
+        return Masking.for_tokenizer(self.tokenizer, self.settings.share, whole_words=self.settings.whole_words)
 
 
 @torch.no_grad()
-def judge(model: nn.Module, examples: list[Tensors], may_stop: Callable[[], None]) -> Judged:
-    """How the model does on these examples; `may_stop` is called before each batch of them."""
+def score_examples(model: nn.Module, examples: list[MaskedBatch], may_stop: Callable[[], None]) -> PretrainingScore:
+    """Score the model on these examples; `may_stop` is called before each batch."""
     device = next(model.parameters()).device
     sums = torch.zeros(6, dtype=torch.float64)
-    for tensors in examples:
+    for example in examples:
         may_stop()
-        tokens, segments, mask, apart, asked, right = (tensor.to(device) for tensor in tensors)
-        said, told = model(tokens, segments, mask, asked)
-        answers = right[asked]
+        batch = MaskedBatch(*(tensor.to(device) for tensor in example))
+        token_logits, pair_logits = model(batch.input_ids, batch.segment_ids, batch.mask, batch.masked_positions)
+        targets = batch.target_ids[batch.masked_positions]
         sums += torch.tensor(
             [
-                len(answers),
-                (said.argmax(-1) == answers).sum(),
-                functional.cross_entropy(said.float(), answers, reduction="sum"),
-                len(apart),
-                (told.argmax(-1) == apart).sum(),
-                functional.cross_entropy(told.float(), apart, reduction="sum"),
+                len(targets),
+                (token_logits.argmax(-1) == targets).sum(),
+                functional.cross_entropy(token_logits.float(), targets, reduction="sum"),
+                len(batch.is_random_next),
+                (pair_logits.argmax(-1) == batch.is_random_next).sum(),
+                functional.cross_entropy(pair_logits.float(), batch.is_random_next, reduction="sum"),
             ],
             dtype=torch.float64,
         )
-    asked_, named, lost, pairs, told_, pairs_lost = sums.tolist()
-    return Judged(int(asked_), named, lost, int(pairs), told_, pairs_lost)
+    masked, right, masked_loss, pairs, right_pairs, pair_loss = sums.tolist()
+    return PretrainingScore(int(masked), right, masked_loss, int(pairs), right_pairs, pair_loss)
 
 
-def _collate(pairs: SentencePairs, hiding: Hiding, keys: list[int], numbers: Tensor) -> Tensors:
-    """(what is seen, segments, mask, whether the second is from elsewhere, where is asked, what is right)"""
-    drawn = pairs.draw(keys[0], numbers)
-    seen, asked = hiding.hide(drawn.tokens, keys[1], numbers)
-    return seen, drawn.segments, drawn.mask, drawn.apart, asked, drawn.tokens
+def _collate(pairs: SentencePairs, masking: Masking, keys: list[int], indices: Tensor) -> MaskedBatch:
+    """Draw the pairs of these indices and mask them."""
+    drawn = pairs.draw(keys[0], indices)
+    input_ids, masked_positions = masking.apply(drawn.tokens, keys[1], indices)
+    return MaskedBatch(input_ids, drawn.segments, drawn.mask, drawn.is_random_next, masked_positions, drawn.tokens)
 
 
-def _loss(model: nn.Module, tensors: Tensors, smoothing: float) -> Tensor:
-    """Mean over hidden tokens of both losses, as a sum over them: a pair counts as often as it has hidden tokens.
+def _loss(model: nn.Module, batch: MaskedBatch, label_smoothing: float) -> Tensor:
+    """Return both losses as a sum over masked tokens: a pair is weighted by its number of masked tokens.
 
-    So the update is the same however a batch is cut into parts.
+    So the update does not depend on how a batch is split for gradient accumulation.
     """
-    tokens, segments, mask, apart, asked, right = tensors
-    said, told = model(tokens, segments, mask, asked)
-    words = functional.cross_entropy(said, right[asked], reduction="sum", label_smoothing=smoothing)
-    return words + (functional.cross_entropy(told, apart, reduction="none") * asked.sum(1)).sum()
+    token_logits, pair_logits = model(batch.input_ids, batch.segment_ids, batch.mask, batch.masked_positions)
+    targets = batch.target_ids[batch.masked_positions]
+    tokens = functional.cross_entropy(token_logits, targets, reduction="sum", label_smoothing=label_smoothing)
+    pairs = functional.cross_entropy(pair_logits, batch.is_random_next, reduction="none")
+    return tokens + (pairs * batch.masked_positions.sum(1)).sum()

@@ -1,6 +1,7 @@
-"""The task `pairs`: anybody's file of strings and what they map to."""
+"""The task `pairs`: a TSV file of sources and targets; and what it shares with `pronounce`."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from pathlib import Path
@@ -8,238 +9,275 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from qkv.data import Pair, Vocabulary, in_standard_test, part_of, read_pairs
-from qkv.data.corpora.standard_test import headword
+from qkv.data import Pair, Vocabulary, cmudict_split, is_cmudict_test_word, read_pairs
+from qkv.data.corpora.cmudict_test_words import headword
+from qkv.draw import TrainingReport
 from qkv.draw.text import shorten
+from qkv.errors import QkvError, unknown_name_error
+from qkv.inference import PredictOptions
+from qkv.inference.seq2seq import Search, evaluate_pairs, predict_targets
+from qkv.inference.seq2seq_predictor import Seq2SeqPredictor
+from qkv.inference.text_input import Seq2SeqInput, Units
 from qkv.models import Recurrent
-from qkv.registry import unknown_name_error
-from qkv.runs.load import read_config
-from qkv.storage import QkvError, open_file
-from qkv.tasks.base import Task, Preset, register
-from qkv.tasks.distillation import label, taught, teachers_of
+from qkv.storage import open_file
+from qkv.tasks import seq2seq_presets
+from qkv.tasks.base import Preset, RunSummary, Sample, Task, register
+from qkv.tasks.distillation import as_teachers, make_distillation_objective, pseudo_label
 from qkv.tasks.options import read_options
-from qkv.tasks.seq2seq import Search, Strings, evaluate, hold_out, make_objective
-from qkv.train import Run, Settings, Objective
+from qkv.tasks.seq2seq import Seq2SeqBatch, Seq2SeqData, collate, encode, hold_out, make_objective
+from qkv.tasks.seq2seq_report import make_report, make_samples
+from qkv.train import Objective, Settings
+from qkv.train.objective import Tensors
 
-LEGIBLE = 32
-"""Characters of a source that an error shows."""
-
-
-def quick() -> Preset:
-    """A small Transformer for four minutes on two cores."""
-    return Preset(
-        "encoder_decoder",
-        {
-            "dim": 128,
-            "heads": 4,
-            "hidden_dim": 256,
-            "encoder_layers": 2,
-            "decoder_layers": 1,
-            "dropout": 0.0,
-            "positions": "rope",
-            "convolution": 5,
-            "max_length": 64,
-        },
-        {"minutes": 4.0, "learning_rate": 3e-3, "ema_decay": 0.998, "label_smoothing": 0.1, "validate_every": 1000},
-    )
-
-
-def recurrent() -> Preset:
-    """An LSTM with additive attention, for as long."""
-    return Preset(
-        "recurrent",
-        {"dim": 192, "dropout": 0.0, "max_length": 64},
-        {"minutes": 4.0, "learning_rate": 3e-3, "ema_decay": 0.998, "label_smoothing": 0.1, "validate_every": 1000},
-    )
-
-
-def large() -> Preset:
-    """A Transformer of 7 million parameters: seven minutes of a GPU, with --graphs."""
-    return Preset(
-        "encoder_decoder",
-        {
-            "dim": 256,
-            "encoder_layers": 6,
-            "decoder_layers": 2,
-            "dropout": 0.25,
-            "attention": "softmax(dropout=0.125)",
-            "cross": "softmax(dropout=0.125)",
-            "positions": "rope",
-            "convolution": 3,
-            "max_length": 64,
-        },
-        {
-            "steps": 24000,
-            "batch_size": 1024,
-            "learning_rate": 1.5e-3,
-            "warmup": 1000,
-            "weight_decay": 0.05,
-            "ema_decay": 0.999,
-            "label_smoothing": 0.1,
-            "validate_every": 2000,
-        },
-    )
-
-
-def pupil() -> Preset:
-    """A Transformer of 2 million parameters that writes fast, by one layer: what larger ones teach."""
-    return Preset(
-        "encoder_decoder",
-        {
-            "dim": 192,
-            "heads": 4,
-            "hidden_dim": 384,
-            "encoder_layers": 6,
-            "decoder_layers": 1,
-            "dropout": 0.05,
-            "positions": "rope",
-            "max_length": 64,
-        },
-        {
-            "steps": 30000,
-            "batch_size": 1024,
-            "learning_rate": 2e-3,
-            "warmup": 1000,
-            "ema_decay": 0.999,
-            "validate_every": 1000,
-        },
-    )
+SOURCE_EXCERPT = 32
+"""Characters of a source that an error message shows."""
+MAX_BAD_LINES = 5
+"""Bad lines to print one by one; the rest are counted."""
+TIMED_SOURCES = 256
+"""Sources whose decoding is timed."""
+LONG_RANGE = 512
+"""Length in tokens below which a comparison says nothing about long range."""
 
 
 @dataclass(frozen=True)
 class Seq2SeqOptions:
-    """Where the pairs come from, and who else teaches."""
+    """Files of pairs, how they are split into tokens, and teachers."""
 
     train_file: str | None = None
     """TSV: source, then one or more targets."""
     test_file: str | None = None
     """The same, to evaluate on."""
     source: str = "characters"
-    """How sources are cut: characters or words."""
+    """Unit of sources: characters or words."""
     target: str = "words"
-    """How targets are cut: characters or words."""
+    """Unit of targets: characters or words."""
     held_out: int = 2670
-    """Training sources kept apart to choose on; at most a tenth, and one of few. 0: one that is trained on, too."""
+    """Training sources held out for validation, at most a tenth; 0: validate on a training pair."""
     strict: bool = False
     """Whether a bad line is an error instead of a count."""
     exclude: str = ""
-    """Words kept out of training and choosing, in any case: `standard` (the 12,000 words of the standard CMUdict test
-    list), `held_out` (the test part of our own division), or both with a comma."""
+    """Words kept out of training and validation, in any case: `standard` (the 12,000 words of the standard CMUdict
+    test list), `held_out` (the test split of our own division), or both with a comma."""
     teachers: str = ""
-    """Run folders, separated by commas, whose beliefs are learned as well as the targets."""
+    """Run folders, separated by commas, whose probabilities are learned as well as the targets."""
     trust: float = 0.7
-    """The share of the loss that the teachers' beliefs have."""
+    """Weight of the teachers' probabilities in the loss."""
     unlabeled: str | None = None
-    """A file of sources, one a line, whose targets are what the teachers say."""
+    """File of sources, one per line, whose targets are the teachers' predictions."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.trust <= 1:
-            raise ValueError(f"trust must be from 0 (the targets alone) to 1 (the teachers alone), got {self.trust}")
+            raise ValueError(f"trust must be from 0 (targets only) to 1 (teachers only), got {self.trust}")
         if self.unlabeled is not None and not self.teachers:
-            raise ValueError(f"unlabeled={self.unlabeled!r} needs teachers, run folders that say its sources")
+            raise ValueError(f"unlabeled={self.unlabeled!r} needs teachers, run folders that predict its targets")
         if self.held_out < 0:
             raise ValueError(f"held_out must be 0 or more, got {self.held_out}")
 
 
 @dataclass(frozen=True)
 class Seq2SeqTask(Task):
-    """Pairs of strings."""
+    """Map sequences to sequences."""
 
-    strings: Strings
+    data: Seq2SeqData
     settings: Seq2SeqOptions
     bad_lines: tuple[str, ...] = ()
-    """What was wrong with lines that were left out."""
+    """What was wrong with the lines that were skipped."""
 
+    decodes = True
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {
-        "quick": quick,
-        "recurrent": recurrent,
-        "large": large,
-        "pupil": pupil,
+        "quick": seq2seq_presets.quick,
+        "recurrent": seq2seq_presets.recurrent,
+        "large": seq2seq_presets.large,
+        "pupil": seq2seq_presets.pupil,
     }
 
     @classmethod
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Seq2SeqTask":
-        """Vocabularies without data; `with_test` can add some to evaluate on."""
+        """Build the vocabularies without data."""
         sources, targets = (Vocabulary.from_record(vocabulary[side]) for side in ("sources", "targets"))
-        return cls(Strings({}, sources, targets), read_options(Seq2SeqOptions, options))
+        return cls(Seq2SeqData({}, sources, targets), read_options(Seq2SeqOptions, options))
 
     def with_data(self) -> "Seq2SeqTask":
-        """The same job, its vocabularies too, with the pairs that its options name."""
+        """Return this task, its vocabularies too, with the pairs that its options name."""
         loaded = type(self).load(self.options)
         assert isinstance(loaded, Seq2SeqTask)
-        return replace(self, strings=replace(self.strings, parts=loaded.strings.parts), bad_lines=loaded.bad_lines)
+        return replace(self, data=replace(self.data, splits=loaded.data.splits), bad_lines=loaded.bad_lines)
 
-    def with_test(self, pairs: Sequence[Pair]) -> "Seq2SeqTask":
-        """The same job with these pairs as its test part."""
-        strings = Strings({**self.strings.parts, "test": list(pairs)}, self.strings.sources, self.strings.targets)
-        return type(self)(strings, self.settings, self.bad_lines)
+    def with_test_file(self, path: str) -> "Seq2SeqTask":
+        """Return this task with the pairs of a TSV file as its test split."""
+        pairs, bad_lines = _read(path, replace(self.settings, strict=False))
+        return replace(self.with_test_pairs(pairs), bad_lines=bad_lines)
+
+    def with_test_pairs(self, pairs: list[Pair]) -> "Seq2SeqTask":
+        """Return this task with these pairs as its test split."""
+        return replace(self, data=replace(self.data, splits={**self.data.splits, "test": pairs}))
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options in full."""
+        """All data options."""
         return asdict(self.settings)
 
     def vocabulary(self) -> dict[str, Any]:
-        """Both sides."""
-        return {"sources": self.strings.sources.to_record(), "targets": self.strings.targets.to_record()}
+        """Return the vocabularies of both sides."""
+        return {"sources": self.data.sources.to_record(), "targets": self.data.targets.to_record()}
 
     def sizes(self) -> tuple[int, ...]:
-        """Sources, then targets."""
-        return len(self.strings.sources), len(self.strings.targets)
+        """Return the sizes of the source and target vocabularies."""
+        return len(self.data.sources), len(self.data.targets)
 
-    def objective(self, model: nn.Module, settings: Settings) -> Objective:
-        """Fit the training part, and what teachers believe of it if there are any."""
-        own = self.settings
-        if not own.teachers:
-            return make_objective(model, self.strings, settings)
-        teachers = teachers_of(own.teachers, self)
-        train = [*self.strings.parts["train"], *label(teachers, self.strings, self._unlabeled())]
-        strings = replace(self.strings, parts={**self.strings.parts, "train": train})
-        return taught(strings, teachers, own.trust)(model, settings)
+    @property
+    def default_split(self) -> str:
+        """Test if there is a test split, else validation."""
+        return "test" if self.data.splits.get("test") else "valid"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The first bad lines and their number, and targets that look unsplit."""
+        lines = [f"skipped: {line}" for line in self.bad_lines[:MAX_BAD_LINES]]
+        if len(self.bad_lines) > MAX_BAD_LINES:
+            lines.append(f"... {len(self.bad_lines)} bad lines in all")
+        if self.settings.target == "words" and self._targets_look_unsplit():
+            lines.append(
+                "no target has a space, so each is one token; --set data.target=characters splits them into characters"
+            )
+        return tuple(lines)
+
+    def _targets_look_unsplit(self) -> bool:
+        """Return whether every target is one token and most are different."""
+        targets = [target for pair in self.data.splits.get("train", ()) for target in pair.targets]
+        return all(len(target) == 1 for target in targets) and len(set(targets)) > len(targets) / 2
+
+    # --- training ---
+
+    @property
+    def teacher_runs(self) -> tuple[Path, ...]:
+        """Run folders of `teachers`."""
+        names = self.settings.teachers.split(",") if self.settings.teachers else []
+        return tuple(Path(name.strip()) for name in names)
+
+    def objective(self, model: nn.Module, settings: Settings, teachers: nn.Module | None = None) -> Objective:
+        """Fit the training split, and the teachers' probabilities if there are teachers."""
+        if not self.settings.teachers:
+            return make_objective(model, self.data, settings)
+        if teachers is None:
+            raise ValueError(f"data.teachers={self.settings.teachers!r} needs the models of these runs: pass teachers")
+        ensemble = as_teachers(teachers)
+        extra = pseudo_label(ensemble, self.data, self._unlabeled_sources())
+        data = replace(self.data, splits={**self.data.splits, "train": [*self.data.splits["train"], *extra]})
+        return make_distillation_objective(model, data, settings, ensemble, self.settings.trust)
 
     def validate_model(self, model: nn.Module) -> None:
-        """Teachers and their words must be there, and every pair must fit into the model."""
-        for name in self.settings.teachers.split(",") if self.settings.teachers else ():
-            read_config(Run(Path(name.strip())))
+        """Raise if the file of unlabeled sources is missing or a pair is too long for the model."""
         if self.settings.unlabeled is not None:
             open_file(Path(self.settings.unlabeled)).close()
-        self._require_room(model)
-
-    def _require_room(self, model: nn.Module) -> None:
-        """Refuse pairs that are longer than the model takes, which only their batch would find out."""
         longest = getattr(getattr(model, "config", None), "max_length", None)
         if longest is None:
             return
-        reads_any = isinstance(model, Recurrent)
+        any_source = isinstance(model, Recurrent)
         lengths = [
-            (_length(pair, reads_any), part, pair) for part, pairs in self.strings.parts.items() for pair in pairs
+            (_needed_length(pair, any_source), split, pair)
+            for split, pairs in self.data.splits.items()
+            for pair in pairs
         ]
-        length, part, pair = max(lengths, key=itemgetter(0), default=(0, "", None))
+        length, split, pair = max(lengths, key=itemgetter(0), default=(0, "", None))
         if pair is not None and length > longest:
-            file = self.settings.test_file if part == "test" else self.settings.train_file
-            source = shorten(("" if self.settings.source == "characters" else " ").join(pair.source), LEGIBLE)
+            file = self.settings.test_file if split == "test" else self.settings.train_file
+            source = shorten(self.join_source(pair.source), SOURCE_EXCERPT)
             raise ValueError(
-                f"the pair of {source!r} in {file or f'the {part} part'} needs {length} tokens, which exceeds "
-                f"model.max_length={longest}: leave it out, or --set model.max_length={length}"
+                f"the pair of {source!r} in {file or f'the {split} split'} needs {length} tokens, which exceeds "
+                f"model.max_length={longest}: remove it, or --set model.max_length={length}"
             )
 
-    def _unlabeled(self) -> list[tuple[str, ...]]:
-        """Sources that have no targets: new ones, that may be trained on."""
+    def _unlabeled_sources(self) -> list[tuple[str, ...]]:
+        """Read sources without targets: new ones that may be trained on."""
         if self.settings.unlabeled is None:
             return []
         with open_file(Path(self.settings.unlabeled)) as file:
             lines = file.read().decode("utf-8", "replace").splitlines()
         split = tuple if self.settings.source == "characters" else str.split
-        given = dict.fromkeys(tuple(split(line.strip())) for line in lines if line.strip())
-        known = {pair.source for part in self.strings.parts.values() for pair in part}
-        new = [Pair(source, ()) for source in given if source not in known]
-        return [pair.source for pair in leave_out(new, self.settings.exclude)]
+        sources = dict.fromkeys(tuple(split(line.strip())) for line in lines if line.strip())
+        known = {pair.source for pairs in self.data.splits.values() for pair in pairs}
+        new = [Pair(source, ()) for source in sources if source not in known]
+        return [pair.source for pair in exclude_words(new, self.settings.exclude)]
+
+    # --- evaluation ---
 
     def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:
-        """Error rates and similarities."""
-        if not self.strings.parts.get(split):
-            raise QkvError(f"there are no {split} pairs; give a file with --test-file")
-        return evaluate(model, self.strings, split, Search(**search))
+        """Return error rates and similarities."""
+        if not self.data.splits.get(split):
+            raise QkvError(f"there are no {split} pairs; pass a file with --test-file")
+        return evaluate_pairs(model, self.data.splits[split], self.data.sources, self.data.targets, Search(**search))
+
+    def caveat(self, split: str) -> str:
+        """Return what short sequences, or a validation split used twice, are no evidence of."""
+        pairs = self.data.splits[split]
+        longest = max(len(text) for pair in pairs for text in (pair.source, *pair.targets))
+        caveats = []
+        if longest < LONG_RANGE:
+            caveats.append(f"strings of at most {longest} tokens: short strings are no evidence about long range")
+        if split == "valid":
+            caveats.append("no test pairs: figures are of the held-out pairs that the rates were chosen on")
+        return "; ".join(caveats)
+
+    def samples(self, model: nn.Module) -> list[Sample]:
+        """Return held-out sources with the model's answers and the attended source tokens."""
+        return make_samples(self, model)
+
+    def report(self, model: nn.Module, summary: RunSummary) -> TrainingReport:
+        """Return curves, error rates, sample answers and attention maps."""
+        return make_report(self, model, summary)
+
+    # --- prediction ---
+
+    def predictor(self, model: nn.Module, options: PredictOptions) -> Seq2SeqPredictor:
+        """Return a predictor of target strings."""
+        options.reject_tokens(self.kind)
+        return Seq2SeqPredictor(model, self.data.sources, self.data.targets, self.units, options)
+
+    def text_input(self, model: nn.Module) -> Seq2SeqInput:
+        """Return a reader of sources and targets."""
+        return Seq2SeqInput(model, self.data.sources, self.data.targets, self.units, self.example)
+
+    example: ClassVar[str | None] = None
+    """A source to start with in the workbench; None: the first known tokens."""
+
+    @property
+    def units(self) -> Units:
+        """How both sides are split."""
+        return Units(self.settings.source, self.settings.target)
+
+    def join_source(self, tokens: tuple[str, ...]) -> str:
+        """Return a source as people write it."""
+        return ("" if self.settings.source == "characters" else " ").join(tokens)
+
+    def join_target(self, tokens: tuple[str, ...] | list[str]) -> str:
+        """Return a target as people write it."""
+        return ("" if self.settings.target == "characters" else " ").join(tokens)
+
+    # --- cost ---
+
+    def example_batch(self, settings: Settings) -> Seq2SeqBatch:
+        """Return the validation pair of median length."""
+        pairs = sorted(encode(self.data, self.data.splits["valid"]), key=lambda pair: len(pair[0]) + len(pair[1]))
+        return collate([pairs[len(pairs) // 2]])
+
+    def decoding_state(self, model: Any, batch: Tensors) -> Any:
+        """Return the state after decoding the whole target."""
+        if not hasattr(model, "start"):
+            return None
+        row = Seq2SeqBatch(*batch)
+        state = model.start(row.source_ids, None)
+        for token in row.decoder_input_ids.unbind(1):
+            state = model.step(token, state)[1]
+        return state
+
+    def decoding_speed(self, model: nn.Module, split: str) -> float:
+        """Return the tokens per second, END included, of greedy decoding."""
+        sources = [pair.source for pair in self.data.splits[split][:TIMED_SOURCES]]
+        started = time.perf_counter()
+        found = predict_targets(model.eval(), self.data.sources, sources, Search())
+        seconds = time.perf_counter() - started
+        return sum(len(best[0].tokens) + best[0].finished for best in found) / seconds
 
 
 @register("pairs")
@@ -252,45 +290,45 @@ class PairsTask(Seq2SeqTask):
         given = read_options(Seq2SeqOptions, options)
         if given.train_file is None:
             raise QkvError("the task pairs needs a file to train on: --train-file FILE.tsv")
-        strings, bad_lines = read_parts(given)
-        return cls(strings, given, bad_lines)
+        data, bad_lines = read_splits(given)
+        return cls(data, given, bad_lines)
 
 
-def _length(pair: Pair, reads_any: bool) -> int:
-    """Tokens that a model must take for this pair: its source, if there is a limit, and its targets with END."""
+def _needed_length(pair: Pair, any_source: bool) -> int:
+    """Return the tokens that a model must take: its targets with END, and its source unless any length is fine."""
     written = 1 + max(map(len, pair.targets), default=0)
-    return written if reads_any else max(len(pair.source), written)
+    return written if any_source else max(len(pair.source), written)
 
 
-def read_parts(given: Seq2SeqOptions) -> tuple[Strings, tuple[str, ...]]:
-    """The three parts of a training file and, if there is one, a test file; and a line about each bad line."""
+def read_splits(given: Seq2SeqOptions) -> tuple[Seq2SeqData, tuple[str, ...]]:
+    """Read a training file and, if there is one, a test file; return the splits and a line about each bad line."""
     assert given.train_file is not None
-    train, bad = _read(given.train_file, given)
-    train = leave_out(train, given.exclude)
-    fit, valid = hold_out(train, min(given.held_out, max(len(train) // 10, int(len(train) > 1))))
-    parts = {"train": fit, "valid": valid or fit[:1]}
+    pairs, bad = _read(given.train_file, given)
+    pairs = exclude_words(pairs, given.exclude)
+    train, valid = hold_out(pairs, min(given.held_out, max(len(pairs) // 10, int(len(pairs) > 1))))
+    splits = {"train": train, "valid": valid or train[:1]}
     if given.test_file is not None:
-        parts["test"], more = _read(given.test_file, given)
+        splits["test"], more = _read(given.test_file, given)
         bad += more
-    return Strings.build(parts), bad
+    return Seq2SeqData.build(splits), bad
 
 
-def leave_out(pairs: list[Pair], exclude: str) -> list[Pair]:
-    """The pairs whose sources are in none of the named lists."""
+def exclude_words(pairs: list[Pair], exclude: str) -> list[Pair]:
+    """Return the pairs whose sources are in none of the named word lists."""
     names = [name.strip() for name in exclude.split(",") if name.strip()]
     for name in names:
-        if name not in _EXCLUDED:
-            raise unknown_name_error("list of words to exclude", name, _EXCLUDED)
-    tests = [_EXCLUDED[name] for name in names]
+        if name not in _WORD_LISTS:
+            raise unknown_name_error("list of words to exclude", name, _WORD_LISTS)
+    tests = [_WORD_LISTS[name] for name in names]
     return [pair for pair in pairs if not any(test("".join(pair.source)) for test in tests)]
 
 
-_EXCLUDED: dict[str, Callable[[str], bool]] = {
-    "standard": in_standard_test,
-    "held_out": lambda word: part_of(headword(word)) == "test",
+_WORD_LISTS: dict[str, Callable[[str], bool]] = {
+    "standard": is_cmudict_test_word,
+    "held_out": lambda word: cmudict_split(headword(word)) == "test",
 }
 
 
 def _read(path: str, given: Seq2SeqOptions) -> tuple[list[Pair], tuple[str, ...]]:
     found = read_pairs(Path(path), source=given.source, target=given.target, strict=given.strict)
-    return list(found.pairs), tuple(f"{path}:{line.number}: {line.reason}" for line in found.bad)
+    return list(found.pairs), tuple(f"{path}:{line.number}: {line.reason}" for line in found.bad_lines)

@@ -1,24 +1,24 @@
-"""The task `xor`: the four points that no line separates, or anybody's points from a CSV file."""
+"""The task `xor`: the four points that no line separates, or points from a CSV file."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from qkv.data import Labeled, read_points
+from qkv.data import LabeledExamples, read_points
 from qkv.data import xor as xor_points
-from qkv.storage import QkvError
+from qkv.errors import QkvError
 from qkv.tasks.base import Preset, register
 from qkv.tasks.classification import ClassificationTask, Scale
 from qkv.tasks.options import read_options
 
-LEAST_TESTED = 5
-"""Points of a class from which on one at least is kept apart to test with."""
-LEAST_CHOSEN = 9
-"""Points of a class that are left then, from which on one more at least is kept apart to choose on."""
+MIN_CLASS_SIZE_TEST = 5
+"""Fewest points of a class to hold out at least one for testing."""
+MIN_CLASS_SIZE_VALID = 9
+"""Fewest remaining points of a class to hold out at least one for validation."""
 
 
 def network() -> Preset:
-    """Two inputs, two hidden units, one output: the smallest network that can, though not from every seed."""
+    """Return two hidden units: the smallest network that solves XOR, though not from every seed."""
     return Preset(
         "network",
         {"hidden_dim": 2, "layers": 1, "activation": "tanh"},
@@ -27,17 +27,17 @@ def network() -> Preset:
 
 
 def logistic() -> Preset:
-    """Logistic regression, which cannot."""
+    """Return logistic regression, which cannot solve XOR."""
     return Preset("network", {"layers": 0}, network().train)
 
 
 def perceptron() -> Preset:
-    """A perceptron, which cannot, either."""
+    """Return a perceptron, which cannot solve XOR either."""
     return Preset("perceptron", {"spread": 1.0}, network().train)
 
 
 def wide() -> Preset:
-    """Two hidden layers of 32, for files of points."""
+    """Return two hidden layers of 32, for files of points."""
     return Preset(
         "network",
         {"hidden_dim": 32, "layers": 2},
@@ -50,11 +50,11 @@ class PointOptions:
     """Where the points come from."""
 
     train_file: str | None = None
-    """CSV: numbers, then the class."""
+    """CSV: values, then the class."""
     test_file: str | None = None
     """The same, to evaluate on."""
     held_out: float = 0.1
-    """Share of the training points that is kept apart to choose on, and as much again to test with."""
+    """Fraction of the training points held out for validation, and the same again for testing."""
 
     def __post_init__(self) -> None:
         if not 0 < self.held_out <= 0.4:
@@ -63,7 +63,7 @@ class PointOptions:
 
 @register("xor")
 class XorTask(ClassificationTask):
-    """Tell points apart: XOR, or a CSV file of numbers with a class in the last column."""
+    """Classify points: XOR, or a CSV file with the class in the last column."""
 
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {
         "network": network,
@@ -74,38 +74,41 @@ class XorTask(ClassificationTask):
 
     @classmethod
     def load(cls, options: dict[str, Any]) -> "XorTask":
-        """The four corners, unless a training file is given."""
+        """Return the four corners, unless a training file is given."""
         given = read_options(PointOptions, options)
         if given.train_file is None:
             if given.test_file is not None:
-                raise QkvError("a test file needs a training file beside it: --train-file FILE.csv")
+                raise QkvError("--test-file needs a training file, too: --train-file FILE.csv")
             points = xor_points()
-            parts, scale = dict.fromkeys(("train", "valid", "test"), points.examples), Scale()
+            splits, scale = dict.fromkeys(("train", "valid", "test"), points.examples), Scale()
         else:
             points = read_points(given.train_file)
             test = None if given.test_file is None else read_points(given.test_file, points.classes).examples
-            parts = _parts(points.examples, given.held_out, test, given.train_file)
-            scale = Scale.of(parts["train"].inputs, columns=True)  # what is judged on has no say in it
+            splits = _hold_out(points.examples, given.held_out, test, given.train_file)
+            scale = Scale.of(splits["train"].inputs, columns=True)  # fit the scaler on the training split only
         shape = tuple(points.examples.inputs.shape[1:])
-        if tuple(parts["test"].inputs.shape[1:]) != shape:
+        if tuple(splits["test"].inputs.shape[1:]) != shape:
             raise QkvError(
-                f"points have {parts['test'].inputs.shape[1]} numbers, training ones {shape[0]}", given.test_file or ""
+                f"test points have {splits['test'].inputs.shape[1]} values, training points {shape[0]}",
+                given.test_file or "",
             )
-        return cls(parts, points.classes, shape, scale, asdict(given))
+        return cls(splits, points.classes, shape, scale, asdict(given))
 
-    def read_test(self, path: str) -> Labeled:
-        """Another CSV file."""
+    def read_test(self, path: str) -> LabeledExamples:
+        """Read another CSV file."""
         return read_points(path, self.classes).examples
 
 
-def _parts(points: Labeled, share: float, test: Labeled | None, file: str) -> dict[str, Labeled]:
-    """Three parts of a file; where no class has any to spare for it, the training points are chosen on too."""
-    train, held = points.hold_out(share, least=LEAST_TESTED) if test is None else (points, test)
+def _hold_out(
+    points: LabeledExamples, share: float, test: LabeledExamples | None, file: str
+) -> dict[str, LabeledExamples]:
+    """Split the points of a file; where every class is too small, validation uses the training points."""
+    train, held = points.hold_out(share, min_class_size=MIN_CLASS_SIZE_TEST) if test is None else (points, test)
     if not len(held):
         raise QkvError(
-            f"no class has {LEAST_TESTED} points, too few to hold any out to test with: --test-file FILE.csv names "
-            "others, or the same file again",
+            f"no class has {MIN_CLASS_SIZE_TEST} points, too few to hold any out for testing: name others with "
+            "--test-file FILE.csv, or the same file again",
             file,
         )
-    rest, valid = train.hold_out(share, seed=1, least=LEAST_CHOSEN)
+    rest, valid = train.hold_out(share, seed=1, min_class_size=MIN_CLASS_SIZE_VALID)
     return {"train": rest, "valid": valid if len(valid) else rest, "test": held}

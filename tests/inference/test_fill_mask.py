@@ -23,7 +23,7 @@ def reader():
 
 
 def ids(reader, text):
-    return [reader.tokenizer.classify, *reader.tokenizer.encode(text, special=True), reader.tokenizer.separator]
+    return [reader.tokenizer.cls, *reader.tokenizer.encode(text, special=True), reader.tokenizer.sep]
 
 
 def test_fillers_are_the_likeliest_tokens(reader):
@@ -71,7 +71,7 @@ def test_too_long_is_an_error_or_is_cut(reader):
         reader.embed([long])
     with pytest.raises(ValueError, match="the model takes 14"):
         reader.fill([f"{long} [MASK]"])
-    row = torch.tensor([[*ids(reader, long)[:13], reader.tokenizer.separator]])
+    row = torch.tensor([[*ids(reader, long)[:13], reader.tokenizer.sep]])
     with torch.no_grad():
         expected = reader.model.read(row)[0].mean(0)
     torch.testing.assert_close(reader.embed([long], normalize=False, cut=True)[0], expected, rtol=0, atol=1e-6)

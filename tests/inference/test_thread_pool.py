@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from qkv.inference.thread_pool import side_by_side
+from qkv.inference.thread_pool import map_threads
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def three_threads():
 @pytest.mark.parametrize("threads", [1, 2, 5, 11])
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_results_are_in_order(threads, count):
-    assert side_by_side(lambda part: part**2, range(count), threads) == [0, 1, 4, 9, 16, 25, 36][:count]
+    assert map_threads(lambda part: part**2, range(count), threads) == [0, 1, 4, 9, 16, 25, 36][:count]
 
 
 def test_parts_run_at_once_each_with_one_thread_of_torch_s():
@@ -32,13 +32,13 @@ def test_parts_run_at_once_each_with_one_thread_of_torch_s():
         meeting.wait(timeout=60)  # raises if the other never comes
         return threading.get_ident(), torch.get_num_threads()
 
-    (first, one), (second, another) = side_by_side(work, ["a", "b"], 2)
+    (first, one), (second, another) = map_threads(work, ["a", "b"], 2)
     assert len({first, second, threading.get_ident()}) == 3
     assert one == another == 1
 
 
 def test_a_thread_begun_afterwards_has_as_many_as_before():
-    side_by_side(str, range(4), 2)
+    map_threads(str, range(4), 2)
     found = []
     thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
     thread.start()
@@ -51,7 +51,7 @@ def test_one_thread_is_that_of_the_caller(threads, parts):
     def work(part):
         return threading.get_ident(), torch.get_num_threads()
 
-    assert side_by_side(work, range(parts), threads) == [(threading.get_ident(), 1)] * parts
+    assert map_threads(work, range(parts), threads) == [(threading.get_ident(), 1)] * parts
 
 
 def fail(main):
@@ -73,7 +73,7 @@ def test_an_error_and_an_interrupt_come_through_and_nothing_more_is_begun(stop, 
             stop(main)
 
     with pytest.raises(expected):
-        side_by_side(work, range(20), threads)
+        map_threads(work, range(20), threads)
     assert 1 <= len(begun) < 20
     assert first in begun[:threads], "of several threads the last part is begun first"
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("qkv_")]

@@ -3,9 +3,9 @@ import torch
 from torch.nn import functional
 
 from qkv import tasks
-from qkv.data import Labeled
-from qkv.models import Network, Perceptron
-from qkv.storage import QkvError
+from qkv.data import LabeledExamples
+from qkv.errors import QkvError
+from qkv.models import MLP, Perceptron
 from qkv.tasks.classification import Scale, loss, to_probabilities
 from qkv.train import Settings
 
@@ -15,7 +15,7 @@ def job():
     """30 examples of three classes, 17 to train on."""
     inputs, labels = torch.randn(30, 5), torch.arange(30) % 3
     parts = {"train": slice(0, 17), "valid": slice(17, 23), "test": slice(23, 30)}
-    labeled = {name: Labeled(inputs[part], labels[part]) for name, part in parts.items()}
+    labeled = {name: LabeledExamples(inputs[part], labels[part]) for name, part in parts.items()}
     return tasks.XorTask(labeled, ("a", "b", "c"), (5,), Scale((1.0,), (2.0,)), {})
 
 
@@ -37,7 +37,7 @@ def test_a_column_that_never_changes_is_not_blown_up():
 
 def test_one_logit_is_two_logits():
     """log(1 + e^-a) is the cross entropy of the logits 0 and a, smoothed or not."""
-    one = Network((5, 1)).double()
+    one = MLP((5, 1)).double()
     x, labels = torch.randn(13, 5, dtype=torch.float64), torch.arange(13) % 2
     logits = functional.pad(one(x), (1, 0))
     for smoothing in (0.0, 0.2):
@@ -47,7 +47,7 @@ def test_one_logit_is_two_logits():
 
 
 def test_the_loss_is_a_sum(job):
-    model = Network((5, 3))
+    model = MLP((5, 3))
     task = job.objective(model, Settings(steps=1, batch_size=4))
     tensors = task.collate([0, 3, 5])
     assert task.count(tensors) == 3
@@ -58,7 +58,7 @@ def test_the_loss_is_a_sum(job):
 
 
 def test_validation_is_the_mean_loss_of_the_held_out(job):
-    model = Network((5, 3)).eval()
+    model = MLP((5, 3)).eval()
     valid = job.parts["valid"]
     expected = functional.cross_entropy(model((valid.inputs - 1) / 2), valid.labels).item()
     calls = []
@@ -107,15 +107,15 @@ def test_restored_without_data(job):
     again = tasks.XorTask.restore({}, job.vocabulary())
     assert (again.classes, again.shape, again.scale, again.sizes()) == (job.classes, (5,), job.scale, (5, 3))
     with pytest.raises(QkvError, match=r"there is no part 'test' \(there are: \)"):
-        again.evaluate(Network((5, 3)), "test")
+        again.evaluate(MLP((5, 3)), "test")
     assert again.with_test(job.parts["test"]).parts["test"] is job.parts["test"]
 
 
 def test_examples_that_do_not_fit(job):
     with pytest.raises(QkvError, match=r"examples must have shape \(5,\), got \(7,\)"):
-        job.with_test(Labeled(torch.zeros(2, 7), torch.tensor([0, 1])))
+        job.with_test(LabeledExamples(torch.zeros(2, 7), torch.tensor([0, 1])))
     with pytest.raises(QkvError, match="labels must be 0 to 2, got 3"):
-        job.with_test(Labeled(torch.zeros(2, 5), torch.tensor([0, 3])))
+        job.with_test(LabeledExamples(torch.zeros(2, 5), torch.tensor([0, 3])))
     with pytest.raises(ValueError, match="'1,2,3' has 3 numbers, but the model takes 5"):
         job.parse("1,2,3")
     assert job.parse("1 2 3 4 5").tolist() == [1, 2, 3, 4, 5]

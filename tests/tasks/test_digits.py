@@ -1,12 +1,12 @@
 import numpy
 import pytest
 
-from qkv import tasks
-from qkv.compare.candidates import Field, enter
-from qkv.storage import QkvError
+from qkv import runs, tasks
+from qkv.compare.candidates import Grid, make_candidates
+from qkv.errors import QkvError
 from qkv.train import Loop, Run
 from tests.data.archives import need
-from tests.data.files.test_pictures import idx
+from tests.data.files.test_images import idx
 
 
 def bars(count, classes=3):
@@ -21,8 +21,8 @@ def bars(count, classes=3):
 
 def learn(tmp_path, job, **model):
     changes = {"model": model, "train": {"steps": 60, "batch_size": 16, "warmup": 5, "validate_every": 20}}
-    config = tasks.configure("digits", tasks.preset("digits", "quick"), changes)
-    built = tasks.build(config, job)
+    config = runs.configure("digits", runs.preset("digits", "quick"), changes)
+    built = runs.build(config, job)
     loop = Loop(job.objective(built, config.train), config.train, Run(tmp_path))
     loop.train()
     built.load_state_dict(loop.best)
@@ -66,12 +66,12 @@ def test_bad_files(tmp_path, arrays, message):
 
 
 def test_the_preset_of_the_whole_set_names_its_data():
-    config = tasks.configure("digits", tasks.preset("digits", "whole"), {})
+    config = runs.configure("digits", runs.preset("digits", "whole"), {})
     assert config.data == {"part": "whole"}
-    assert tasks.configure("digits", tasks.preset("digits", "whole"), {"data": {"part": "small"}}).data == {
+    assert runs.configure("digits", runs.preset("digits", "whole"), {"data": {"part": "small"}}).data == {
         "part": "small"
     }
-    both = enter("digits", "whole", {}, Field(models="convolutional,network"))
+    both = make_candidates("digits", "whole", {}, Grid(models="convolutional,network"))
     assert [contestant.config.data for contestant in both] == [{"part": "whole"}] * 2
 
 
@@ -84,8 +84,8 @@ def test_unknown_settings():
 def test_the_digits_are_read(tmp_path):
     need("small")
     job = tasks.tasks["digits"].load({})
-    config = tasks.configure("digits", tasks.preset("digits", "quick"), {"train": {"steps": 300}})
-    model = tasks.build(config, job)
+    config = runs.configure("digits", runs.preset("digits", "quick"), {"train": {"steps": 300}})
+    model = runs.build(config, job)
     loop = Loop(job.objective(model, config.train), config.train, Run(tmp_path))
     loop.train()
     model.load_state_dict(loop.best)

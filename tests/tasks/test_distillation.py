@@ -5,18 +5,18 @@ import json
 import pytest
 import torch
 
-from qkv import tasks
+from qkv import runs, tasks
 from qkv.data import Pair
 from qkv.decode import Hypothesis
+from qkv.errors import QkvError
 from qkv.models import EncoderDecoder, EncoderDecoderConfig, Ensemble
-from qkv.storage import QkvError
 from qkv.tasks.distillation import Beliefs, label, taught
-from qkv.tasks.seq2seq import Strings, collate, encode, make_objective
-from qkv.train import Loop, Run, Settings, create
+from qkv.tasks.seq2seq import Seq2SeqData, collate, encode, make_objective
+from qkv.train import Loop, Run, Settings, create_run
 from tests.tasks.tiny import write_pairs
 
 PAIRS = [Pair(tuple(word), (tuple(word[::-1]), tuple(word.upper()))) for word in ("abc", "ab", "cab", "bacca", "b")]
-STRINGS = Strings.build({"train": PAIRS, "valid": PAIRS[:2], "test": PAIRS[2:]})
+STRINGS = Seq2SeqData.build({"train": PAIRS, "valid": PAIRS[:2], "test": PAIRS[2:]})
 
 
 def net(seed):
@@ -89,15 +89,15 @@ def test_labels_are_what_the_teachers_say(teachers, monkeypatch):
 
 
 def run_of(folder, data, seed=0):
-    config = tasks.configure("pairs", tasks.preset("pairs", "quick"), {
+    config = runs.configure("pairs", runs.preset("pairs", "quick"), {
         "model": {"dim": 8, "heads": 2, "hidden_dim": 8, "convolution": 0},
         "train": {"steps": 4, "validate_every": 2, "batch_size": 8, "seed": seed, "warmup": 1},
         "data": data,
     })  # fmt: skip
     job = tasks.tasks["pairs"].load(config.data)
-    run = create(folder)
-    tasks.write(run, config, job)
-    model = tasks.build(config, job)
+    run = create_run(folder)
+    runs.save_config(run, config, job)
+    model = runs.build(config, job)
     loop = Loop(job.objective(model, config.train), config.train, run)
     loop.train()
     return loop
@@ -112,7 +112,7 @@ def test_from_run_folders_with_words_that_nobody_labeled(tmp_path):
     lessons = {"teachers": ",".join(map(str, names)), "trust": 0.5, "unlabeled": str(tmp_path / "more.txt")}
     pupil = run_of(tmp_path / "pupil", {**data, **lessons})
     assert pupil.progress.step == 4
-    config, _, model = tasks.restore(tmp_path / "pupil")
+    config, _, model = runs.load(tmp_path / "pupil")
     assert config.data["teachers"] == lessons["teachers"]
     assert not any("table" in name for name in model.state_dict())
 
@@ -156,7 +156,7 @@ def test_runs_that_answer_as_one(tmp_path):
     data = write_pairs(tmp_path)
     for seed, name in enumerate(("first", "second")):
         run_of(tmp_path / name, data, seed)
-    _, job, model = tasks.restore(tmp_path / "first", tmp_path / "second")
+    _, job, model = runs.load(tmp_path / "first", tmp_path / "second")
     assert isinstance(model, Ensemble)
     assert len(model.members) == 2
     assert job.with_test(job.load(job.options).strings.parts["test"]).evaluate(model, "test")["examples"] == 15

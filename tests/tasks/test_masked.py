@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from qkv import tasks
-from qkv.compare.resources import example, expense
-from qkv.data import sentences
+from qkv import runs, tasks
+from qkv.compare.resources import example, measure_resources
+from qkv.data import split_sentences
+from qkv.errors import QkvError
 from qkv.models import Encoder, EncoderConfig
-from qkv.storage import QkvError
 from qkv.train import Settings
 
 SIZES = {"dim": 16, "heads": 2, "hidden_dim": 16, "layers": 1, "dropout": 0.0, "max_length": 32}
@@ -66,7 +66,7 @@ def test_what_counting_alone_gets(job):
         for hidden, answer in zip(at, right, strict=True)
         if hidden
     ]
-    cut = [job.tokenizer.encode(s) for document in job.texts["train"] for s in sentences(document)]
+    cut = [job.tokenizer.encode(s) for document in job.texts["train"] for s in split_sentences(document)]
     counts = Counter(token for sentence in cut for token in sentence)
     total = sum(counts.values()) + len(job.tokenizer)
     found = job.evaluate(model(job), "valid")
@@ -100,7 +100,7 @@ def test_the_loss_is_a_sum_over_rows(job):
     summed = sum(task.loss(task.model, part) for part in parts)
     torch.testing.assert_close(summed, task.loss(task.model, whole), rtol=1e-12, atol=0)
     assert sum(map(task.count, parts)) == task.count(whole)
-    for weight in (task.model.predict.weight, task.model.follow.weight, task.model.follow.bias):
+    for weight in (task.model.lm_head.weight, task.model.next_sentence_head.weight, task.model.next_sentence_head.bias):
         weight.data.zero_()
     even = task.loss(task.model, whole) / task.count(whole)
     assert even.item() == pytest.approx(math.log(600) + math.log(2))
@@ -127,7 +127,7 @@ def test_another_text_to_test_on(job, tmp_path):
 def test_whole_words(job):
     hidden = tasks.tasks["masked"].load({**job.options, "whole_words": True})
     tokens = next(hidden.examples("valid"))
-    pieces = [hidden.tokenizer.token(number).startswith("##") for number in range(600)]
+    pieces = [hidden.tokenizer.id_to_token(number).startswith("##") for number in range(600)]
     goes_on = torch.tensor(pieces)[tokens[5]][:, 1:]
     assert goes_on.sum() > 50
     # a stretch may be cut within a word, after [CLS] or [SEP]; elsewhere pieces of a word share their fate
@@ -138,9 +138,9 @@ def test_whole_words(job):
 def test_what_a_comparison_counts(job):
     """Four projections, scores and values, two layers of feed-forward; one pooled token; both heads where is asked."""
     changes = {"model": SIZES, "train": {"steps": 1, "batch_size": 2}}
-    config = tasks.configure("masked", tasks.preset("masked", None), changes)
+    config = runs.configure("masked", runs.preset("masked", None), changes)
     row = example(job, config.train)
-    found, time, asked = expense(config, job, row, "cpu"), row[0].shape[1], int(row[4].sum())
+    found, time, asked = measure_resources(config, job, row, "cpu"), row[0].shape[1], int(row[4].sum())
     reading = 4 * time * 16 * 16 + 2 * time * time * 16 + 2 * time * 16 * 16
     assert found.multiplications == reading + 16 * 16 + 16 * 2 + asked * (16 * 16 + 16 * 600)
     assert found.state_bytes is None

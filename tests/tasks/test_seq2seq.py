@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from qkv import tasks
+from qkv import runs, tasks
 from qkv.data import Pair, Vocabulary
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
-from qkv.tasks.seq2seq import Search, Strings, _cut, answer, collate, count, encode, evaluate, hold_out, loss, make_objective
+from qkv.tasks.seq2seq import Search, Seq2SeqData, _cut, answer, collate, count, encode, evaluate, hold_out, loss, make_objective
 from qkv.train import Settings
 from tests.tasks.tiny import write_pairs
 
@@ -17,7 +17,7 @@ PAIRS = [Pair(tuple(word), (tuple(word[::-1]), tuple(word.upper()))) for word in
 
 @pytest.fixture
 def strings():
-    return Strings.build({"train": PAIRS, "valid": PAIRS[:2], "test": PAIRS[2:]})
+    return Seq2SeqData.build({"train": PAIRS, "valid": PAIRS[:2], "test": PAIRS[2:]})
 
 
 @pytest.fixture
@@ -165,9 +165,9 @@ def test_a_pair_that_the_model_cannot_take_is_named(tmp_path, source, target, pa
     with open(data[f"{part}_file"], "a") as file:
         file.write(f"{source}\t{target}\n")
     changes = {"model": {"family": family, "dim": 16, "max_length": 24}, "data": data}
-    config = tasks.configure("pairs", tasks.preset("pairs", None), changes)
+    config = runs.configure("pairs", runs.preset("pairs", None), changes)
     job = tasks.tasks["pairs"].load(data)
-    model = tasks.build(config, job)
+    model = runs.build(config, job)
     if needed is None:
         job.validate_model(model)
         return

@@ -4,14 +4,14 @@ from itertools import pairwise
 import pytest
 import torch
 
-from qkv import tasks
+from qkv import runs, tasks
 from qkv.data import Tokenizer
+from qkv.errors import QkvError
 from qkv.inference.generate import Written, chooser, read_prompt, search_texts, write
 from qkv.inference.sliding_window import IGNORED, measure, windows
 from qkv.layers import Packing
-from qkv.storage import QkvError
 from qkv.tasks.text import collate
-from qkv.train import Loop, Settings, create
+from qkv.train import Loop, Settings, create_run
 
 SIZES = {"dim": 16, "heads": 2, "hidden_dim": 16, "layers": 1, "max_length": 64}
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
@@ -37,8 +37,8 @@ def load(folder, **options):
 
 
 def make(job, **changes):
-    config = tasks.configure("text", tasks.preset("text", None), {"model": SIZES, "data": job.options, **changes})
-    return config, tasks.build(config, job)
+    config = runs.configure("text", runs.preset("text", None), {"model": SIZES, "data": job.options, **changes})
+    return config, runs.build(config, job)
 
 
 def test_rows_are_the_text_and_packing_is_where_documents_start(folder):
@@ -58,7 +58,7 @@ def test_collate_by_hand():
     inputs, targets, *packed = collate(torch.tensor([[a, b, 2, 1, c, 2, 1], [1, a, b, c, d, a, b]]), tokenizer)
     assert inputs.tolist() == [[a, b, 2, 1, c, 2], [1, a, b, c, d, a]]
     assert targets.tolist() == [[b, 2, IGNORED, c, 2, IGNORED], [a, b, c, d, a, b]]
-    assert Packing.of(packed).places.tolist() == [[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 4, 5]]
+    assert Packing.from_tensors(packed).positions.tolist() == [[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 4, 5]]
     assert len(collate(torch.tensor([[1, a, b]]), tokenizer)) == 2
 
 
@@ -133,7 +133,7 @@ def test_training_learns_and_going_on_is_bit_identical(folder, tmp_path, monkeyp
     config, _ = make(job, **changes)
 
     def loop(name, load_again=job):
-        run = create(tmp_path / name) if not (tmp_path / name).exists() else tasks.resolve.Run(tmp_path / name)
+        run = create_run(tmp_path / name) if not (tmp_path / name).exists() else tasks.resolve.Run(tmp_path / name)
         return Loop(load_again.objective(make(job, **changes)[1], config.train), config.train, run)
 
     whole = loop("whole")
@@ -161,8 +161,8 @@ def test_training_learns_and_going_on_is_bit_identical(folder, tmp_path, monkeyp
 
 def trained(job, tmp_path):
     config, model = make(job)
-    run = create(tmp_path / "run")
-    tasks.write(run, config, job)
+    run = create_run(tmp_path / "run")
+    runs.save_config(run, config, job)
     run.save_weights(model.state_dict())
     return tmp_path / "run"
 
@@ -170,13 +170,13 @@ def trained(job, tmp_path):
 def test_a_run_is_restored_and_its_tokenizer_proven(folder, tmp_path):
     job = load(folder)
     path = trained(job, tmp_path)
-    _, again, _ = tasks.restore(path)
+    _, again, _ = runs.load(path)
     assert again.tokenizer == job.tokenizer
     assert again.with_data().evaluate(Uniform(len(job.tokenizer)), "test")["tokens"] > 0
     other = Tokenizer.train(["other text"], "characters", 40)
     tasks.resolve.write_json(path / "vocabulary.json", other.to_record())
     with pytest.raises(QkvError, match="the tokenizer in vocabulary.json is not the one that the model was trained"):
-        tasks.restore(path)
+        runs.load(path)
 
 
 @pytest.mark.parametrize(("search", "finished"), [("greedy", False), ("sample", True)])
@@ -248,7 +248,7 @@ def test_a_fresh_model_is_not_sure_that_each_token_follows_itself(folder):
 def test_presets_have_the_sizes_they_promise():
     sizes = {}
     for name, vocabulary in (("small", 2000), ("wikitext", 16000)):
-        config = tasks.configure("text", tasks.preset("text", name), {})
+        config = runs.configure("text", runs.preset("text", name), {})
         model = tasks.resolve.family(config.family).build(
             tasks.resolve.family(config.family).configure(config.model), vocabulary
         )
@@ -259,19 +259,19 @@ def test_presets_have_the_sizes_they_promise():
 
 def test_characters_split_over_tokens_come_when_they_are_whole():
     tokenizer = Tokenizer.train(["plain text only"], "bytes", 260)
-    reader = tokenizer.reader(tokenizer.encode("caf"))
+    reader = tokenizer.stream_decoder(tokenizer.encode("caf"))
     ids = tokenizer.encode("é \U0001f40d!")
-    pieces = [reader.read(number) for number in ids]
+    pieces = [reader.push(number) for number in ids]
     assert pieces == ["", "é", " ", "", "", "", "\U0001f40d", "!"]
-    assert reader.finish() == ""
-    assert reader.read(ids[0]) == ""
-    assert reader.finish() == "\ufffd"
-    assert reader.read(tokenizer.end) == ""
+    assert reader.flush() == ""
+    assert reader.push(ids[0]) == ""
+    assert reader.flush() == "\ufffd"
+    assert reader.push(tokenizer.end) == ""
 
 
 def test_words_cut_into_pieces_are_joined_to_what_was_before():
     tokenizer = Tokenizer.train(["low lower lowest"] * 3, "wordpiece", 40)
     text = "low lowest lower"
     ids = tokenizer.encode(text)
-    reader = tokenizer.reader(ids[:1])
-    assert "".join(reader.read(number) for number in ids[1:]) + reader.finish() == text[3:]
+    reader = tokenizer.stream_decoder(ids[:1])
+    assert "".join(reader.push(number) for number in ids[1:]) + reader.flush() == text[3:]

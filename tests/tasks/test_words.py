@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from qkv import tasks
-from qkv.data import Analogy, Vectors, WordPair, paragraphs_of, read_text
+from qkv import runs, tasks
+from qkv.data import Analogy, Vectors, WordPair, read_corpus, split_paragraphs
+from qkv.errors import QkvError
 from qkv.inference import agreement, completed
-from qkv.models import Network
-from qkv.storage import QkvError
-from qkv.train import Loop, Run, create
+from qkv.models import MLP
+from qkv.train import Loop, Run, create_run
 from tests.train.job import events, outcome
 from tests.train.loops import stop_at
 
@@ -22,16 +22,16 @@ def job():
 
 def config(**train):
     usual = {"steps": 12, "batch_size": 3, "validate_every": 4, **train}
-    return tasks.configure("words", tasks.preset("words", "small"), {"model": {"dim": 13}, "train": usual})
+    return runs.configure("words", runs.preset("words", "small"), {"model": {"dim": 13}, "train": usual})
 
 
 def loop_in(folder, job, chosen):
-    return Loop(job.objective(tasks.build(chosen, job), chosen.train), chosen.train, Run(folder))
+    return Loop(job.objective(runs.build(chosen, job), chosen.train), chosen.train, Run(folder))
 
 
 def test_the_data(job):
     """Every word that is common enough, and no other, has a number; the parts are those of the text."""
-    counted = Counter(word for words in paragraphs_of(read_text("python")["train"]) for word in words)
+    counted = Counter(word for words in split_paragraphs(read_corpus("python")["train"]) for word in words)
     assert dict(zip(job.counts.words, job.counts.counts, strict=True)) == {w: n for w, n in counted.items() if n >= 20}
     assert job.sizes() == (len(job.counts),)
     assert len(job.parts["train"].words) == sum(job.counts.counts)
@@ -52,7 +52,7 @@ def test_a_file_to_train_on_is_the_source(tmp_path):
 def test_training_lowers_the_held_out_loss(job, tmp_path, objective):
     chosen = config(steps=40, every=40)
     chosen = replace(chosen, model={**chosen.model, "objective": objective})
-    before = tasks.build(chosen, job)
+    before = runs.build(chosen, job)
     loop = loop_in(tmp_path, job, chosen)
     loop.train()
     # nothing is known at the start: each of 1 + 5 scores costs log 2
@@ -63,7 +63,7 @@ def test_training_lowers_the_held_out_loss(job, tmp_path, objective):
 
 def test_a_stopped_run_goes_on_to_the_last_bit(job, tmp_path):
     torch.set_num_threads(1)
-    whole, parts = (create(tmp_path / name).folder for name in ("whole", "parts"))
+    whole, parts = (create_run(tmp_path / name).folder for name in ("whole", "parts"))
     loop_in(whole, job, config()).train()
     stop_at(5, loop_in(parts, job, config()))
     again = loop_in(parts, job, config())
@@ -78,7 +78,7 @@ def test_a_stopped_run_goes_on_to_the_last_bit(job, tmp_path):
 
 def test_order_and_draws_are_functions_of_the_step(job):
     chosen = config()
-    task = job.objective(tasks.build(chosen, job), chosen.train)
+    task = job.objective(runs.build(chosen, job), chosen.train)
     blocks = job.parts["train"].blocks
     numbers = [number for step in range(3 * blocks) for number in task.order(step)]
     assert sorted(numbers) == list(range(9 * blocks))  # 3 blocks a step: nine epochs, each block once in each
@@ -88,7 +88,7 @@ def test_order_and_draws_are_functions_of_the_step(job):
 
 
 def test_the_rate_falls_in_a_line(job, tmp_path):
-    create(tmp_path / "run")
+    create_run(tmp_path / "run")
     loop = loop_in(tmp_path / "run", job, config(steps=4))
     loop.train()
     rates = [line["rate"] for line in loop.run.read_metrics() if "rate" in line]
@@ -98,8 +98,8 @@ def test_the_rate_falls_in_a_line(job, tmp_path):
 def test_a_loss_that_is_not_finite_ends_the_training(job, tmp_path):
     """The update is made by then, so the loop cannot leave it out; the checkpoint of step 4 stays."""
     chosen = config()
-    run = create(tmp_path / "run")
-    task = job.objective(tasks.build(chosen, job), chosen.train)
+    run = create_run(tmp_path / "run")
+    task = job.objective(runs.build(chosen, job), chosen.train)
     losses = iter([1.0] * 5 + [float("nan")])
     task = replace(task, update=lambda model, tensors, rate: next(losses))
     with pytest.raises(QkvError, match=r"the loss is nan at step 6; the last checkpoint is good: take a learning rate"):
@@ -132,12 +132,12 @@ def test_bad_options(options, error, message):
 
 def test_another_family_is_refused(job):
     with pytest.raises(TypeError, match="the task words needs a model of the family word_vectors, got a Network"):
-        job.evaluate(Network([2, 1]), "test")
+        job.evaluate(MLP([2, 1]), "test")
 
 
 def test_another_part_is_refused(job):
     with pytest.raises(QkvError, match="there is no part 'exam' "):
-        job.evaluate(tasks.build(config(), job), "exam")
+        job.evaluate(runs.build(config(), job), "exam")
 
 
 def test_a_changed_text_is_refused(job):
@@ -152,7 +152,7 @@ def test_another_text_to_test_with(job, tmp_path):
     """Of an untrained model every neighbor costs six times log 2, in whatever text."""
     (tmp_path / "mine.txt").write_text("The class is an object of the type.\n\nxyzzy")
     other = job.with_test(str(tmp_path / "mine.txt"))
-    assert other.evaluate(tasks.build(config(), job), "test")["loss"] == pytest.approx(6 * 0.6931, abs=1e-3)
+    assert other.evaluate(runs.build(config(), job), "test")["loss"] == pytest.approx(6 * 0.6931, abs=1e-3)
     (tmp_path / "mine.txt").write_text("xyzzy " * 9)
     with pytest.raises(QkvError, match="the text has no word that is in counts, in .*mine.txt"):
         job.with_test(str(tmp_path / "mine.txt"))

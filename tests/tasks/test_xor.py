@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from qkv import tasks
-from qkv.storage import QkvError
+from qkv import runs, tasks
+from qkv.errors import QkvError
 from qkv.train import Loop, Run, Settings
 
 
 def train(tmp_path, config, job):
-    model = tasks.build(config, job)
+    model = runs.build(config, job)
     loop = Loop(job.objective(model, config.train), config.train, Run(tmp_path))
     loop.train()
     model.load_state_dict(loop.best)
@@ -17,14 +17,14 @@ def train(tmp_path, config, job):
 @pytest.mark.parametrize(("preset", "most"), [("network", 1.0), ("logistic", 0.75), ("perceptron", 0.75)])
 def test_only_a_hidden_layer_learns_xor(tmp_path, preset, most):
     job = tasks.tasks["xor"].load({})
-    model = train(tmp_path, tasks.configure("xor", tasks.preset("xor", preset), {}), job)
+    model = train(tmp_path, runs.configure("xor", runs.preset("xor", preset), {}), job)
     assert job.evaluate(model, "test")["accuracy"] <= most
     assert (job.evaluate(model, "test")["accuracy"] == 1.0) == (preset == "network")
 
 
 def test_the_default_is_two_two_one():
-    config = tasks.configure("xor", tasks.preset("xor", None), {})
-    assert tasks.build(config, tasks.tasks["xor"].load({})).sizes == (2, 2, 1)
+    config = runs.configure("xor", runs.preset("xor", None), {})
+    assert runs.build(config, tasks.tasks["xor"].load({})).sizes == (2, 2, 1)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_points_of_a_file(tmp_path, rings):
     job = tasks.tasks["xor"].load({"train_file": str(rings), "held_out": 0.2})
     assert {name: len(part) for name, part in job.parts.items()} == {"train": 128, "valid": 32, "test": 40}
     assert job.classes == ("inner", "outer")
-    config = tasks.configure("xor", tasks.preset("xor", "wide"), {"train": {"steps": 200}})
+    config = runs.configure("xor", runs.preset("xor", "wide"), {"train": {"steps": 200}})
     assert job.evaluate(train(tmp_path, config, job), "test")["accuracy"] >= 0.95
 
 
@@ -83,7 +83,7 @@ def test_a_rare_class_does_not_keep_the_others_from_being_held_out(tmp_path):
 def test_a_few_points_a_class_are_trained_and_tested_on(tmp_path, count):
     job = tasks.tasks["xor"].load({"train_file": write_classes(tmp_path / "few.csv", a=count, b=count)})
     assert len(job.parts["test"]) == 2
-    config = tasks.configure("xor", tasks.preset("xor", "wide"), {"train": {"steps": 3, "validate_every": 1}})
+    config = runs.configure("xor", runs.preset("xor", "wide"), {"train": {"steps": 3, "validate_every": 1}})
     assert job.evaluate(train(tmp_path, config, job), "valid")["examples"] == (2 if count >= 10 else 2 * count - 2)
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from qkv import tasks
-from qkv.tasks.report import examples, trained_with
+from qkv import runs, tasks
+from qkv.tasks.seq2seq_report import examples, trained_with
 
 
 @pytest.mark.parametrize(("target", "right"), [("characters", ["ABAB", "b a"]), ("words", ["ABAB", "b a"])])
@@ -9,9 +9,9 @@ def test_answers_and_what_is_right_are_written_alike(tmp_path, target, right):
     path = tmp_path / "pairs.tsv"
     path.write_text("abab\tABAB\tb a\nba\tBA\n")
     job = tasks.tasks["pairs"].load({"train_file": str(path), "target": target, "held_out": 0})
-    config = tasks.configure("pairs", tasks.preset("pairs", "quick"), {"train": {"steps": 1}})
-    (example,) = examples(job, tasks.build(config, job).eval(), job.strings.parts["train"][:1])
-    assert example.right == right
+    config = runs.configure("pairs", runs.preset("pairs", "quick"), {"train": {"steps": 1}})
+    (example,) = examples(job, runs.build(config, job).eval(), job.strings.parts["train"][:1])
+    assert example.references == right
     assert all((" " in answer.text) == (target == "words") for answer in example.answers if len(answer.text) > 4)
 
 

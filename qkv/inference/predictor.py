@@ -1,0 +1,105 @@
+"""The interface between a task and whoever predicts with it: the command line, a server, a notebook."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+SEARCHES = ("greedy", "beam", "sample")
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """How to search. A task raises ValueError for an option that it cannot use."""
+
+    search: str | None = None
+    """greedy, beam or sample; None: the task's default."""
+    beams: int = 4
+    """Beam width."""
+    best: int = 1
+    """Answers per input."""
+    temperature: float = 1.0
+    """Sampling temperature: below 1 sharper, above 1 more random."""
+    top_k: int | None = None
+    """Sample from the k most probable tokens."""
+    top_p: float | None = None
+    """Sample from the most probable tokens that hold this share of the probability."""
+    seed: int = 0
+    """Seed of the sampler."""
+    tokens: int | None = None
+    """Most tokens to generate; for text only."""
+    warn: Callable[[str], None] = lambda message: None
+    """Called with a sentence about an input that is predicted all the same."""
+
+    def require_beam(self, search: str) -> None:
+        """Raise unless this search can return `best` answers."""
+        if self.best > 1 and search != "beam":
+            raise ValueError(f"--best {self.best} needs --search beam: {search} gives one answer")
+
+    def reject_tokens(self, task: str) -> None:
+        """Raise if a number of tokens was given to a task that does not generate text."""
+        if self.tokens is not None:
+            raise ValueError(f"--tokens is for runs of task text, and this is a run of task {task}")
+
+
+class Predictor(ABC):
+    """Predict from text: check an input, predict a batch, format a prediction as lines."""
+
+    batch_size: ClassVar[int] = 1024
+    """Inputs to read before predicting, so that inputs of similar length share a batch."""
+    reads_whole_stdin: ClassVar[bool] = False
+    """Whether standard input is one input, not one per line."""
+
+    def problem(self, text: str) -> str | None:
+        """Return why this input cannot be predicted, as a sentence; None: it can."""
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            return f"{text[:40]!r} is not valid UTF-8"
+        try:
+            self.check(text)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    @abstractmethod
+    def check(self, text: str) -> None:
+        """Raise ValueError for an input that has no prediction."""
+
+    @abstractmethod
+    def predict(self, texts: Sequence[str], indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return one JSON-ready record per text, with `input` and `error` keys.
+
+        `indices` number the texts over the whole input: sampling is seeded by them.
+        """
+
+    @abstractmethod
+    def format(self, record: dict[str, Any]) -> str:
+        """Return a record as lines of text."""
+
+    @abstractmethod
+    def failed(self, text: str, error: str) -> dict[str, Any]:
+        """Return the record of an input that has no prediction."""
+
+    def stream(self, text: str, index: int) -> Iterator[str | dict[str, Any]]:
+        """Yield the output for one input piece by piece, and last its record."""
+        (record,) = self.predict([text], [index])
+        yield self.format(record)
+        yield record
+
+
+class AnswerPredictor(Predictor):
+    """A predictor whose record is {"input", "answers": [{"text", "probability", ...}], "error"}."""
+
+    def __init__(self, best: int):
+        self.best = best
+
+    def format(self, record: dict[str, Any]) -> str:
+        """Return `input TAB answer` lines, with the probability as a third column when several answers are wanted."""
+        lines = []
+        for answer in record["answers"]:
+            probability = f"\t{answer['probability']:.4f}" if self.best > 1 else ""
+            lines.append(f"{record['input']}\t{answer['text']}{probability}\n")
+        return "".join(lines)
+
+    def failed(self, text: str, error: str) -> dict[str, Any]:
+        """Return a record without answers."""
+        return {"input": text, "answers": [], "error": error}

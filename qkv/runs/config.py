@@ -1,0 +1,71 @@
+"""The configuration of a run: a preset with changes, as config.json stores it."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from qkv.errors import QkvError, unknown_name_error
+from qkv.models import family
+from qkv.records import from_mapping
+from qkv.runs.huggingface import model_type
+from qkv.storage import read_json
+from qkv.tasks.base import Preset, tasks
+from qkv.train import Run, Settings
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides a run."""
+
+    task: str
+    family: str
+    model: dict[str, Any]
+    train: Settings
+    data: dict[str, Any]
+
+    def to_record(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any], where: Path) -> "Config":
+        """Build the configuration from a file's contents; an incomplete one raises."""
+        try:
+            train = from_mapping(Settings, record["train"], "training setting")
+            return cls(record["task"], record["family"], record["model"], train, record["data"])
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise QkvError(f"the configuration is incomplete or from another version: {error}", str(where)) from error
+
+
+def preset(task: str, name: str | None) -> Preset:
+    """Return a preset of a task by name (default: its first)."""
+    presets = tasks[task].presets
+    if name is not None and name not in presets:
+        raise unknown_name_error(f"preset of task {task!r}:", name, presets)
+    return presets[name or next(iter(presets))]()
+
+
+def configure(task: str, chosen: Preset, changes: dict[str, dict[str, Any]]) -> Config:
+    """Return the preset with changes to "model", "train" and "data"; `model.family` changes the family."""
+    own = changes.get("model", {})
+    model = {**chosen.model, **own}
+    name = model.pop("family", chosen.family)
+    if name != chosen.family:
+        model = {key: value for key, value in model.items() if key in own}
+    train = {**chosen.train, **changes.get("train", {})}
+    for given, other in (("steps", "minutes"), ("minutes", "steps")):
+        if given in changes.get("train", {}) and other not in changes["train"]:
+            train.pop(other, None)
+    settings = from_mapping(Settings, train, "training setting")
+    data = {**chosen.data, **changes.get("data", {})}
+    return Config(task, name, asdict(family(name).configure(model)), settings, data)
+
+
+def read_config(run: Run) -> Config:
+    """Read the configuration of a run folder."""
+    path = run.folder / "config.json"
+    if not run.folder.is_dir():
+        raise QkvError("there is no such run folder", str(run.folder))
+    if model_type(run.folder) is not None:
+        raise QkvError("this is a Hugging Face model, which can predict but has no run to resume", run.folder)
+    return Config.from_record(read_json(path), path)

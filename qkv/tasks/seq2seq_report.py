@@ -1,0 +1,113 @@
+"""The report of a sequence-to-sequence run: learning curves, error rates, sample answers, attention maps."""
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from qkv.data import Pair
+from qkv.draw import AlignmentFigure, Example, ReportAnswer, TrainingReport, alignment_panels
+from qkv.explain import Alignment, alignment
+from qkv.inference.seq2seq import Search, predict_targets
+from qkv.random import derive_seed
+from qkv.tasks.base import RunSummary, Sample
+
+if TYPE_CHECKING:
+    from qkv.tasks.pairs import Seq2SeqTask
+
+EXAMPLES = 10
+FIGURES = 4
+BEAMS = 4
+"""Beam width of answers and of attention maps: the map shows the best answer."""
+BEST = 3
+"""Answers per example."""
+
+
+def sample_pairs(task: "Seq2SeqTask", count: int = EXAMPLES, seed: int = 0) -> list[Pair]:
+    """Return a few pairs of the evaluated split, the same ones every time."""
+    pairs = task.data.splits[task.default_split]
+    ranked = sorted(range(len(pairs)), key=lambda index: derive_seed(seed, "pairs to show", index))
+    return [pairs[index] for index in ranked[:count]]
+
+
+def example_answers(task: "Seq2SeqTask", model: nn.Module, pairs: list[Pair], best: int = BEST) -> list[Example]:
+    """Return the model's answers to each pair with their probabilities, and the references."""
+    search = Search(beams=max(BEAMS, best), n_best=best)
+    found = predict_targets(model, task.data.sources, [pair.source for pair in pairs], search)
+    examples = []
+    for pair, hypotheses in zip(pairs, found, strict=True):
+        answers = [
+            ReportAnswer(task.join_target(task.data.targets.decode(one.tokens)), math.exp(one.log_probability))
+            for one in hypotheses
+        ]
+        references = [task.join_target(target) for target in pair.targets]
+        examples.append(Example(task.join_source(pair.source), answers, references))
+    return examples
+
+
+def best_alignment(task: "Seq2SeqTask", model: nn.Module, pair: Pair) -> tuple[tuple[str, ...], Alignment] | None:
+    """Return the best answer's tokens with END and their attention over the source; None: the model has no attention."""
+    ((hypothesis,),) = predict_targets(model, task.data.sources, [pair.source], Search(beams=BEAMS))
+    try:
+        found = alignment(model, task.data.sources.encode(pair.source), list(hypothesis.tokens))
+    except ValueError:
+        return None
+    return (*task.data.targets.decode(hypothesis.tokens), "end"), found
+
+
+def make_samples(task: "Seq2SeqTask", model: nn.Module) -> list[Sample]:
+    """Return held-out sources with answers, references and, per answer token, the most attended source token."""
+    pairs = sample_pairs(task)
+    samples = []
+    for pair, example in zip(pairs, example_answers(task, model, pairs), strict=True):
+        found = best_alignment(task, model, pair)
+        attended = "" if found is None else _most_attended(pair, *found)
+        answers = [(answer.text, answer.probability) for answer in example.answers]
+        samples.append(Sample(example.source, answers, list(example.references), attended))
+    return samples
+
+
+def _most_attended(pair: Pair, tokens: tuple[str, ...], found: Alignment) -> str:
+    positions = [row.index(max(row)) for row in found.weights]
+    return " ".join(f"{token}:{pair.source[position]}" for token, position in zip(tokens, positions, strict=True))
+
+
+def make_report(task: "Seq2SeqTask", model: nn.Module, summary: RunSummary) -> TrainingReport:
+    """Return all that the report page shows."""
+    pairs = sample_pairs(task)
+    figures = []
+    for pair in pairs[:FIGURES]:
+        found = best_alignment(task, model, pair)
+        if found is not None:
+            tokens, weights = found
+            figures.append(
+                AlignmentFigure(task.join_source(pair.source), tokens, pair.source, alignment_panels(weights))
+            )
+    settings = {"model": summary.model, "training": asdict(summary.train), "data": summary.data}
+    steps = [line for line in summary.metrics if line.get("loss") is not None and "event" not in line]
+    validations = [line for line in summary.metrics if line.get("event") == "validated"]
+    return TrainingReport(
+        title=f"{summary.task}: {summary.family}",
+        family=summary.family,
+        parameters=sum(p.numel() for p in model.parameters()),
+        settings={group: _given(values) for group, values in settings.items()},
+        training_loss=[(line["step"], line["loss"]) for line in steps],
+        validation_loss=[(line["step"], line["score"]) for line in validations],
+        metrics=summary.rates,
+        examples=example_answers(task, model, pairs),
+        alignments=figures,
+        training_loss_extra=extra_losses(summary.train.label_smoothing, task.settings.teachers),
+    )
+
+
+def extra_losses(label_smoothing: float, teachers: str) -> str:
+    """Return what the training loss includes and the validation loss does not."""
+    parts = [f"label smoothing {label_smoothing:g}"] if label_smoothing else []
+    if teachers:
+        parts.append("teachers")
+    return " and ".join(parts)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
