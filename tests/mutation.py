@@ -55,13 +55,13 @@ MUTANTS = (
     Mutant(
         "pronunciation/joint_fit.py",
         "torch.where(one.starts_word, count, torch.bincount",
-        "torch.where(one.opens & False, count, torch.bincount",
+        "torch.where(one.starts_word & False, count, torch.bincount",
         ("tests/pronunciation/test_joint_ngram.py",),
     ),
     Mutant(
         "pronunciation/alignment.py",
-        "behind[i, j] += behind[i + a, j + b] * probability[units]",
-        "behind[i, j] += behind[i + a, j + b]",
+        "backward[i, j] += backward[i + a, j + b] * probability[units]",
+        "backward[i, j] += backward[i + a, j + b]",
         ("tests/pronunciation/test_alignment.py",),
     ),
     Mutant(
@@ -186,7 +186,7 @@ MUTANTS = (
     Mutant("positions/base.py", "if index.shape != x.shape[-2:-1]:", "if False:", ("tests/positions/test_base.py",)),
     Mutant("positions/t5.py", "side = (offset > 0) * buckets", "side = (offset >= 0) * buckets"),
     Mutant("positions/shaw.py", "key_index - query_index[:, None]", "query_index[:, None] - key_index"),
-    Mutant("positions/sinusoidal.py", "(turn.sin(), turn.cos())", "(turn.cos(), turn.sin())"),
+    Mutant("positions/sinusoidal.py", "(angle.sin(), angle.cos())", "(angle.cos(), angle.sin())"),
     # layers
     Mutant(
         "layers/multi_head.py",
@@ -217,7 +217,7 @@ MUTANTS = (
     # data and randomness
     Mutant("random.py", "(indices + 1)", "indices", ("tests/test_random.py",)),
     Mutant("data/corpora/recall.py", "** (self.power - 1)", "** self.power", ("tests/data/corpora/test_recall.py",)),
-    Mutant("data/buckets.py", "POOL * self.batch_size", "POOL", ("tests/data/test_buckets.py",)),
+    Mutant("data/buckets.py", "POOL_BATCHES * self.batch_size", "POOL_BATCHES", ("tests/data/test_buckets.py",)),
     Mutant(
         "data/sampling/word_counts.py", "(ratio.sqrt() + ratio)", "ratio.sqrt()", ("tests/data/sampling/test_word_counts.py",)
     ),
@@ -246,8 +246,8 @@ MUTANTS = (
     ),
     Mutant(
         "data/tokenizer.py",
-        "self._tokenizer.encode_special_tokens = True",
-        "self._tokenizer.encode_special_tokens = False",
+        "self._backend.encode_special_tokens = True",
+        "self._backend.encode_special_tokens = False",
         ("tests/data/test_tokenizer.py",),
     ),
     Mutant(
@@ -352,8 +352,8 @@ MUTANTS = (
     Mutant("models/encoder.py", "torch.tanh(self.pool(first))", "self.pool(first)", ("tests/models/test_encoder.py",)),
     Mutant(
         "data/sampling/mlm.py",
-        "MASKED, REPLACED = 0.8, 0.1",
-        "MASKED, REPLACED = 0.9, 0.05",
+        "MASK_FRACTION, RANDOM_FRACTION = 0.8, 0.1",
+        "MASK_FRACTION, RANDOM_FRACTION = 0.9, 0.05",
         ("tests/data/sampling/test_mlm.py",),
     ),
     Mutant(

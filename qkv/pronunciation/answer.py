@@ -1,44 +1,44 @@
-"""What a pronouncer answers."""
+"""Answers of a pronouncer."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from qkv.errors import unknown_name_error
 from qkv.pronunciation.arpabet import Phones, strip_stress
 from qkv.pronunciation.ipa import ipa_symbols, to_ipa
-from qkv.registry import unknown_name_error
 
 ALPHABETS = ("arpabet", "ipa")
 
 
 class Source(StrEnum):
-    """Where an answer comes from, the surest first."""
+    """Origin of an answer, the most reliable first."""
 
     user = "user"
-    """The dictionary file that was given."""
+    """The user's dictionary file."""
     dictionary = "dictionary"
     """CMUdict."""
     model = "model"
     """The trained model."""
     punctuation = "punctuation"
-    """Nobody says it."""
+    """Punctuation is not pronounced."""
     none = "none"
-    """There is no answer; `why` says what is in the way."""
+    """There is no answer; `reason` tells why."""
 
 
 @dataclass(frozen=True)
 class Pronunciation:
-    """One way to say a word."""
+    """One pronunciation of a word."""
 
     phones: Phones
     """ARPAbet, with stress digits where they are known."""
     probability: float
-    """The model's; a dictionary has no counts, so its ways to say a word have equal shares."""
+    """Probability by the model; a dictionary has no counts, so its variants are equally probable."""
     stressed: Phones | None = field(default=None, compare=False, repr=False)
-    """Where stress was taken away, the phones as they were: IPA still writes their reduced vowels ə and ɚ."""
+    """Phones before stress was removed, from which IPA takes the reduced vowels ə and ɚ."""
 
-    def write(self, alphabet: str = "arpabet") -> str:
-        """As text: phones with spaces between, or IPA."""
+    def to_text(self, alphabet: str = "arpabet") -> str:
+        """Return phones separated by spaces, or IPA."""
         if alphabet not in ALPHABETS:
             raise unknown_name_error("alphabet", alphabet, ALPHABETS)
         if alphabet == "arpabet":
@@ -46,45 +46,45 @@ class Pronunciation:
         return to_ipa(self.stressed or self.phones, stress=self.stressed is None)
 
     def symbols(self, alphabet: str = "arpabet") -> tuple[str, ...]:
-        """One text a phone; in IPA a stress mark is part of its vowel's symbol."""
+        """Return one string per phone; in IPA a stress mark is part of its vowel's symbol."""
         if alphabet == "arpabet":
             return self.phones
         return ipa_symbols(self.stressed or self.phones, stress=self.stressed is None)
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A word, or what stands between words, and how it is said."""
+class WordAnswer:
+    """Pronunciations of one token of a text: a word, or the punctuation between words."""
 
     input: str
-    """As it was given."""
+    """The token as it was given."""
     source: Source
     best: tuple[Pronunciation, ...] = ()
-    """The likeliest first; none for punctuation and where there is no answer."""
-    why: str | None = None
-    """What is in the way of an answer, as a sentence."""
+    """Pronunciations, the likeliest first; empty for punctuation and without an answer."""
+    reason: str | None = None
+    """Why there is no answer, as a sentence."""
 
     def __str__(self) -> str:
-        return self.best[0].write() if self.best else self.input
+        return self.best[0].to_text() if self.best else self.input
 
-    def without_stress(self) -> "Answer":
-        """The same without stress; ways that differed in nothing else become one, with the sum of their probabilities.
+    def without_stress(self) -> "WordAnswer":
+        """Return the answer without stress; pronunciations that become equal are merged, their probabilities added.
 
-        In IPA a vowel is reduced (ə, ɚ) where the first of them has it reduced.
+        In IPA a vowel is reduced (ə, ɚ) if it is in the first of the merged ones.
         """
-        bare = [Pronunciation(strip_stress(way.phones), way.probability, way.phones) for way in self.best]
-        return replace(self, best=rank(bare))
+        bare = [Pronunciation(strip_stress(one.phones), one.probability, one.phones) for one in self.best]
+        return replace(self, best=merge_and_rank(bare))
 
     def to_record(self, alphabet: str = "arpabet") -> dict[str, object]:
-        """{input, source, best: [{output, probability}]}: plain data for JSON."""
-        best = [{"output": way.write(alphabet), "probability": way.probability} for way in self.best]
+        """Return {input, source, best: [{output, probability}]}: plain data for JSON."""
+        best = [{"output": one.to_text(alphabet), "probability": one.probability} for one in self.best]
         return {"input": self.input, "source": self.source.value, "best": best}
 
 
-def rank(ways: Iterable[Pronunciation]) -> tuple[Pronunciation, ...]:
-    """Equal ones together, their probabilities added; the likeliest first, of equals the one that came first."""
-    found: dict[Phones, Pronunciation] = {}
-    for way in ways:
-        before = found.setdefault(way.phones, replace(way, probability=0.0))
-        found[way.phones] = replace(before, probability=before.probability + way.probability)
-    return tuple(sorted(found.values(), key=lambda way: -way.probability))
+def merge_and_rank(pronunciations: Iterable[Pronunciation]) -> tuple[Pronunciation, ...]:
+    """Merge equal pronunciations, adding their probabilities, and sort them, the likeliest first (stable)."""
+    merged: dict[Phones, Pronunciation] = {}
+    for one in pronunciations:
+        before = merged.setdefault(one.phones, replace(one, probability=0.0))
+        merged[one.phones] = replace(before, probability=before.probability + one.probability)
+    return tuple(sorted(merged.values(), key=lambda one: -one.probability))

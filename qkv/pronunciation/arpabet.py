@@ -1,6 +1,6 @@
 """ARPAbet as CMUdict writes it: 24 consonants, and 15 vowels that may carry a stress digit.
 
-AH0 unstressed    AH1 primary    AH2 secondary    AH stress not said
+AH0 unstressed    AH1 primary    AH2 secondary    AH stress unknown
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,22 +17,22 @@ _KNOWN = frozenset((*CONSONANTS, *VOWELS, *(vowel + stress for vowel in VOWELS f
 
 
 def split_stress(phone: str) -> tuple[str, str]:
-    """A phone and its stress digit, which is empty for consonants and where none is said."""
+    """Return a phone and its stress digit, empty for consonants and unknown stress."""
     return (phone[:-1], phone[-1]) if phone[-1] in STRESSES else (phone, "")
 
 
 def is_vowel(phone: str) -> bool:
-    """Whether a phone is the heart of a syllable."""
+    """Return whether a phone is a vowel, the nucleus of a syllable."""
     return split_stress(phone)[0] in VOWELS
 
 
 def strip_stress(phones: Iterable[str]) -> Phones:
-    """The phones without their digits."""
+    """Return the phones without stress digits."""
     return tuple(split_stress(phone)[0] for phone in phones)
 
 
 def check_phones(phones: Sequence[str]) -> Phones:
-    """The phones as a tuple, if each is one; the error names the first that is not, and the nearest that is."""
+    """Return the phones as a tuple; raise for the first unknown one, naming the nearest known."""
     if not phones:
         raise ValueError("a pronunciation needs at least one phone, got none")
     for phone in phones:

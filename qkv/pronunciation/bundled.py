@@ -1,56 +1,57 @@
-"""The model that comes with the package: config.json, vocabulary.json and model.safetensors, listed in MANIFEST.json.
+"""The model in the package: config.json, vocabulary.json and model.safetensors, listed in MANIFEST.json.
 
-It is a run folder without the traces of its training, so everything that takes a run takes it. A joint model that is
-in the folder comes with it.
+It is a run folder without checkpoints and logs, so it is accepted wherever a run is. If the folder has a joint n-gram
+model, that is used too.
 """
 
 import json
 from pathlib import Path
 
-from qkv.storage import QkvError, open_file, save_folder, verify_folder
+from qkv.errors import QkvError
+from qkv.storage import open_file, save_folder, verify_folder
 
 FOLDER = Path(__file__).with_name("model")
-FILES = ("config.json", "vocabulary.json", "model.safetensors")
-JOINT = "joint.bin"
+MODEL_FILES = ("config.json", "vocabulary.json", "model.safetensors")
+JOINT_FILE = "joint.bin"
 NAME = "pronounce"
-"""What the command line calls it."""
+"""Name of the bundled model on the command line."""
 
-MISSING = (
+MODEL_MISSING = (
     "the bundled model is not here; train one with `qkv train pronounce --run runs/mine` and name its folder: "
     "`qkv decode pronounce --model runs/mine`, `qkv eval runs/mine`, Pronouncer(model='runs/mine')"
 )
 
 
 def model_folder(named: Path | str | None = None) -> Path:
-    """The run folder to take a model from: the named one, or the bundled one, which must be as it was packed."""
+    """Return the run folder to load a model from: the named one, or the bundled one after checking its manifest."""
     if named is not None:
         if not Path(named).is_dir():
             raise QkvError(f"there is no run folder {named} to take a model from")
         return Path(named)
     if not FOLDER.is_dir():
-        raise QkvError(MISSING)
+        raise QkvError(MODEL_MISSING)
     verify_folder(FOLDER)
     return FOLDER
 
 
 def run_folder(named: Path) -> Path:
-    """The folder of a run, which may be named `pronounce`: the bundled model."""
+    """Return the folder of a run; `pronounce` is the bundled model."""
     return model_folder() if str(named) == NAME else named
 
 
 def pack(run: Path | str, folder: Path | str = FOLDER, *, half: bool = False, card: Path | str | None = None) -> None:
-    """Make the bundled model of a run: its three files, its joint model if it has one, and a manifest; all or nothing.
+    """Pack a run as the bundled model, atomically: its three files, its joint n-gram model if any, and a manifest.
 
-    With `half` its numbers are written in 16 bits, half the size; they are 32 bits again when it is loaded. A model
-    card goes with it as README.md. Files and teachers are named without the folders they were in.
+    `half` stores weights in float16; loading converts them back to float32. `card` is a model card: README.md.
+    Paths of training files and teachers are reduced to file names.
     """
-    names = (*FILES, JOINT) if (Path(run) / JOINT).exists() else FILES
+    names = (*MODEL_FILES, JOINT_FILE) if (Path(run) / JOINT_FILE).exists() else MODEL_FILES
     sources = {name: Path(run) / name for name in names}
     contents = {}
     for name, path in (sources if card is None else {**sources, "README.md": Path(card)}).items():
         with open_file(path) as file:
             contents[name] = file.read()
-    contents["config.json"] = _without_folders(contents["config.json"])
+    contents["config.json"] = _strip_folders(contents["config.json"])
     if half:
         contents["model.safetensors"] = _halve(contents["model.safetensors"])
     save_folder(Path(folder), contents)
@@ -62,8 +63,8 @@ def _halve(weights: bytes) -> bytes:
     return save({name: x.half() if x.is_floating_point() else x for name, x in load(weights).items()})
 
 
-def _without_folders(config: bytes) -> bytes:
-    """Where somebody's files were is nobody else's concern."""
+def _strip_folders(config: bytes) -> bytes:
+    """Reduce paths to file names: the folders of the training machine are private."""
     record = json.loads(config)
     for name in ("train_file", "test_file", "unlabeled", "teachers"):
         if record["data"].get(name):

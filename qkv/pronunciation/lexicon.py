@@ -1,12 +1,11 @@
-"""Lexicon files that other tools read, written entry by entry so that their length does not matter.
+"""Write lexicon files for other tools, entry by entry, in constant memory.
 
-    cmu     word PH PH, then word(2) PH PH             kaldi   lexicon.txt: word PH PH, a line a pronunciation
+    cmu     word PH PH, then word(2) PH PH             kaldi   lexicon.txt: word PH PH, a line per pronunciation
     mfa     word TAB PH PH                             kaldip  lexiconp.txt: word 1.0 PH PH, the likeliest 1.0
     mfap    word TAB 1.0 TAB PH PH                     pls     W3C Pronunciation Lexicon 1.0
     tsv     word TAB PH PH TAB PH PH (as `pairs`)      json    {word: [pronunciation, ...]}
 
-Kaldi's files begin with its two words that are none, `!SIL SIL` and `<UNK> SPN`. A word that comes twice is written
-once.
+Kaldi's files begin with its two special entries, `!SIL SIL` and `<UNK> SPN`. A repeated word is written once.
 """
 
 import json
@@ -15,15 +14,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from qkv.pronunciation.answer import ALPHABETS, Answer, Pronunciation
-from qkv.registry import unknown_name_error
+from qkv.errors import unknown_name_error
+from qkv.pronunciation.answer import ALPHABETS, Pronunciation, WordAnswer
 
-Ways = tuple[Pronunciation, ...]
-Write = Callable[[str, Ways, str], str]
-"""(word, the ways to say it, alphabet) -> the text of the entry"""
+Pronunciations = tuple[Pronunciation, ...]
+FormatEntry = Callable[[str, Pronunciations, str], str]
+"""(word, its pronunciations, alphabet) -> text of the entry"""
 
-LEAST_SHARE = 0.01
-"""A relative probability is never written smaller: readers take 0 for impossible."""
+MIN_RELATIVE_PROBABILITY = 0.01
+"""Lower bound of written relative probabilities: readers treat 0 as impossible."""
 
 _PLS_ALPHABETS = {"ipa": "ipa", "arpabet": "x-cmu-arpabet"}
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -34,21 +33,21 @@ _PLS_HEAD = (
 
 
 @dataclass(frozen=True)
-class Format:
-    """How a file begins, how an entry is written, what stands between entries, how the file ends."""
+class EntryFormat:
+    """Head, entries, separator and tail of a file format."""
 
-    entry: Write
+    entry: FormatEntry
     head: str = ""
     between: str = ""
     tail: str = ""
     alphabet: str = "arpabet"
-    """The one to use where none is asked for."""
+    """Default alphabet."""
     takes_spaces: bool = False
-    """Whether a word may have spaces."""
+    """Whether a word may contain spaces."""
 
 
-def write_lexicon(answers: Iterable[Answer], format: str, alphabet: str | None = None) -> Iterator[str]:  # noqa: A002
-    """The pieces of the file, one after the other; answers without a pronunciation are passed over."""
+def write_lexicon(answers: Iterable[WordAnswer], format: str, alphabet: str | None = None) -> Iterator[str]:  # noqa: A002
+    """Yield the text of the file piece by piece; answers without a pronunciation are skipped."""
     if format not in FORMATS:
         raise unknown_name_error("lexicon format", format, FORMATS)
     chosen = FORMATS[format]
@@ -68,59 +67,60 @@ def write_lexicon(answers: Iterable[Answer], format: str, alphabet: str | None =
     yield chosen.tail
 
 
-def _phones(way: Pronunciation, alphabet: str) -> str:
-    return " ".join(way.symbols(alphabet))
+def _phones(one: Pronunciation, alphabet: str) -> str:
+    return " ".join(one.symbols(alphabet))
 
 
-def _share(way: Pronunciation, ways: Ways) -> str:
-    """The probability, relative to that of the likeliest."""
-    return f"{max(way.probability / max(one.probability for one in ways), LEAST_SHARE):.4f}"
+def _relative(one: Pronunciation, variants: Pronunciations) -> str:
+    """Return the probability relative to that of the likeliest pronunciation."""
+    likeliest = max(variant.probability for variant in variants)
+    return f"{max(one.probability / likeliest, MIN_RELATIVE_PROBABILITY):.4f}"
 
 
-def _cmu(word: str, ways: Ways, alphabet: str) -> str:
-    numbered = (word if number == 1 else f"{word}({number})" for number in range(1, len(ways) + 1))
-    return "".join(f"{name} {_phones(way, alphabet)}\n" for name, way in zip(numbered, ways, strict=True))
+def _cmu(word: str, variants: Pronunciations, alphabet: str) -> str:
+    numbered = (word if number == 1 else f"{word}({number})" for number in range(1, len(variants) + 1))
+    return "".join(f"{name} {_phones(variant, alphabet)}\n" for name, variant in zip(numbered, variants, strict=True))
 
 
-def _kaldi(word: str, ways: Ways, alphabet: str) -> str:
-    return "".join(f"{word} {_phones(way, alphabet)}\n" for way in ways)
+def _kaldi(word: str, variants: Pronunciations, alphabet: str) -> str:
+    return "".join(f"{word} {_phones(variant, alphabet)}\n" for variant in variants)
 
 
-def _kaldip(word: str, ways: Ways, alphabet: str) -> str:
-    return "".join(f"{word} {_share(way, ways)} {_phones(way, alphabet)}\n" for way in ways)
+def _kaldip(word: str, variants: Pronunciations, alphabet: str) -> str:
+    return "".join(f"{word} {_relative(variant, variants)} {_phones(variant, alphabet)}\n" for variant in variants)
 
 
-def _mfa(word: str, ways: Ways, alphabet: str) -> str:
-    return "".join(f"{word}\t{_phones(way, alphabet)}\n" for way in ways)
+def _mfa(word: str, variants: Pronunciations, alphabet: str) -> str:
+    return "".join(f"{word}\t{_phones(variant, alphabet)}\n" for variant in variants)
 
 
-def _mfap(word: str, ways: Ways, alphabet: str) -> str:
-    return "".join(f"{word}\t{_share(way, ways)}\t{_phones(way, alphabet)}\n" for way in ways)
+def _mfap(word: str, variants: Pronunciations, alphabet: str) -> str:
+    return "".join(f"{word}\t{_relative(variant, variants)}\t{_phones(variant, alphabet)}\n" for variant in variants)
 
 
-def _tsv(word: str, ways: Ways, alphabet: str) -> str:
-    return "\t".join((word, *(_phones(way, alphabet) for way in ways))) + "\n"
+def _tsv(word: str, variants: Pronunciations, alphabet: str) -> str:
+    return "\t".join((word, *(_phones(variant, alphabet) for variant in variants))) + "\n"
 
 
-def _json(word: str, ways: Ways, alphabet: str) -> str:
-    said = [way.write(alphabet) for way in ways]
-    return f"{json.dumps(word, ensure_ascii=False)}: {json.dumps(said, ensure_ascii=False)}"
+def _json(word: str, variants: Pronunciations, alphabet: str) -> str:
+    texts = [variant.to_text(alphabet) for variant in variants]
+    return f"{json.dumps(word, ensure_ascii=False)}: {json.dumps(texts, ensure_ascii=False)}"
 
 
-def _pls(word: str, ways: Ways, alphabet: str) -> str:
+def _pls(word: str, variants: Pronunciations, alphabet: str) -> str:
     if _NOT_XML.search(word):
         raise ValueError(f"{word!r} has a character that XML cannot hold")
-    phonemes = "".join(f"<phoneme>{escape(way.write(alphabet))}</phoneme>" for way in ways)
+    phonemes = "".join(f"<phoneme>{escape(variant.to_text(alphabet))}</phoneme>" for variant in variants)
     return f" <lexeme><grapheme>{escape(word)}</grapheme>{phonemes}</lexeme>\n"
 
 
 FORMATS = {
-    "cmu": Format(_cmu),
-    "kaldi": Format(_kaldi, head="!SIL SIL\n<UNK> SPN\n"),
-    "kaldip": Format(_kaldip, head="!SIL 1.0 SIL\n<UNK> 1.0 SPN\n"),
-    "mfa": Format(_mfa),
-    "mfap": Format(_mfap),
-    "tsv": Format(_tsv, takes_spaces=True),
-    "json": Format(_json, head="{\n", between=",\n", tail="\n}\n", takes_spaces=True),
-    "pls": Format(_pls, head=_PLS_HEAD, tail="</lexicon>\n", alphabet="ipa", takes_spaces=True),
+    "cmu": EntryFormat(_cmu),
+    "kaldi": EntryFormat(_kaldi, head="!SIL SIL\n<UNK> SPN\n"),
+    "kaldip": EntryFormat(_kaldip, head="!SIL 1.0 SIL\n<UNK> 1.0 SPN\n"),
+    "mfa": EntryFormat(_mfa),
+    "mfap": EntryFormat(_mfap),
+    "tsv": EntryFormat(_tsv, takes_spaces=True),
+    "json": EntryFormat(_json, head="{\n", between=",\n", tail="\n}\n", takes_spaces=True),
+    "pls": EntryFormat(_pls, head=_PLS_HEAD, tail="</lexicon>\n", alphabet="ipa", takes_spaces=True),
 }

@@ -1,4 +1,4 @@
-"""How good a model is at saying words, alone: never through a dictionary."""
+"""Measure the accuracy of a model alone, without a dictionary."""
 
 import math
 import time
@@ -6,88 +6,92 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qkv.pronunciation.answer import Answer, Source
+from qkv.pronunciation.answer import Pronunciation, Source, WordAnswer
 from qkv.pronunciation.arpabet import Phones, strip_stress
 
 if TYPE_CHECKING:
     from qkv.data import Pair
-    from qkv.pronunciation.neural import Network
+    from qkv.pronunciation.neural import NeuralG2P
 
-NINETY_FIVE = 1.959964
+Z_95 = 1.959964
 """Standard deviations on either side that hold 95 % of a normal distribution."""
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What was measured; a word is right if it equals one of its references."""
+class PronunciationMetrics:
+    """Error rates and speed; a word is right if it equals one of its references."""
 
     wer: float
-    """Words wrong, a share."""
+    """Word error rate, a fraction."""
     per: float
-    """Edits to the closest references, by the phones of those."""
+    """Phone error rate: edits to the closest references per phone of those."""
     words: int
     words_per_second: float
-    """Decoding alone, batched and sorted by length."""
+    """Speed of decoding alone, in batches sorted by length."""
     wer_low: float
-    """The 95 % interval of the share of words wrong: how far chance in the choice of words may move it."""
+    """Lower end of the 95 % confidence interval of the word error rate."""
     wer_high: float
     refused: int
-    """Words that the model cannot take, too long or with letters it has never seen; they count as wrong."""
+    """Words that the model cannot take: too long, or with unknown letters. They count as wrong."""
     missing: float
-    """Words whose right answer is not among the first `best`, a share; equals wer for best 1."""
+    """Fraction of words without a right answer among the first `best`; equals wer for best 1."""
 
 
-def measure(
-    network: "Network",
+def measure_pronunciation(
+    network: "NeuralG2P",
     pairs: "Sequence[Pair]",
     *,
     stress: bool = True,
     best: int = 1,
     beams: int = 1,
-    length_power: float = 0.0,
-) -> Figures:
-    """Say every word and compare with the closest of its references; without `stress`, neither side has digits."""
-    from qkv.metrics import error_rates  # noqa: PLC0415 - torch is not needed before there is something to measure
+    length_penalty: float = 0.0,
+) -> PronunciationMetrics:
+    """Predict every word and compare with the closest of its references; `stress=False` ignores stress digits."""
+    from qkv.metrics import error_rates  # noqa: PLC0415 - importing this module must not import torch
 
     words = ["".join(pair.source) for pair in pairs]
-    ready = [place for place, word in enumerate(words) if network.refuse(word) is None]
-    wanted = width(1, best, stress=stress)
-    network.say([words[place] for place in ready[:64]], wanted, beams, length_power)  # the first call is slower
+    supported = [index for index, word in enumerate(words) if network.unsupported_reason(word) is None]
+    n_best = required_beam_width(1, best, stress=stress)
+    network.predict([words[index] for index in supported[:64]], n_best, beams, length_penalty)  # warm up
     started = time.perf_counter()
-    said = network.say([words[place] for place in ready], wanted, beams, length_power)
+    predictions = network.predict([words[index] for index in supported], n_best, beams, length_penalty)
     seconds = time.perf_counter() - started
-    found: dict[int, list[Phones]] = {}
-    for place, ways in zip(ready, said, strict=True):
-        answer = Answer(words[place], Source.model, ways)
-        found[place] = [way.phones for way in (answer if stress else answer.without_stress()).best[:best]]
+    predicted = {
+        index: _phones(words[index], found, best, stress) for index, found in zip(supported, predictions, strict=True)
+    }
     references = [[t if stress else strip_stress(t) for t in pair.targets] for pair in pairs]
-    lists = [found.get(place) or [()] for place in range(len(words))]
-    rates = error_rates([ways[0] for ways in lists], references)
-    missing = sum(not set(ways) & set(right) for ways, right in zip(lists, references, strict=True))
-    low, high = wilson(rates.wrong_sequences, rates.sequences)
-    return Figures(
+    lists = [predicted.get(index) or [()] for index in range(len(words))]
+    rates = error_rates([found[0] for found in lists], references)
+    missing = sum(not set(found) & set(right) for found, right in zip(lists, references, strict=True))
+    low, high = wilson_interval(rates.wrong_sequences, rates.sequences)
+    return PronunciationMetrics(
         wer=rates.sequence_error_rate,
         per=rates.token_error_rate,
         words=len(words),
-        words_per_second=len(ready) / seconds,
+        words_per_second=len(supported) / seconds,
         wer_low=low,
         wer_high=high,
-        refused=len(words) - len(ready),
+        refused=len(words) - len(supported),
         missing=missing / len(words),
     )
 
 
-def width(beams: int, best: int, *, stress: bool) -> int:
-    """The beam that `best` answers need: without stress twice as wide, for those that differ in it alone are one."""
+def required_beam_width(beams: int, best: int, *, stress: bool) -> int:
+    """Return the beam width for `best` answers: twice as many without stress, as some differ in stress alone."""
     return max(beams, best if stress or best == 1 else 2 * best)
 
 
-def wilson(wrong: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share; unlike the normal one it stays inside 0 and 1 and is never empty.
+def wilson_interval(wrong: int, total: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a fraction; unlike the normal one it is inside 0..1 and never empty.
 
     (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)
     """
-    share, z = wrong / total, NINETY_FIVE
-    middle = share + z**2 / (2 * total)
-    reach = z * math.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
-    return (middle - reach) / (1 + z**2 / total), (middle + reach) / (1 + z**2 / total)
+    fraction, z = wrong / total, Z_95
+    center = fraction + z**2 / (2 * total)
+    margin = z * math.sqrt(fraction * (1 - fraction) / total + z**2 / (4 * total**2))
+    return (center - margin) / (1 + z**2 / total), (center + margin) / (1 + z**2 / total)
+
+
+def _phones(word: str, found: tuple[Pronunciation, ...], best: int, stress: bool) -> list[Phones]:
+    answer = WordAnswer(word, Source.model, found)
+    return [one.phones for one in (answer if stress else answer.without_stress()).best[:best]]

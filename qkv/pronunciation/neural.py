@@ -1,6 +1,6 @@
-"""A trained model that says words: its letters, its phones, its n-best lists. Torch is loaded when one is opened.
+"""Grapheme-to-phoneme prediction with a trained network. Torch is imported when a model is opened.
 
-Where its folder has a joint model, that one has a say in the order of a beam's answers.
+If the folder has a joint n-gram model, it rescores the n-best lists of a beam search.
 """
 
 import math
@@ -9,132 +9,134 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qkv.errors import QkvError
 from qkv.pronunciation.answer import Pronunciation
-from qkv.pronunciation.bundled import JOINT
-from qkv.storage import QkvError
+from qkv.pronunciation.bundled import JOINT_FILE
 
 if TYPE_CHECKING:
     from torch import nn
 
     from qkv.decode import Hypothesis
-    from qkv.pronunciation.joint_ngram import Joint
+    from qkv.pronunciation.joint_ngram import JointNGram
     from qkv.tasks import Seq2SeqTask
 
-BATCH = 128
-"""Words of like length that are decoded together."""
-LONGEST_WORD = 256
-"""Letters, for a model that reads any number: what is longer is no word, and each letter would take a step."""
+BATCH_SIZE = 128
+"""Words per batch; words of similar length share a batch."""
+MAX_LETTERS = 256
+"""Longest word for a model without a limit of its own: each letter takes a step."""
 
 
-class Network:
-    """The model of a run folder, alone: no dictionary stands before it."""
+class NeuralG2P:
+    """The model of a run folder, without a dictionary."""
 
-    def __init__(self, model: "nn.Module", job: "Seq2SeqTask", joint: Path | None = None):
+    def __init__(self, model: "nn.Module", task: "Seq2SeqTask", joint: Path | None = None):
         self.model = model
-        self.job = job
-        self._joint = joint
-        self._letters = set(job.strings.sources.tokens)
+        self.task = task
+        self._joint_file = joint
+        self._letters = set(task.data.sources.tokens)
 
     @classmethod
-    def open(cls, folder: Path | str, *others: Path | str, joint: Path | str | bool = True) -> "Network":
-        """The model of a run of task `pronounce`, or of any task from letters to phones; or the mean of several.
+    def open(cls, folder: Path | str, *others: Path | str, joint: Path | str | bool = True) -> "NeuralG2P":
+        """Load a run of task `pronounce`, or of any task from letters to phones; several runs become an ensemble.
 
-        `joint`: whether to take the joint model of the folder, if there is one, or the file of another. That of a
-        folder was weighed for its model alone, so several as one have none unless a file is named.
+        `joint`: whether to use the joint n-gram model of the folder, if it has one, or the path of another. The weight
+        of a folder's own was fitted to its model alone, so an ensemble uses one only if a path is given.
         """
-        from qkv import tasks
+        from qkv import runs, tasks
 
-        _, job, model = tasks.restore(Path(folder), *map(Path, others))
-        if (
-            not isinstance(job, tasks.Seq2SeqTask)
-            or job.settings.source != "characters"
-            or job.settings.target != "words"
-        ):
-            raise QkvError(f"a run of task {job.kind!r} with these settings does not go from letters to phones", folder)
-        own = Path(folder) / JOINT
-        found = own if joint and not others and own.exists() else None
-        return cls(model.eval(), job, found if isinstance(joint, bool) else Path(joint))
+        _, task, model = runs.load(Path(folder), *map(Path, others))
+        is_g2p = (
+            isinstance(task, tasks.Seq2SeqTask)
+            and task.settings.source == "characters"
+            and task.settings.target == "words"
+        )
+        if not is_g2p:
+            raise QkvError(f"a run of task {task.kind!r} with these settings does not map letters to phones", folder)
+        own = Path(folder) / JOINT_FILE
+        default = own if joint and not others and own.exists() else None
+        return cls(model.eval(), task, default if isinstance(joint, bool) else Path(joint))
 
     @property
-    def advised(self) -> bool:
-        """Whether a joint model puts the answers of a beam in order."""
-        return self._joint is not None
+    def has_joint(self) -> bool:
+        """Whether a joint n-gram model rescores the results of a beam search."""
+        return self._joint_file is not None
 
     @cached_property
-    def joint(self) -> "Joint | None":
-        """The joint model, read when the first beam is to be put in order."""
-        from qkv.pronunciation.joint_ngram import Joint
+    def joint(self) -> "JointNGram | None":
+        """The joint n-gram model, read when the first beam search needs it."""
+        from qkv.pronunciation.joint_ngram import JointNGram
 
-        return None if self._joint is None else Joint.read(self._joint)
+        return None if self._joint_file is None else JointNGram.read(self._joint_file)
 
     @property
-    def longest(self) -> int:
-        """The most letters a word may have: as many as the model reads, which need not be as many as it writes."""
+    def max_letters(self) -> int:
+        """Letters in the longest word that the model reads."""
         from qkv.inference.source_text import longest_source
 
-        most = longest_source(self.model)
-        return LONGEST_WORD if most is None else most
+        limit = longest_source(self.model)
+        return MAX_LETTERS if limit is None else limit
 
-    def knows(self, word: str) -> bool:
-        """Whether the model has seen each letter, in this or the other case."""
-        return self._letters.issuperset(self._read(word))
+    def knows_letters(self, word: str) -> bool:
+        """Return whether the model has seen each letter, in either case."""
+        return self._letters.issuperset(self._to_letters(word))
 
-    def refuse(self, word: str) -> str | None:
-        """Why the model cannot say this word; None if it can."""
-        if len(word) > self.longest:
-            return f"it has {len(word):,} letters, and the model takes {self.longest}"
-        strange = sorted(set(self._read(word)) - self._letters)
-        shown = ", ".join(map(repr, strange[:5])) + (", ..." if len(strange) > 5 else "")
-        return f"it has {shown}, which the model has never seen" if strange or not word else None
+    def unsupported_reason(self, word: str) -> str | None:
+        """Return why the model cannot take this word; None if it can."""
+        if len(word) > self.max_letters:
+            return f"it has {len(word):,} letters, and the model takes {self.max_letters}"
+        unknown = sorted(set(self._to_letters(word)) - self._letters)
+        shown = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+        return f"it has {shown}, which the model has never seen" if unknown or not word else None
 
-    def say(
+    def predict(
         self,
         words: Sequence[str],
         best: int = 1,
         beams: int = 1,
-        length_power: float = 0.0,
-        batch_size: int = BATCH,
+        length_penalty: float = 0.0,
+        batch_size: int = BATCH_SIZE,
     ) -> list[tuple[Pronunciation, ...]]:
-        """The best few ways to say each word, in its order; those of like length are decoded together."""
-        from qkv.inference import Search, answer
+        """Return the `best` pronunciations of each word, in the order of `words`."""
+        from qkv.inference import Search, predict_targets
 
-        wide = max(beams, best)
-        joint = self.joint if wide > 1 else None
-        search = Search(beams=wide, best=best if joint is None else wide, length_power=length_power)
-        sources = [self._read(word) for word in words]
-        found = answer(self._fast, self.job.strings, sources, search, batch_size, self._threads)
+        width = max(beams, best)
+        joint = self.joint if width > 1 else None
+        search = Search(beams=width, n_best=best if joint is None else width, length_penalty=length_penalty)
+        sources = [self._to_letters(word) for word in words]
+        vocabulary = self.task.data.sources
+        found = predict_targets(self._fast_model, vocabulary, sources, search, batch_size, self._num_threads)
         if joint is not None:
-            found = [self._reconsider(joint, *one)[:best] for one in zip(sources, found, strict=True)]
-        return [self._write(hypotheses) for hypotheses in found]
+            found = [self._rescore(joint, *one)[:best] for one in zip(sources, found, strict=True)]
+        return [self._to_pronunciations(hypotheses) for hypotheses in found]
 
-    def _reconsider(self, joint: "Joint", letters: list[str], found: "list[Hypothesis]") -> "list[Hypothesis]":
+    def _rescore(self, joint: "JointNGram", letters: list[str], found: "list[Hypothesis]") -> "list[Hypothesis]":
         from qkv.pronunciation.rescore import rescore
 
-        phones = [self.job.strings.targets.decode(one.tokens) for one in found]
+        phones = [self.task.data.targets.decode(one.tokens) for one in found]
         return rescore(joint, "".join(letters), found, phones)
 
     @property
-    def _threads(self) -> int | None:
-        """As many as torch is told to use, if the model bears it to be asked by several."""
+    def _num_threads(self) -> int | None:
+        """Torch's thread count, if the model is safe to call concurrently."""
         import torch
 
-        return None if self._fast is self.model else torch.get_num_threads()
+        return None if self._fast_model is self.model else torch.get_num_threads()
 
     @cached_property
-    def _fast(self) -> "nn.Module":
-        """The same model for writing only, if it is of a kind that can be made faster; on a GPU it is fast enough."""
-        from qkv.models.fast.fused import Folded, can_fold
+    def _fast_model(self) -> "nn.Module":
+        """The fused model on a CPU, if the family has one; else the model itself."""
+        from qkv.models.fast.fused import FusedEncoderDecoder, can_fuse
 
         on_cpu = next(self.model.parameters()).device.type == "cpu"
-        return Folded(self.model) if on_cpu and can_fold(self.model) else self.model
+        return FusedEncoderDecoder(self.model) if on_cpu and can_fuse(self.model) else self.model
 
-    def _write(self, hypotheses: "list[Hypothesis]") -> tuple[Pronunciation, ...]:
-        """In the order of the search, without one that has no phones."""
-        decode = self.job.strings.targets.decode
-        ways = (Pronunciation(tuple(decode(one.tokens)), math.exp(one.log_probability)) for one in hypotheses)
-        return tuple(way for way in ways if way.phones)
+    def _to_pronunciations(self, hypotheses: "list[Hypothesis]") -> tuple[Pronunciation, ...]:
+        """Convert hypotheses in their order, without those that have no phones."""
+        decode = self.task.data.targets.decode
+        found = (Pronunciation(tuple(decode(one.tokens)), math.exp(one.log_probability)) for one in hypotheses)
+        return tuple(one for one in found if one.phones)
 
-    def _read(self, word: str) -> list[str]:
+    def _to_letters(self, word: str) -> list[str]:
         from qkv.inference.source_text import in_known_case
 
         return in_known_case(word, self._letters)

@@ -1,9 +1,9 @@
-"""The pronouncer: one's own dictionary first, then CMUdict, then the model; each answer says which.
+"""The pronouncer: the user's dictionary first, then CMUdict, then the model; each answer names its source.
 
     Pronouncer().word("kubernetes").best[0].phones
 
-A word that no dictionary has and that is joined by hyphens, dots or digits is said part by part (mp3: mp, three), and
-its source is the least sure one of its parts.
+A compound word in no dictionary (with hyphens, dots or digits) is pronounced part by part (mp3: mp, three). Its source
+is the least reliable source of its parts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,34 +12,34 @@ from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
 
-from qkv.pronunciation.answer import Answer, Pronunciation, Source, rank
-from qkv.pronunciation.bundled import MISSING, model_folder
+from qkv.errors import QkvError
+from qkv.pronunciation.answer import Pronunciation, Source, WordAnswer, merge_and_rank
+from qkv.pronunciation.bundled import MODEL_MISSING, model_folder
 from qkv.pronunciation.dictionary import Dictionary, cmu_dictionary, read_dictionary
-from qkv.pronunciation.neural import Network
-from qkv.pronunciation.text import Token, fold, parts, simplify, tokens
-from qkv.storage import QkvError
+from qkv.pronunciation.neural import NeuralG2P
+from qkv.pronunciation.text import TextToken, normalize, split_compound, split_text, strip_accents
 
-WINDOW = 4096
-"""Words that are read before they are answered, so that those of like length are decoded together."""
-MOST_PARTS = 64
-"""Parts of one word that are said one after the other."""
-REMEMBERED = 20_000
-"""Words of the model whose answers are kept."""
+WORDS_PER_WINDOW = 4096
+"""Words read ahead, so that words of similar length share a batch."""
+MAX_PARTS = 64
+"""Parts in the longest compound word."""
+CACHE_SIZE = 20_000
+"""Predictions of the model that are cached."""
 
 
 @dataclass(frozen=True)
-class _Said:
-    """A part of a word that has been found."""
+class _PartAnswer:
+    """Pronunciations of a part of a word."""
 
     source: Source
     best: tuple[Pronunciation, ...]
 
 
 class Pronouncer:
-    """Says words; made once, for many.
+    """Pronounces words; create it once and reuse it.
 
-    `dictionary` is a file in the format of CMUdict, `model` a run folder instead of the bundled model. With
-    `model_only` no dictionary is asked. `beams` is the width of the search; 1 is greedy and the fastest.
+    `dictionary` is a file in the format of CMUdict, `model` a run folder instead of the bundled model. `model_only`
+    skips all dictionaries. `beams` is the beam width; 1 is greedy search and the fastest.
     The model is loaded when the first word needs it.
     """
 
@@ -47,7 +47,7 @@ class Pronouncer:
         self,
         *,
         dictionary: Path | str | Dictionary | None = None,
-        model: Path | str | Network | None = None,
+        model: Path | str | NeuralG2P | None = None,
         model_only: bool = False,
         stress: bool = True,
         beams: int = 4,
@@ -55,92 +55,96 @@ class Pronouncer:
         if beams < 1:
             raise ValueError(f"beams must be at least 1, got {beams}")
         self.user = read_dictionary(dictionary) if isinstance(dictionary, Path | str) else dictionary
-        """One's own dictionary; what was wrong with its lines is in `user.bad`."""
+        """The user's dictionary; its skipped lines are in `user.bad`."""
         self.model_only = model_only
         self.stress = stress
         self.beams = beams
-        self._model = model if model is None or isinstance(model, Network) else model_folder(model)
-        self._remembered: dict[tuple[str, int], tuple[Pronunciation, ...]] = {}
+        self._model = model if model is None or isinstance(model, NeuralG2P) else model_folder(model)
+        self._cache: dict[tuple[str, int], tuple[Pronunciation, ...]] = {}
 
     @cached_property
-    def network(self) -> Network | None:
-        """The model; None if none was named and none is bundled."""
-        if isinstance(self._model, Network):
+    def network(self) -> NeuralG2P | None:
+        """The model; None if no folder is given and none is bundled."""
+        if isinstance(self._model, NeuralG2P):
             return self._model
         try:
             folder = model_folder(self._model)
         except QkvError as error:
-            if error.what == MISSING:
+            if error.what == MODEL_MISSING:
                 return None
             raise
-        return Network.open(folder)
+        return NeuralG2P.open(folder)
 
-    def word(self, word: str, best: int = 1) -> Answer:
-        """The `best` ways to say one word; a dictionary may have fewer."""
+    def word(self, word: str, best: int = 1) -> WordAnswer:
+        """Return the `best` pronunciations of one word; a dictionary may have fewer."""
         (answer,) = self.words([word], best)
         return answer
 
-    def words(self, words: Iterable[str], best: int = 1) -> Iterator[Answer]:
-        """An answer for each word, in order; read, looked up and decoded a window at a time, in bounded memory."""
-        return self.tokens((Token(word, "word") for word in words), best)
+    def words(self, words: Iterable[str], best: int = 1) -> Iterator[WordAnswer]:
+        """Yield an answer for each word, in order; words are processed a window at a time, in bounded memory."""
+        return self.answer_tokens((TextToken(word, "word") for word in words), best)
 
-    def sentence(self, text: str, best: int = 1) -> list[Answer]:
-        """An answer for each word of a text and for the punctuation between."""
-        return list(self.tokens((token for token in self.split(text) if token.kind != "space"), best))
+    def sentence(self, text: str, best: int = 1) -> list[WordAnswer]:
+        """Return an answer for each word of a text and for the punctuation between."""
+        return list(self.answer_tokens((token for token in self.split(text) if token.kind != "space"), best))
 
-    def split(self, text: str) -> Iterator[Token]:
-        """The words of a text and what stands between them; a dictionary's word is never cut."""
-        return tokens(text, self._is_known)
+    def split(self, text: str) -> Iterator[TextToken]:
+        """Split a text into words and what is between them; a word of a dictionary is never split."""
+        return split_text(text, self._is_known)
 
-    def tokens(self, pieces: Iterable[Token], best: int = 1, window: int = WINDOW) -> Iterator[Answer]:
-        """An answer for each piece of text."""
+    def answer_tokens(
+        self, tokens: Iterable[TextToken], best: int = 1, window: int = WORDS_PER_WINDOW
+    ) -> Iterator[WordAnswer]:
+        """Yield an answer for each token of a text."""
         if best < 1:
             raise ValueError(f"best must be at least 1, got {best}")
-        stream = iter(pieces)
+        stream = iter(tokens)
         while chunk := list(islice(stream, window)):
-            yield from self._answer(chunk, best)
+            yield from self._answer_window(chunk, best)
 
-    def _answer(self, pieces: list[Token], best: int) -> Iterator[Answer]:
-        wanted = best if self.stress else 2 * best  # those that differ in stress alone become one
-        plans = {piece.text: self._plan(piece.text.strip()) for piece in pieces if piece.kind == "word"}
-        sayable = (plan for plan in plans.values() if _objection(plan) is None)
-        missing = [part for plan in sayable for part in plan if not self._is_known(part)]
-        said, why = self._ask(list(dict.fromkeys(missing)), wanted)
-        for piece in pieces:
-            if piece.kind != "word":
-                yield _unsaid(piece)
+    def _answer_window(self, tokens: list[TextToken], best: int) -> Iterator[WordAnswer]:
+        n_best = best if self.stress else 2 * best  # pronunciations that differ in stress alone are merged
+        parts_of = {token.text: self._split_word(token.text.strip()) for token in tokens if token.kind == "word"}
+        supported = (parts for parts in parts_of.values() if _unsupported_reason(parts) is None)
+        missing = [part for parts in supported for part in parts if not self._is_known(part)]
+        predicted, failed = self._predict(list(dict.fromkeys(missing)), n_best)
+        for token in tokens:
+            if token.kind != "word":
+                yield _answer_non_word(token)
                 continue
-            plan = plans[piece.text]
-            reason = _objection(plan) or next((why[part] for part in plan if part in why), None)
+            parts = parts_of[token.text]
+            reason = _unsupported_reason(parts) or next((failed[part] for part in parts if part in failed), None)
             if reason is not None:
-                yield Answer(piece.text, Source.none, why=f"{_shown(piece.text)} has no answer: {reason}")
+                yield WordAnswer(token.text, Source.none, reason=f"{_abbreviate(token.text)} has no answer: {reason}")
                 continue
-            answer = _join(piece.text, [self._lookup(part) or said[part] for part in plan], wanted)
-            yield _cut(answer if self.stress else answer.without_stress(), best)
+            answer = _combine(token.text, [self._lookup(part) or predicted[part] for part in parts], n_best)
+            yield _truncate(answer if self.stress else answer.without_stress(), best)
 
-    def _plan(self, word: str) -> list[str]:
-        """What to say one after the other: the word itself, or its parts."""
-        plain = simplify(word)
-        for form in (plain, fold(plain)):
+    def _split_word(self, word: str) -> list[str]:
+        """Return the parts to pronounce in order: the word itself if it can be, or the parts of a compound."""
+        plain = normalize(word)
+        for form in (plain, strip_accents(plain)):
             if self._is_known(form):
                 return [form]
         if plain.isalpha() or plain.replace("'", "").isalpha():
             return [plain]
-        found = [piece for part in parts(fold(plain)) for piece in ([part] if self._is_sayable(part) else part)]
+        found: list[str] = []
+        for part in split_compound(strip_accents(plain)):
+            found.extend([part] if self._is_pronounceable(part) else part)  # letter by letter
         return found or ([plain] if plain else [])
 
-    def _is_sayable(self, part: str) -> bool:
-        """Whether a part of a word is a word itself; the mp of mp3 is two letters."""
+    def _is_pronounceable(self, part: str) -> bool:
+        """Return whether a part can be read as a word; the mp of mp3 is spelled."""
         return bool(set(part) & set("aeiouy")) or not part.isascii() or self._is_known(part)
 
     def _is_known(self, word: str) -> bool:
         return any(word in dictionary for _, dictionary in self._dictionaries)
 
-    def _lookup(self, word: str) -> _Said | None:
+    def _lookup(self, word: str) -> _PartAnswer | None:
         for source, dictionary in self._dictionaries:
-            ways = dictionary.lookup(word)
-            if ways:
-                return _Said(source, tuple(Pronunciation(phones, 1 / len(ways)) for phones in ways))
+            variants = dictionary.lookup(word)
+            if variants:
+                return _PartAnswer(source, tuple(Pronunciation(phones, 1 / len(variants)) for phones in variants))
         return None
 
     @cached_property
@@ -150,74 +154,74 @@ class Pronouncer:
         pairs = ((Source.user, self.user), (Source.dictionary, cmu_dictionary()))
         return [(source, dictionary) for source, dictionary in pairs if dictionary is not None]
 
-    def _ask(self, words: list[str], best: int) -> tuple[dict[str, _Said], dict[str, str]]:
-        """What the model says of these words, and why it says nothing of others."""
+    def _predict(self, words: list[str], best: int) -> tuple[dict[str, _PartAnswer], dict[str, str]]:
+        """Return the model's predictions for these words, and why there is none for some of them."""
         if not words:
             return {}, {}
         if self.network is None:
-            return {}, dict.fromkeys(words, MISSING)
-        forms = {word: word if self.network.knows(word) else fold(word) for word in words}
-        why = {word: reason for word, form in forms.items() if (reason := self.network.refuse(form))}
-        ready = {word: form for word, form in forms.items() if word not in why}
-        new = [form for form in dict.fromkeys(ready.values()) if (form, best) not in self._remembered]
-        if len(self._remembered) + len(new) > REMEMBERED:
-            self._remembered.clear()
+            return {}, dict.fromkeys(words, MODEL_MISSING)
+        forms = {word: word if self.network.knows_letters(word) else strip_accents(word) for word in words}
+        failed = {word: reason for word, form in forms.items() if (reason := self.network.unsupported_reason(form))}
+        ready = {word: form for word, form in forms.items() if word not in failed}
+        new = [form for form in dict.fromkeys(ready.values()) if (form, best) not in self._cache]
+        if len(self._cache) + len(new) > CACHE_SIZE:
+            self._cache.clear()
             new = list(dict.fromkeys(ready.values()))
-        for form, ways in zip(new, self.network.say(new, best, self.beams), strict=True):
-            self._remembered[form, best] = ways
-        said = {word: _Said(Source.model, self._remembered[form, best]) for word, form in ready.items()}
-        why |= {word: "the model wrote no phones" for word, one in said.items() if not one.best}
-        return {word: one for word, one in said.items() if one.best}, why
+        for form, pronunciations in zip(new, self.network.predict(new, best, self.beams), strict=True):
+            self._cache[form, best] = pronunciations
+        predicted = {word: _PartAnswer(Source.model, self._cache[form, best]) for word, form in ready.items()}
+        failed |= {word: "the model wrote no phones" for word, one in predicted.items() if not one.best}
+        return {word: one for word, one in predicted.items() if one.best}, failed
 
 
-def pronounce(word: str, best: int = 1) -> Answer:
-    """How an English word is said: `str(qkv.pronounce("hello"))` is "HH AH0 L OW1".
+def pronounce(word: str, best: int = 1) -> WordAnswer:
+    """Pronounce an English word: `str(qkv.pronounce("hello"))` is "HH AH0 L OW1".
 
-    The dictionary's answer, or the bundled model's; for files of one's own, many words or sentences see `Pronouncer`.
+    The answer is from CMUdict or else the bundled model. For many words, texts and other files use `Pronouncer`.
     """
     if not word.strip() or len(word.split()) > 1:
         raise ValueError(f"word must be one word, got {word!r}; Pronouncer().sentence takes a text")
-    answer = _pronouncer().word(word, best)
-    if answer.why is not None:
-        raise QkvError(answer.why)
+    answer = _default_pronouncer().word(word, best)
+    if answer.reason is not None:
+        raise QkvError(answer.reason)
     return answer
 
 
 @cache
-def _pronouncer() -> Pronouncer:
+def _default_pronouncer() -> Pronouncer:
     return Pronouncer()
 
 
-def _unsaid(piece: Token) -> Answer:
-    if piece.kind == "symbol":
-        return Answer(piece.text, Source.none, why=f"{_shown(piece.text)} has no answer: it is no word")
-    return Answer(piece.text, Source.punctuation)
+def _answer_non_word(token: TextToken) -> WordAnswer:
+    if token.kind == "symbol":
+        return WordAnswer(token.text, Source.none, reason=f"{_abbreviate(token.text)} has no answer: it is not a word")
+    return WordAnswer(token.text, Source.punctuation)
 
 
-def _objection(plan: list[str]) -> str | None:
-    """Why these parts are not said, whatever the model; None if they are."""
-    if len(plan) > MOST_PARTS:
-        return f"it has {len(plan):,} parts, and at most {MOST_PARTS} are said"
-    return None if plan else "it has no letters"
+def _unsupported_reason(parts: list[str]) -> str | None:
+    """Return why no model can pronounce these parts; None if one may."""
+    if len(parts) > MAX_PARTS:
+        return f"it has {len(parts):,} parts, and the limit is {MAX_PARTS}"
+    return None if parts else "it has no letters"
 
 
-def _join(text: str, said: list[_Said], best: int) -> Answer:
-    """The parts one after the other; of all ways to combine theirs, the likeliest."""
-    ways: tuple[Pronunciation, ...] = (Pronunciation((), 1.0),)
-    for one in said:
-        both = (
-            Pronunciation(way.phones + more.phones, way.probability * more.probability)
-            for way in ways
-            for more in one.best
+def _combine(text: str, parts: list[_PartAnswer], best: int) -> WordAnswer:
+    """Concatenate the parts; keep the likeliest combinations of their pronunciations."""
+    combined: tuple[Pronunciation, ...] = (Pronunciation((), 1.0),)
+    for part in parts:
+        extended = (
+            Pronunciation(left.phones + right.phones, left.probability * right.probability)
+            for left in combined
+            for right in part.best
         )
-        ways = rank(both)[:best]
+        combined = merge_and_rank(extended)[:best]
     order = list(Source)
-    return Answer(text, max((one.source for one in said), key=order.index, default=Source.none), ways)
+    return WordAnswer(text, max((part.source for part in parts), key=order.index, default=Source.none), combined)
 
 
-def _cut(answer: Answer, best: int) -> Answer:
-    return Answer(answer.input, answer.source, answer.best[:best], answer.why)
+def _truncate(answer: WordAnswer, best: int) -> WordAnswer:
+    return WordAnswer(answer.input, answer.source, answer.best[:best], answer.reason)
 
 
-def _shown(text: str) -> str:
+def _abbreviate(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "...")

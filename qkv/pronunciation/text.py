@@ -1,4 +1,4 @@
-"""Text cut into words and what stands between them; and the letters of a word made plain."""
+"""Split text into words and what is between them; normalize the letters of a word."""
 
 import re
 import unicodedata
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 _CHUNK = re.compile(r"\s+|\S+")
-# letters and digits of any script, with the marks that belong to them, joined by one of ' - . _ & +
+# letters and digits of any script with their combining marks, joined by one of ' - . _ & +
 _WORD = re.compile(r"(?:[^\W_]\.){2,}|[^\W_][\u0300-\u036f]*(?:['’._&+-]?[^\W_][\u0300-\u036f]*)*")
 _PART = re.compile(r"\d(?:st|nd|rd|th)(?![^\W\d_])|\d|[^\W\d_]+(?:'[^\W\d_]+)*'?")
 _APOSTROPHES = str.maketrans("’‘ʼ", "'''")
@@ -16,46 +16,45 @@ _ORDINALS = ("zeroth", "first", "second", "third", "fourth", "fifth", "sixth", "
 
 
 @dataclass(frozen=True)
-class Token:
-    """A piece of a text."""
+class TextToken:
+    """A token of a text."""
 
     text: str
     kind: str
     """word, space, punctuation or symbol (such as an emoji)."""
 
 
-def tokens(text: str, known: Callable[[str], bool] = lambda word: False) -> Iterator[Token]:
-    """The pieces of a text; joined they are the text again.
+def split_text(text: str, known: Callable[[str], bool] = lambda word: False) -> Iterator[TextToken]:
+    """Yield the tokens of a text; joined they are the text again.
 
-    What stands between spaces is one word if it is `known` as it stands ("'bout", "u.s."), unless, in a text of
-    several words, it is a known word with a full stop behind; otherwise punctuation is parted from words, but for
-    ' - . _ & + inside of one.
+    A chunk between spaces is one word if it is `known` as a whole ("'bout", "u.s."), unless the text has several words
+    and the chunk is a known word with a full stop. Otherwise punctuation is split off, except ' - . _ & + within one.
     """
-    alone = len(text.split()) == 1
+    is_single = len(text.split()) == 1
     for chunk in _CHUNK.findall(text):
         if chunk.isspace():
-            yield Token(chunk, "space")
-        elif known(simplify(chunk)) and (alone or not (chunk.endswith(".") and known(simplify(chunk[:-1])))):
-            yield Token(chunk, "word")
+            yield TextToken(chunk, "space")
+        elif known(normalize(chunk)) and (is_single or not (chunk.endswith(".") and known(normalize(chunk[:-1])))):
+            yield TextToken(chunk, "word")
         else:
-            yield from _cut(chunk)
+            yield from _split_chunk(chunk)
 
 
-def simplify(word: str) -> str:
-    """Lower case, typographic apostrophes as plain ones, composed letters."""
+def normalize(word: str) -> str:
+    """Return the word in lower case, with plain apostrophes and composed letters (NFC)."""
     return unicodedata.normalize("NFC", word).lower().translate(_APOSTROPHES)
 
 
-def fold(word: str) -> str:
-    """The word without accents: café as cafe, straße as strasse."""
+def strip_accents(word: str) -> str:
+    """Return the word without accents: cafe for café, strasse for straße."""
     letters = "".join(_PLAIN.get(letter, letter) for letter in word)
     return "".join(c for c in unicodedata.normalize("NFKD", letters) if not unicodedata.combining(c))
 
 
-def parts(word: str) -> list[str]:
-    """What a word is composed of, to be said one after the other: mp3 as mp and three, well-known as well and known.
+def split_compound(word: str) -> list[str]:
+    """Return the parts of a compound word: mp and three for mp3, well and known for well-known.
 
-    Each digit is said by itself, the last of 1st, 2nd, 3rd and so on as first, second, third.
+    Each digit is a part; the last one of 1st, 2nd, 3rd and so on becomes first, second, third.
     """
     return [_spell(part) for part in _PART.findall(word)]
 
@@ -66,25 +65,25 @@ def _spell(part: str) -> str:
     return (_DIGITS if len(part) == 1 else _ORDINALS)[unicodedata.digit(part[0])]
 
 
-def _cut(chunk: str) -> Iterator[Token]:
-    place = 0
+def _split_chunk(chunk: str) -> Iterator[TextToken]:
+    offset = 0
     for match in _WORD.finditer(chunk):
-        yield from _between(chunk[place : match.start()])
-        yield Token(match[0], "word")
-        place = match.end()
-    yield from _between(chunk[place:])
+        yield from _split_symbols(chunk[offset : match.start()])
+        yield TextToken(match[0], "word")
+        offset = match.end()
+    yield from _split_symbols(chunk[offset:])
 
 
-def _between(text: str) -> Iterator[Token]:
-    """Runs of punctuation and runs of other signs."""
+def _split_symbols(text: str) -> Iterator[TextToken]:
+    """Yield runs of punctuation and runs of other symbols."""
     for match in re.finditer(r"([^\w\s]|_)+", text):
         run = ""
         for sign in match[0]:
             if run and _is_punctuation(sign) != _is_punctuation(run[-1]):
-                yield Token(run, _kind(run))
+                yield TextToken(run, _kind(run))
                 run = ""
             run += sign
-        yield Token(run, _kind(run))
+        yield TextToken(run, _kind(run))
 
 
 def _kind(run: str) -> str:

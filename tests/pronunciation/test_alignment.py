@@ -59,14 +59,14 @@ def test_nothing_to_cut():
 )
 def test_expected_counts_are_those_of_all_cuts(pairs):
     """One round on probabilities that are not all alike, against the sum over every cut of every pair."""
-    lattices, size = alignment._numbered(alignment._lattices(pairs))
+    lattices, size = alignment._renumber_units(alignment._build_lattices(pairs))
     probability = torch.rand(size, dtype=torch.float64)
     counts = torch.zeros_like(probability)
     names = {}
     for one in lattices:
-        alignment._expect(one, probability, counts)
+        alignment._add_expected_counts(one, probability, counts)
         for (i, j, a, b), units in one.units.items():
-            for member, unit in zip(one.members, units.tolist(), strict=True):
+            for member, unit in zip(one.pair_indices, units.tolist(), strict=True):
                 word, phones = pairs[member]
                 names[word[i : i + a], phones[j : j + b]] = unit
     expected = torch.zeros_like(probability)
@@ -80,11 +80,11 @@ def test_expected_counts_are_those_of_all_cuts(pairs):
 
 
 def test_the_likeliest_cut_is_the_best_of_all():
-    lattices, size = alignment._numbered(alignment._lattices(PAIRS))
+    lattices, size = alignment._renumber_units(alignment._build_lattices(PAIRS))
     logs = torch.rand(size, dtype=torch.float64).log()
     for one in lattices:
-        values = {edge: dict(zip(one.members, units.tolist(), strict=True)) for edge, units in one.units.items()}
-        for member, path in zip(one.members, alignment._likeliest(one, logs), strict=True):
+        values = {edge: dict(zip(one.pair_indices, units.tolist(), strict=True)) for edge, units in one.units.items()}
+        for member, path in zip(one.pair_indices, alignment._best_paths(one, logs), strict=True):
             word, phones = PAIRS[member]
 
             def value(cut, member=member, values=values):
@@ -114,4 +114,4 @@ def test_long_pairs_spoil_nothing():
 def test_many_letters_take_no_room():
     """Two thousand different ones: the table has a place for what could be a unit somewhere, not for all there are."""
     pairs = [(chr(0xAC00 + n) + chr(0xAC01 + n), ("A", "B")) for n in range(2000)]
-    assert all(cut is not None for cut in align(pairs, rounds=2))
+    assert all(cut is not None for cut in align(pairs, iterations=2))

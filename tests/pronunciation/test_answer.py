@@ -1,8 +1,8 @@
 import pytest
 
-from qkv.pronunciation import Answer, Pronunciation, Source
+from qkv.pronunciation import Pronunciation, Source, WordAnswer
 
-READ = Answer(
+READ = WordAnswer(
     "read",
     Source.model,
     (
@@ -33,13 +33,15 @@ def test_without_stress_equal_ways_are_one_and_their_probabilities_add_up():
 
 
 def test_without_stress_ipa_keeps_reduced_vowels():
-    (way,) = Answer("above", Source.dictionary, (Pronunciation(("AH0", "B", "AH1", "V"), 1.0),)).without_stress().best
-    assert (way.write(), way.write("ipa")) == ("AH B AH V", "əbʌv")
+    (way,) = (
+        WordAnswer("above", Source.dictionary, (Pronunciation(("AH0", "B", "AH1", "V"), 1.0),)).without_stress().best
+    )
+    assert (way.to_text(), way.to_text("ipa")) == ("AH B AH V", "əbʌv")
     assert way.symbols("ipa") == ("ə", "b", "ʌ", "v")
 
 
 def test_as_text():
     assert str(READ) == "R IY1 D"
-    assert str(Answer("!", Source.punctuation)) == "!"
+    assert str(WordAnswer("!", Source.punctuation)) == "!"
     with pytest.raises(ValueError, match="did you mean 'ipa'"):
-        READ.best[0].write("ip")
+        READ.best[0].to_text("ip")

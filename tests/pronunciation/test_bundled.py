@@ -4,9 +4,9 @@ import shutil
 import pytest
 
 from qkv.errors import QkvError
-from qkv.pronunciation import Network, Pronouncer, bundled, pack
+from qkv.pronunciation import NeuralG2P, Pronouncer, bundled, pack
 from qkv.pronunciation.bundled import model_folder
-from qkv.pronunciation.joint_fit import fit
+from qkv.pronunciation.joint_fit import fit_joint_ngram
 from tests.pronunciation.tiny import made_up, spoken
 
 
@@ -20,18 +20,21 @@ def folder(tiny, tmp_path, monkeypatch):
 
 
 def test_it_is_the_three_files_and_their_manifest(folder):
-    assert {path.name for path in folder.iterdir()} == {*bundled.FILES, "MANIFEST.json"}
-    assert set(json.loads((folder / "MANIFEST.json").read_text())["files"]) == set(bundled.FILES)
+    assert {path.name for path in folder.iterdir()} == {*bundled.MODEL_FILES, "MANIFEST.json"}
+    assert set(json.loads((folder / "MANIFEST.json").read_text())["files"]) == set(bundled.MODEL_FILES)
 
 
 def test_a_joint_model_comes_with_it(tiny, tmp_path):
     run = shutil.copytree(tiny, tmp_path / "run")
-    fit([(word, spoken(word)) for word in made_up(2)], order=2).write(run / "joint.bin")
+    fit_joint_ngram([(word, spoken(word)) for word in made_up(2)], order=2).write(run / "joint.bin")
     pack(run, tmp_path / "model")
-    assert set(json.loads((tmp_path / "model" / "MANIFEST.json").read_text())["files"]) == {*bundled.FILES, "joint.bin"}
-    packed = Network.open(tmp_path / "model").joint
+    assert set(json.loads((tmp_path / "model" / "MANIFEST.json").read_text())["files"]) == {
+        *bundled.MODEL_FILES,
+        "joint.bin",
+    }
+    packed = NeuralG2P.open(tmp_path / "model").joint
     assert packed is not None
-    assert packed == Network.open(run).joint
+    assert packed == NeuralG2P.open(run).joint
 
 
 def test_it_does_not_tell_where_files_were(tiny, tmp_path):
@@ -40,7 +43,7 @@ def test_it_does_not_tell_where_files_were(tiny, tmp_path):
     lessons = {"teachers": "/home/somebody/runs/first, runs/second", "unlabeled": "/home/somebody/words.txt"}
     run = tmp_path / "run"
     run.mkdir()
-    for name in bundled.FILES:
+    for name in bundled.MODEL_FILES:
         (run / name).write_bytes((tiny / name).read_bytes())
     (run / "config.json").write_text(json.dumps({**config, "data": {**config["data"], **lessons}}))
     pack(run, tmp_path / "model")
@@ -48,7 +51,7 @@ def test_it_does_not_tell_where_files_were(tiny, tmp_path):
     assert packed["data"]["train_file"] == "words.tsv"
     assert (packed["data"]["teachers"], packed["data"]["unlabeled"]) == ("first,second", "words.txt")
     assert packed["model"] == config["model"]
-    assert Network.open(tmp_path / "model").say(["kod"])[0][0].phones == spoken("kod")
+    assert NeuralG2P.open(tmp_path / "model").predict(["kod"])[0][0].phones == spoken("kod")
 
 
 def test_it_is_found_and_answers(folder):
@@ -61,9 +64,9 @@ def test_half_the_size_and_the_same_answers(tiny, tmp_path):
     assert (tmp_path / "half" / "README.md").read_text() == "what it is"
     whole, half = ((place / "model.safetensors").stat().st_size for place in (tiny, tmp_path / "half"))
     assert half < 0.6 * whole
-    network = Network.open(tmp_path / "half")
+    network = NeuralG2P.open(tmp_path / "half")
     words = made_up(3)
-    assert [ways[0].phones for ways in network.say(words)] == [spoken(word) for word in words]
+    assert [ways[0].phones for ways in network.predict(words)] == [spoken(word) for word in words]
     assert {str(parameter.dtype) for parameter in network.model.parameters()} == {"torch.float32"}
 
 
@@ -90,5 +93,5 @@ def test_a_run_of_something_else_is_refused(tiny, tmp_path):
     config = json.loads((tmp_path / "other" / "config.json").read_text())
     config["data"]["target"] = "characters"
     (tmp_path / "other" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(QkvError, match="does not go from letters to phones"):
-        Network.open(tmp_path / "other")
+    with pytest.raises(QkvError, match="does not map letters to phones"):
+        NeuralG2P.open(tmp_path / "other")

@@ -57,7 +57,12 @@ def test_symbols_of_single_phones():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("hxl", "'x' at place 2"), ("ˈˌa", "two stress marks"), ("ləˈ", "no vowel after"), ("həl oʊ", "' ' at place 4")],
+    [
+        ("hxl", "'x' at position 2"),
+        ("ˈˌa", "two stress marks"),
+        ("ləˈ", "no vowel after"),
+        ("həl oʊ", "' ' at position 4"),
+    ],
 )
 def test_what_is_no_ipa_of_ours_is_named(text, message):
     with pytest.raises(ValueError, match=message):

@@ -11,19 +11,19 @@ import torch
 from qkv.data import Pair
 from qkv.decode import Hypothesis
 from qkv.errors import QkvError
-from qkv.pronunciation import Network, Pronunciation, joint_fit, rescore
+from qkv.pronunciation import NeuralG2P, Pronunciation, joint_fit, rescore
 from qkv.pronunciation import joint_ngram as joint_module
 from qkv.pronunciation.alignment import align
-from qkv.pronunciation.joint_fit import fit
-from qkv.pronunciation.joint_ngram import END, START, STEPS, Joint
-from qkv.pronunciation.rescore import choose
-from tests.pronunciation.tiny import made_up, spoken
+from qkv.pronunciation.joint_fit import fit_joint_ngram
+from qkv.pronunciation.joint_ngram import END, LOG_STEPS, START, JointNGram
+from qkv.pronunciation.rescore import fit_joint_weights
 from tests.pronunciation.test_alignment import PAIRS, cuts_of
+from tests.pronunciation.tiny import made_up, spoken
 
 
 @pytest.fixture(scope="module")
 def joint():
-    return fit(PAIRS * 2 + PAIRS[:3], order=3)
+    return fit_joint_ngram(PAIRS * 2 + PAIRS[:3], order=3)
 
 
 class Definition:
@@ -72,7 +72,7 @@ def test_probabilities_are_those_of_the_definition(joint):
             node = joint.follow(node, unit)[1]
         for unit in range(1, len(joint.units) + 2):
             expected = math.log(law.p(unit, context))
-            assert joint.follow(node, unit)[0] == pytest.approx(expected, abs=1.5 / STEPS)
+            assert joint.follow(node, unit)[0] == pytest.approx(expected, abs=1.5 / LOG_STEPS)
 
 
 def test_what_follows_a_context_has_probabilities_that_sum_to_one(joint):
@@ -85,15 +85,15 @@ def test_a_score_is_the_sum_over_all_cuts(monkeypatch):
     """Of a model that has learned to cut in all ways, so that each pair has several."""
     every = [cut for pair in PAIRS for cut in cuts_of(*pair)]
     monkeypatch.setattr(joint_fit, "align", lambda pairs: every)
-    monkeypatch.setattr(joint_module, "KEPT", 1000)
-    joint = fit(PAIRS, order=3)
+    monkeypatch.setattr(joint_module, "BEAM_WIDTH", 1000)
+    joint = fit_joint_ngram(PAIRS, order=3)
     for word, phones in [*PAIRS[1:], ("pat", ("P", "AE", "T")), ("sap", ("S", "AE", "P"))]:
         ways = []
         for cut in cuts_of(word, phones):
             if all(unit in joint.units for unit in cut):
                 node, total = joint.context[1 + START], 0.0
                 for unit in [*(joint.units[unit] for unit in cut), END]:
-                    cost, node = joint.follow(node, unit)
+                    cost, node = joint.advance(node, unit)
                     total += cost
                 ways.append(total)
         assert len(ways) > 1
@@ -113,10 +113,10 @@ def test_the_likeliest_ways_are_kept(monkeypatch):
     """With few of them the sum is smaller, but never much: those that are dropped are the least likely."""
     every = [cut for pair in PAIRS for cut in cuts_of(*pair)]
     monkeypatch.setattr(joint_fit, "align", lambda pairs: every)
-    joint = fit(PAIRS, order=3)
+    joint = fit_joint_ngram(PAIRS, order=3)
     whole, few = [], []
     for kept, scores in ((1000, whole), (2, few)):
-        monkeypatch.setattr(joint_module, "KEPT", kept)
+        monkeypatch.setattr(joint_module, "BEAM_WIDTH", kept)
         scores += [joint.score(word, phones) for word, phones in PAIRS]
     assert all(one - 1 < other <= one for one, other in zip(whole, few, strict=True))
     assert few[0] < whole[0]
@@ -125,7 +125,7 @@ def test_the_likeliest_ways_are_kept(monkeypatch):
 def test_a_file_holds_all_of_it(joint, tmp_path):
     kept = replace(joint, weight=0.7, sharpness=0.4)
     kept.write(tmp_path / "joint.bin")
-    again = Joint.read(tmp_path / "joint.bin")
+    again = JointNGram.read(tmp_path / "joint.bin")
     assert again == kept
 
 
@@ -138,11 +138,11 @@ def test_damage_is_told_with_the_file(joint, tmp_path):
         place, bit = draw.randrange(len(whole)), draw.randrange(8)
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
         with pytest.raises(QkvError, match=r"joint\.bin"):
-            Joint.read(path)
+            JointNGram.read(path)
     for length in (0, 1, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
         with pytest.raises(QkvError, match=r"joint\.bin"):
-            Joint.read(path)
+            JointNGram.read(path)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_whole_file_that_says_something_impossible_is_refused(joint, tmp_path,
     head, _, body = zlib.decompress(path.read_bytes()).partition(b"\n")
     path.write_bytes(zlib.compress(json.dumps({**json.loads(head), **changed}).encode() + b"\n" + body))
     with pytest.raises(QkvError, match=r"joint\.bin"):
-        Joint.read(path)
+        JointNGram.read(path)
 
 
 def test_children_that_there_are_no_nodes_for_are_refused(joint, tmp_path):
@@ -175,15 +175,15 @@ def test_children_that_there_are_no_nodes_for_are_refused(joint, tmp_path):
     whole = zlib.decompress(path.read_bytes())
     path.write_bytes(zlib.compress(whole[:-2] + b"\1\0"))
     with pytest.raises(QkvError, match=r"nodes have \d+ children"):
-        Joint.read(path)
+        JointNGram.read(path)
 
 
 def test_pairs_that_cannot_be_cut_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="none of the 1 pairs"):
-        fit([("a", ("T", "R", "IH"))])
+        fit_joint_ngram([("a", ("T", "R", "IH"))])
     monkeypatch.setattr(joint_fit, "MOST", 5)
     with pytest.raises(ValueError, match="13 different units of letters and phones; at most 3 go"):
-        fit(PAIRS)
+        fit_joint_ngram(PAIRS)
 
 
 def heard(log_probability, *tokens, finished=True):
@@ -231,12 +231,12 @@ def test_weight_and_sharpness_are_the_likeliest():
     right = torch.zeros(own.shape, dtype=torch.bool).scatter_(1, truth, torch.ones_like(truth, dtype=torch.bool))
     own[::7, 4] = -torch.inf  # lists are not all as long
     right[::7, 4] = False
-    weight, sharpness = rescore._likeliest(own, other, right)
+    weight, sharpness = rescore._maximize_likelihood(own, other, right)
     assert weight == pytest.approx(0.6, abs=0.05)
     assert sharpness == pytest.approx(0.5, abs=0.05)
-    assert rescore._likeliest(own, other, torch.zeros_like(right)) == (0.0, 1.0)
-    assert rescore._likeliest(own[1::7], -other[1::7], right[1::7])[0] == 0.0
-    assert rescore._likeliest(-own[1::7], other[1::7], right[1::7]) == (0.0, 1.0)
+    assert rescore._maximize_likelihood(own, other, torch.zeros_like(right)) == (0.0, 1.0)
+    assert rescore._maximize_likelihood(own[1::7], -other[1::7], right[1::7])[0] == 0.0
+    assert rescore._maximize_likelihood(-own[1::7], other[1::7], right[1::7]) == (0.0, 1.0)
 
 
 def test_a_network_asks_the_joint_model_of_its_folder(tiny, tmp_path):
@@ -246,18 +246,18 @@ def test_a_network_asks_the_joint_model_of_its_folder(tiny, tmp_path):
     for name in ("config.json", "vocabulary.json", "model.safetensors"):
         (folder / name).write_bytes((tiny / name).read_bytes())
     wrong = [(word, tuple("B" if phone == "K" else phone for phone in spoken(word))) for word in made_up(3)]
-    replace(fit(wrong, order=2), weight=100.0).write(folder / "joint.bin")
-    plain, advised = Network.open(folder, joint=False), Network.open(folder)
+    replace(fit_joint_ngram(wrong, order=2), weight=100.0).write(folder / "joint.bin")
+    plain, advised = NeuralG2P.open(folder, joint=False), NeuralG2P.open(folder)
     assert plain.joint is None
-    assert advised.say(["kod"])[0] == plain.say(["kod"])[0]  # greedy: one answer cannot be put in order
-    said = [way.phones for way in plain.say(["kod"], best=40, beams=40)[0]]
+    assert advised.predict(["kod"])[0] == plain.predict(["kod"])[0]  # greedy: one answer cannot be put in order
+    said = [way.phones for way in plain.predict(["kod"], best=40, beams=40)[0]]
     preferred = max(said, key=lambda phones: advised.joint.score("kod", phones))
     assert said[0] == spoken("kod") != preferred
-    assert advised.say(["kod"], best=1, beams=40)[0][0].phones == preferred
-    assert Network.open(tiny, joint=folder / "joint.bin").joint == advised.joint
-    assert Network.open(tiny, joint=str(folder / "joint.bin")).joint == advised.joint
-    assert not Network.open(folder, tiny).advised  # its weight is for the one alone
-    assert len(advised.say(["kod", "dab"], best=3, beams=5)[1]) == 3
+    assert advised.predict(["kod"], best=1, beams=40)[0][0].phones == preferred
+    assert NeuralG2P.open(tiny, joint=folder / "joint.bin").joint == advised.joint
+    assert NeuralG2P.open(tiny, joint=str(folder / "joint.bin")).joint == advised.joint
+    assert not NeuralG2P.open(folder, tiny).has_joint  # its weight is for the one alone
+    assert len(advised.predict(["kod", "dab"], best=3, beams=5)[1]) == 3
 
 
 class Parrot:
@@ -279,8 +279,8 @@ def test_a_weight_is_chosen_on_held_out_words():
     """Half of the words are wrong alone and none with n-grams that know better; each half is judged by the other."""
     words = [*made_up(3)[:80], "babo"]
     pairs = [Pair(tuple(word), (spoken(word),)) for word in words]
-    joint = fit([(word, spoken(word)) for word in made_up(2)], order=2)
-    chosen = choose(Parrot(words), joint, pairs, beams=2)
+    joint = fit_joint_ngram([(word, spoken(word)) for word in made_up(2)], order=2)
+    chosen = fit_joint_weights(Parrot(words), joint, pairs, beams=2)
     assert chosen.words == 81
     assert chosen.wrong_alone == pytest.approx(41 / 81)  # one of them was refused
     assert chosen.wrong_with == pytest.approx(1 / 81)
@@ -291,13 +291,13 @@ def test_each_half_is_judged_by_the_weight_of_the_other(monkeypatch):
     """Where one half of the words needs the n-grams and the other must not hear them, crossing makes both wrong."""
     words = made_up(3)[:80]  # the right one is less likely alone in words 0, 2, ...: the first half
     pairs = [Pair(tuple(word), (spoken(word),)) for word in words]
-    joint = fit([(word, spoken(word)) for word in made_up(2)], order=2)
+    joint = fit_joint_ngram([(word, spoken(word)) for word in made_up(2)], order=2)
 
     def weigh(own_half, other, right):
         alone = own_half.argmax(1)
         return (0.0 if bool(right[torch.arange(len(right)), alone].all()) else 1.0), 1.0
 
     monkeypatch.setattr(rescore, "_likeliest", weigh)
-    chosen = choose(Parrot(words), joint, pairs, beams=2)
+    chosen = fit_joint_weights(Parrot(words), joint, pairs, beams=2)
     assert chosen.wrong_alone == 0.5
     assert chosen.wrong_with == 0.5  # the first half, by the weight 0 that suits the second; the second is right anyhow

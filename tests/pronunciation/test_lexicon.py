@@ -8,19 +8,19 @@ import pytest
 from lxml import etree
 
 from qkv.data import read_pairs
-from qkv.pronunciation import Answer, Pronunciation, Source, from_ipa, read_dictionary, write_lexicon
+from qkv.pronunciation import Pronunciation, Source, WordAnswer, from_ipa, read_dictionary, write_lexicon
 from qkv.pronunciation.arpabet import CONSONANTS, STRESSES, VOWELS
 from qkv.pronunciation.lexicon import FORMATS
 
 READ = (Pronunciation(("R", "IY1", "D"), 0.6), Pronunciation(("R", "EH1", "D"), 0.3))
 RARE = (Pronunciation(("K", "AH0", "B"), 0.9), Pronunciation(("K", "UW1", "B"), 0.0001))
 ANSWERS = [
-    Answer("read", Source.dictionary, READ),
-    Answer(",", Source.punctuation),
-    Answer("kub", Source.model, RARE),
-    Answer("🙂", Source.none, why="no"),
-    Answer("read", Source.dictionary, READ),
-    Answer("it's", Source.dictionary, (Pronunciation(("IH1", "T", "S"), 1.0),)),
+    WordAnswer("read", Source.dictionary, READ),
+    WordAnswer(",", Source.punctuation),
+    WordAnswer("kub", Source.model, RARE),
+    WordAnswer("🙂", Source.none, reason="no"),
+    WordAnswer("read", Source.dictionary, READ),
+    WordAnswer("it's", Source.dictionary, (Pronunciation(("IH1", "T", "S"), 1.0),)),
 ]
 
 
@@ -135,7 +135,7 @@ def test_pls():
 def test_pls_of_every_phone():
     """A word for each phone, alone and with each stress: no sign that XML or the schema minds."""
     phones = [*CONSONANTS, *(vowel + stress for vowel in VOWELS for stress in STRESSES)]
-    ways = [Answer(phone, Source.user, (Pronunciation((phone,), 1.0),)) for phone in phones]
+    ways = [WordAnswer(phone, Source.user, (Pronunciation((phone,), 1.0),)) for phone in phones]
     root = validate_pls(written("pls", answers=ways))
     assert [from_ipa(lexeme[1].text) for lexeme in root] == [(phone,) for phone in phones]
 
@@ -181,14 +181,14 @@ def test_the_schema_needs_every_attribute_of_the_lexicon(part):
 
 
 def test_pls_escapes_what_xml_would_read():
-    answer = Answer("r&b<]]>\"'", Source.user, READ)
+    answer = WordAnswer("r&b<]]>\"'", Source.user, READ)
     assert validate_pls(written("pls", answers=[answer]))[0][0].text == "r&b<]]>\"'"
 
 
 @pytest.mark.parametrize("sign", ["\0", "\x1b", "\ufffe", "\ud800"])
 def test_pls_cannot_hold_what_xml_cannot(sign):
     with pytest.raises(ValueError, match="has a character that XML cannot hold"):
-        written("pls", answers=[Answer(f"a{sign}b", Source.user, READ)])
+        written("pls", answers=[WordAnswer(f"a{sign}b", Source.user, READ)])
 
 
 @pytest.mark.parametrize("form", ["cmu", "kaldi", "mfa", "tsv"])
@@ -202,7 +202,7 @@ def test_what_cannot_be_written_is_named():
     with pytest.raises(ValueError, match="unknown alphabet 'sampa'"):
         written("cmu", "sampa")
     with pytest.raises(ValueError, match="'new york' has a space"):
-        written("kaldi", answers=[Answer("new york", Source.user, READ)])
+        written("kaldi", answers=[WordAnswer("new york", Source.user, READ)])
 
 
 def test_entries_are_written_as_they_come():

@@ -5,8 +5,8 @@ import torch
 
 import qkv
 from qkv.errors import QkvError
-from qkv.pronunciation import Dictionary, Network, Pronouncer, Source, bundled, read_dictionary
-from qkv.pronunciation.text import Token
+from qkv.pronunciation import Dictionary, NeuralG2P, Pronouncer, Source, bundled, read_dictionary
+from qkv.pronunciation.text import TextToken
 from tests.pronunciation.tiny import made_up, spoken
 
 
@@ -51,9 +51,9 @@ def test_a_list_of_the_best(pronouncer):
 
 def test_probabilities_are_those_of_the_model(tiny):
     """exp of the log-softmax of a forward pass, summed along the answer."""
-    network = Network.open(tiny)
-    (way,) = network.say(["bad"])[0]
-    strings, model = network.job.strings, network.model
+    network = NeuralG2P.open(tiny)
+    (way,) = network.predict(["bad"])[0]
+    strings, model = network.task.data, network.model
     target = strings.targets.encode(way.phones)
     with torch.no_grad():
         logits = model(torch.tensor([strings.sources.encode("bad")]), torch.tensor([[1, *target]]))
@@ -112,8 +112,8 @@ def test_a_sentence_keeps_its_punctuation_apart(pronouncer):
 def test_what_has_no_answer_says_why(pronouncer, word, reason):
     before, answer, after = pronouncer.words(["hello", word, "kod"])
     assert (answer.source, answer.best) == (Source.none, ())
-    assert reason in answer.why
-    assert len(answer.why) < 200
+    assert reason in answer.reason
+    assert len(answer.reason) < 200
     assert before.best
     assert after.best
 
@@ -122,22 +122,22 @@ def test_order_and_answers_do_not_depend_on_the_window(tiny):
     words = [*made_up(3)[:97:5], "hello", *made_up(2)[:7]]
     pronouncer = Pronouncer(model=tiny, beams=1, model_only=True)
     whole = list(pronouncer.words(words))
-    pieces = (Token(word, "word") for word in words)
-    apart = list(Pronouncer(model=tiny, beams=1, model_only=True).tokens(pieces, window=3))
+    pieces = (TextToken(word, "word") for word in words)
+    apart = list(Pronouncer(model=tiny, beams=1, model_only=True).answer_tokens(pieces, window=3))
     assert [answer.input for answer in whole] == words
     assert [a.best and phones(a) for a in whole] == [a.best and phones(a) for a in apart]
 
 
 def test_words_are_read_a_window_at_a_time(pronouncer):
     read = []
-    stream = pronouncer.tokens((read.append(n) or Token("hello", "word") for n in range(1000)), window=10)
+    stream = pronouncer.tokens((read.append(n) or TextToken("hello", "word") for n in range(1000)), window=10)
     next(stream)
     assert len(read) == 10
 
 
 def test_a_word_is_decoded_once(tiny, monkeypatch):
     pronouncer, asked = Pronouncer(model=tiny), []
-    say = pronouncer.network.say
+    say = pronouncer.network.predict
     monkeypatch.setattr(pronouncer.network, "say", lambda words, *rest: asked.extend(words) or say(words, *rest))
     list(pronouncer.words(["kod", "Kod", "kod"]))
     pronouncer.word("kod")
@@ -149,7 +149,7 @@ def test_one_call(monkeypatch, tmp_path):
     assert [way.phones[3] for way in answer.best] == ["EY1", "AA1"]
     with pytest.raises(ValueError, match="must be one word, got 'two words'"):
         qkv.pronounce("two words")
-    with pytest.raises(QkvError, match="it is no word|never seen|no model"):
+    with pytest.raises(QkvError, match="it is not a word|never seen|no model"):
         qkv.pronounce("🙂")
 
 
@@ -158,7 +158,7 @@ def test_without_a_model_the_dictionary_answers(monkeypatch, tmp_path):
     hello, other = Pronouncer().words(["hello", "kod"])
     assert hello.source == Source.dictionary
     assert other.source == Source.none
-    assert "the bundled model is not here; train one with `qkv train pronounce" in other.why
+    assert "the bundled model is not here; train one with `qkv train pronounce" in other.reason
 
 
 def test_wrong_arguments(tiny, tmp_path):

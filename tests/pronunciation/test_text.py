@@ -1,12 +1,12 @@
 import pytest
 
-from qkv.pronunciation.text import fold, parts, simplify, tokens
+from qkv.pronunciation.text import normalize, split_compound, split_text, strip_accents
 
 KNOWN = {"'bout", "u.s.", "a", "a.", "mr", "mr.", "etc."}
 
 
 def cut(text):
-    pieces = list(tokens(text, KNOWN.__contains__))
+    pieces = list(split_text(text, KNOWN.__contains__))
     assert "".join(piece.text for piece in pieces) == text
     return [(piece.text, piece.kind[0]) for piece in pieces if piece.kind != "space"]
 
@@ -35,9 +35,9 @@ def test_words_and_what_stands_between(text, pieces):
 
 
 def test_letters_made_plain():
-    assert simplify("O’NEIL") == "o'neil"
-    assert simplify("e\u0301tude") == "étude"
-    assert [fold(word) for word in ("étude", "straße", "ﬁn", "smørrebrød", "x²")] == [
+    assert normalize("O’NEIL") == "o'neil"
+    assert normalize("e\u0301tude") == "étude"
+    assert [strip_accents(word) for word in ("étude", "straße", "ﬁn", "smørrebrød", "x²")] == [
         "etude",
         "strasse",
         "fin",
@@ -47,13 +47,13 @@ def test_letters_made_plain():
 
 
 def test_parts_of_a_word():
-    assert parts("mp3") == ["mp", "three"]
-    assert parts("well-known") == ["well", "known"]
-    assert parts("b2b") == ["b", "two", "b"]
-    assert parts("rock'n'roll.js") == ["rock'n'roll", "js"]
-    assert parts("٣d") == ["three", "d"]
-    assert parts("...") == []
-    assert [parts(word) for word in ("1st", "42nd", "5th", "3rds", "1street")] == [
+    assert split_compound("mp3") == ["mp", "three"]
+    assert split_compound("well-known") == ["well", "known"]
+    assert split_compound("b2b") == ["b", "two", "b"]
+    assert split_compound("rock'n'roll.js") == ["rock'n'roll", "js"]
+    assert split_compound("٣d") == ["three", "d"]
+    assert split_compound("...") == []
+    assert [split_compound(word) for word in ("1st", "42nd", "5th", "3rds", "1street")] == [
         ["first"],
         ["four", "second"],
         ["fifth"],

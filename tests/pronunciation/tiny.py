@@ -3,8 +3,8 @@
 from itertools import product
 from pathlib import Path
 
-from qkv import tasks
-from qkv.train import Loop, Machine, create
+from qkv import runs, tasks
+from qkv.train import Compute, Loop, create_run
 
 SOUNDS = {"b": "B", "d": "D", "k": "K", "a": "AE1", "e": "EH0", "o": "OW2"}
 
@@ -33,10 +33,10 @@ def train_tiny(folder: Path, task: str = "pronounce") -> Path:
     }
     data = {"train_file": str(file), "held_out": 5}
     changes = {"model": model, "train": {**train, "ema_decay": 0.9, "label_smoothing": 0.0}, "data": data}
-    config = tasks.configure(task, tasks.preset(task, "recurrent"), changes)
+    config = runs.configure(task, runs.preset(task, "recurrent"), changes)
     job = tasks.tasks[task].load(config.data)
-    run = create(folder / "run")
-    tasks.write(run, config, job)
-    net = tasks.build(config, job)
-    Loop(job.objective(net, config.train), config.train, run, Machine(), lambda record: None).train()
+    run = create_run(folder / "run")
+    runs.save_config(run, config, job)
+    net = runs.build(config, job)
+    Loop(job.objective(net, config.train), config.train, run, Compute(), lambda record: None).train()
     return folder / "run"
