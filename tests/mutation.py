@@ -227,8 +227,8 @@ MUTANTS = (
     Mutant("storage/folder.py", "hexdigest() != self.sha256:", "hexdigest() == None:", ("tests/storage/test_folder.py",)),
     Mutant("storage/package_data.py", "if digest != sha256:", "if False:", ("tests/storage/test_package_data.py",)),
     # text
-    Mutant("layers/packing.py", "begins[:, :1] = True", "begins[:, :1] |= False", ("tests/layers/test_packing.py",)),
-    Mutant("layers/packing.py", "(place >= first) & ", "", ("tests/layers/test_packing.py",)),
+    Mutant("layers/packing.py", "all_starts[:, :1] = True", "all_starts[:, :1] |= False", ("tests/layers/test_packing.py",)),
+    Mutant("layers/packing.py", "(index >= first) & ", "", ("tests/layers/test_packing.py",)),
     Mutant(
         "layers/multi_head.py", "return relative and isinstance", "return isinstance", ("tests/layers/test_packing.py",)
     ),
@@ -259,7 +259,7 @@ MUTANTS = (
     Mutant("tasks/text.py", "[targets == tokenizer.start]", "[targets == -1]", ("tests/tasks/test_text.py",)),
     Mutant("metrics/perplexity.py", ' + text.count("\\n")', "", ("tests/metrics/test_perplexity.py",)),
     # decoding
-    Mutant("decode/beam.py", "[row + place for place in", "[place for place in", ("tests/decode/test_beam.py",)),
+    Mutant("decode/beam.py", "[row + parent for parent in", "[parent for parent in", ("tests/decode/test_beam.py",)),
     Mutant(
         "decode/stepper.py",
         ".index_fill(-1, self.forbidden, -torch.inf)",

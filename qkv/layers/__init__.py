@@ -1,4 +1,4 @@
-"""What models are assembled from."""
+"""Layers that models are assembled from."""
 
 from .blocks import DecoderBlock as DecoderBlock
 from .blocks import EncoderBlock as EncoderBlock
@@ -12,6 +12,6 @@ from .multi_head import MultiHead as MultiHead
 from .packing import Packing as Packing
 from .packing import pack_documents as pack_documents
 from .recurrent import RecurrentCell as RecurrentCell
-from .residual import NormAfter as NormAfter
-from .residual import NormBefore as NormBefore
+from .residual import PostNorm as PostNorm
+from .residual import PreNorm as PreNorm
 from .residual import ScaledBranch as ScaledBranch

@@ -1,11 +1,11 @@
-"""Activations by name: what a unit does with its sum."""
+"""Activations by name."""
 
 from collections.abc import Callable
 from functools import partial
 
 from torch import nn
 
-from qkv.registry import unknown_name_error
+from qkv.errors import unknown_name_error
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "identity": nn.Identity,
@@ -18,7 +18,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def make_activation(name: str) -> nn.Module:
-    """The activation of this name."""
+    """Build the activation of this name."""
     if name not in ACTIVATIONS:
         raise unknown_name_error("activation", name, ACTIVATIONS)
     return ACTIVATIONS[name]()

@@ -1,6 +1,6 @@
 """Transformer blocks, assembled from parts that are passed in.
 
-EncoderBlock(MultiHead(dim, 8, Taylor()), FeedForward(dim, 4 * dim), partial(NormBefore, dim))
+EncoderBlock(MultiHead(dim, 8, Taylor()), FeedForward(dim, 4 * dim), partial(PreNorm, dim))
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from qkv.cost import Cost, Span, learned
+from qkv.cost import Cost, Span, parameters_only
 from qkv.layers.multi_head import Context, HeadsState, MultiHead
 from qkv.layers.packing import Packing
 from qkv.shapes import Hidden, Mask, Rows
@@ -18,7 +18,7 @@ Residual = Callable[[], nn.Module]
 
 
 class EncoderBlock(nn.Module):
-    """Each token sees all tokens, then thinks for itself."""
+    """Bidirectional self-attention, then a position-wise feed-forward layer."""
 
     def __init__(self, attention: MultiHead, feed_forward: nn.Module, residual: Residual):
         super().__init__()
@@ -27,26 +27,26 @@ class EncoderBlock(nn.Module):
         self.around_attention = residual()
         self.around_feed_forward = residual()
 
-    def forward(self, x: Hidden, mask: Mask | None = None, real: Rows | None = None) -> Hidden:
-        """Attention and feed-forward, each with its residual path.
+    def forward(self, x: Hidden, mask: Mask | None = None, real_tokens: Rows | None = None) -> Hidden:
+        """Apply attention and feed-forward, each with its residual connection.
 
-        `real` are the places in the flattened rows where no padding is: only there tokens think for themselves, which
-        is most of the work. What the others hold is seen by nobody.
+        `real_tokens` are the indices, in the flattened batch, of tokens that are not padding. The feed-forward layer
+        then runs only on them, which saves most of the work. The values at padding are never used.
         """
         x = self.around_attention(x, lambda h: self.attention(h, mask=mask))
-        if real is None:
+        if real_tokens is None:
             return self.around_feed_forward(x, self.feed_forward)
         flat = x.flatten(0, 1)
-        thought = self.around_feed_forward(flat.index_select(0, real)[None], self.feed_forward)[0]
-        return flat.index_copy(0, real, thought.to(flat.dtype)).view_as(x)
+        updated = self.around_feed_forward(flat.index_select(0, real_tokens)[None], self.feed_forward)[0]
+        return flat.index_copy(0, real_tokens, updated.to(flat.dtype)).view_as(x)
 
     def cost(self, span: Span) -> Cost:
-        """The sum of its parts."""
-        return _sum_of_parts(self, attention=replace(span, causal=False), feed_forward=span)
+        """Return the sum of the parts."""
+        return _sum_part_costs(self, attention=replace(span, causal=False), feed_forward=span)
 
 
 class DecoderBlock(nn.Module):
-    """Each token sees those before it and, with `cross`, another sequence; then thinks for itself."""
+    """Causal self-attention, cross-attention if `cross` is given, then a position-wise feed-forward layer."""
 
     def __init__(
         self, attention: MultiHead, feed_forward: nn.Module, residual: Residual, cross: MultiHead | None = None
@@ -66,55 +66,55 @@ class DecoderBlock(nn.Module):
         context: Context | None = None,
         packing: Packing | None = None,
     ) -> Hidden:
-        """All tokens at once; `context` comes from `remember`, `packing` keeps the documents of a row apart."""
+        """Process whole sequences; `context` is from `project_context`, `packing` separates documents in a row."""
         x = self.around_attention(x, lambda h: self.attention(h, causal=True, mask=mask, packing=packing))
         return self._finish(x, context)
 
-    def remember(self, context: Hidden, mask: Mask | None = None) -> Context:
-        """Another sequence, projected once for every token to come."""
+    def project_context(self, context: Hidden, mask: Mask | None = None) -> Context:
+        """Project the keys and values of another sequence once, for all decoding steps."""
         if self.cross is None:
-            raise ValueError("this DecoderBlock has no cross attention; build it with cross=MultiHead(...)")
-        return self.cross.remember(context, mask)
+            raise ValueError("this DecoderBlock has no cross-attention; build it with cross=MultiHead(...)")
+        return self.cross.project_context(context, mask)
 
     def start(self, batch: int, capacity: int | None = None) -> HeadsState:
-        """The state before the first token."""
+        """Return the state before the first token."""
         return self.attention.start(batch, capacity)
 
     def step(
         self, x: Hidden, state: HeadsState, mask: Mask | None = None, context: Context | None = None
     ) -> tuple[Hidden, HeadsState]:
-        """The next token or tokens; equals `forward` over all of them."""
-        following = state
+        """Process the next token or tokens (decode or prefill); equals `forward` over all of them."""
+        new_state = state
 
         def attend(h: Hidden) -> Hidden:
-            nonlocal following
-            h, following = self.attention.step(h, state, mask=mask)
+            nonlocal new_state
+            h, new_state = self.attention.step(h, state, mask=mask)
             return h
 
         x = self.around_attention(x, attend)
-        return self._finish(x, context), following
+        return self._finish(x, context), new_state
 
     def cost(self, span: Span) -> Cost:
-        """The sum of its parts; `span.context` tokens are looked at by the cross attention, if there is one."""
+        """Return the sum of the parts; cross-attention, if any, attends to `span.context` tokens."""
         own = replace(span, causal=True, context=None)
         crossing = {} if self.cross is None else {"cross": span}
-        return _sum_of_parts(self, attention=own, feed_forward=own, **crossing)
+        return _sum_part_costs(self, attention=own, feed_forward=own, **crossing)
 
     def _finish(self, x: Hidden, context: Context | None) -> Hidden:
         if (self.cross is None) != (context is None):
             raise ValueError(
                 f"context is {'given' if context else 'missing'}, but this block has "
-                f"{'no ' if self.cross is None else ''}cross attention; the two belong together"
+                f"{'no ' if self.cross is None else ''}cross-attention"
             )
         if self.cross is not None and self.around_cross is not None and context is not None:
-            x = self.around_cross(x, lambda h: self.cross.recall(h, context))
+            x = self.around_cross(x, lambda h: self.cross.cross_attend(h, context))
         return self.around_feed_forward(x, self.feed_forward)
 
 
-def _sum_of_parts(block: nn.Module, **spans: Span) -> Cost:
-    """Each part at its span; what stands around them has only learned numbers."""
+def _sum_part_costs(block: nn.Module, **spans: Span) -> Cost:
+    """Add the cost of each part at its span; parts without a span have only parameters."""
     total = Cost()
     for name, part in block.named_children():
         costed: Any = part
-        total += (costed.cost(spans[name]) if name in spans else learned(part)).within(name)
+        total += (costed.cost(spans[name]) if name in spans else parameters_only(part)).within(name)
     return total

@@ -1,17 +1,16 @@
-"""A short depthwise convolution: each token mixed with a few neighbors, channel by channel.
+"""A short depthwise convolution, which mixes each token with a few neighbors, channel by channel.
 
     y_t = sum_(w < width) filter_w * x_(t - w)            (causal; centered otherwise)
 
-It starts near the identity, but not at it: a block has to see its neighbors from the start. Linear
-attention kinds cannot compare neighbors well by themselves, and this gives it to them for 3 numbers
-a channel.
+It is initialized near the identity, but not at it, so that a block sees neighbors from the first step.
+Linear attention compares neighbors poorly; this adds that ability for `width` parameters per channel.
 """
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qkv.cost import Cost, Span, learned
+from qkv.cost import Cost, Span, parameters_only
 from qkv.shapes import Hidden, Mask
 
 
@@ -28,28 +27,28 @@ class ShortConvolution(nn.Module):
         self.taps = nn.Parameter(taps)
 
     def forward(self, x: Hidden, *, causal: bool, mask: Mask | None = None) -> Hidden:
-        """Mix each token with the `width` - 1 before it or, without an order, with those around it."""
+        """Mix each token with the `width` - 1 before it or, if not causal, with those around it."""
         before = self.width - 1 if causal else self.width // 2
         after = self.width - 1 - before
         taps = self.taps if causal else self.taps.roll(-after, -1)
-        return self._mix(functional.pad(_blank(x, mask), (0, 0, before, after)), taps)
+        return self._mix(functional.pad(_zero_padding(x, mask), (0, 0, before, after)), taps)
 
     def start(self, batch: int) -> Tensor:
-        """The last `width` - 1 tokens, before there were any."""
+        """Return the state before the first token: `width` - 1 tokens of zeros."""
         return self.taps.new_zeros(batch, self.width - 1, self.taps.shape[0])
 
     def step(self, x: Hidden, state: Tensor, *, mask: Mask | None = None) -> tuple[Hidden, Tensor]:
-        """The next tokens, and the last `width` - 1 after them."""
-        seen = torch.cat((state, _blank(x, mask)), 1)
+        """Process the next tokens; return them mixed, and the last `width` - 1 inputs as the new state."""
+        seen = torch.cat((state, _zero_padding(x, mask)), 1)
         return self._mix(seen, self.taps), seen[:, x.shape[1] :]
 
     def cost(self, span: Span) -> Cost:
-        """No matrix product: the taps are elementwise. While decoding it carries `width` - 1 tokens."""
+        """Return no matrix products (the taps are elementwise) and a decoding state of `width` - 1 tokens."""
         carried = span.batch * (self.width - 1) * self.taps.shape[0] * span.element_bytes
-        return learned(self) + Cost(state={"tokens": carried})
+        return parameters_only(self) + Cost(state={"tokens": carried})
 
     def _mix(self, x: Tensor, taps: Tensor) -> Tensor:
-        """One shifted product per tap: for a few taps faster than a convolution, backward above all."""
+        """Add one shifted product per tap: faster than a convolution for a few taps, above all in the backward."""
         time = x.shape[1] - self.width + 1
         mixed = x[:, :time] * taps[:, 0, 0]
         for tap in range(1, self.width):
@@ -57,5 +56,5 @@ class ShortConvolution(nn.Module):
         return mixed
 
 
-def _blank(x: Hidden, mask: Mask | None) -> Hidden:
+def _zero_padding(x: Hidden, mask: Mask | None) -> Hidden:
     return x if mask is None else x.masked_fill(~mask[..., None], 0)

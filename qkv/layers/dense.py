@@ -1,4 +1,4 @@
-"""One layer of a network: every output unit sees every input.
+"""A dense (fully connected) layer.
 
 a = W x + b,     h = activation(norm(a)),     x + h with a residual path, such as ScaledBranch()
 """
@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from qkv.cost import Cost, Span, learned, linear
+from qkv.cost import Cost, Span, linear, parameters_only
+from qkv.errors import unknown_name_error
 from qkv.layers.activation import make_activation
 from qkv.layers.initialization import initialize
-from qkv.registry import unknown_name_error
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 
@@ -18,7 +18,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer"
 class Dense(nn.Module):
     """inputs -> outputs; `linear` holds W and b, which may be set by hand.
 
-    Batch normalization takes the mean away, and with it whatever a bias adds: `bias=False` loses nothing beside it.
+    Batch normalization subtracts the mean, which cancels any bias: `bias=False` then loses nothing.
     """
 
     def __init__(
@@ -38,11 +38,9 @@ class Dense(nn.Module):
         if normalization is not None and normalization not in NORMS:
             raise unknown_name_error("normalization", normalization, NORMS)
         if residual is not None and not isinstance(residual, nn.Module):
-            raise TypeError(
-                f"residual must be a path around the layer such as ScaledBranch(), or None; got {residual!r}"
-            )
+            raise TypeError(f"residual must be a module such as ScaledBranch(), or None, got {residual!r}")
         if residual is not None and inputs != outputs:
-            raise ValueError(f"a residual path needs as many outputs as inputs, got {inputs} and {outputs}")
+            raise ValueError(f"residual needs as many outputs as inputs, got {inputs} inputs and {outputs} outputs")
         self.residual = residual
         self.linear = nn.Linear(inputs, outputs, bias=bias)
         self.norm = nn.Identity() if normalization is None else NORMS[normalization](outputs)
@@ -50,22 +48,22 @@ class Dense(nn.Module):
         initialize(self.linear, initialization, activation)
 
     def pre_activation(self, x: Tensor) -> Tensor:
-        """a = W x + b, before anything else is done with it."""
+        """Return a = W x + b."""
         return self.linear(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The outputs: (..., inputs) -> (..., outputs)."""
+        """Compute the outputs: (..., inputs) -> (..., outputs)."""
         return self._branch(x) if self.residual is None else self.residual(x, self._branch)
 
     def _branch(self, x: Tensor) -> Tensor:
-        return self.activation(self._normed(self.pre_activation(x)))
+        return self.activation(self._normalize(self.pre_activation(x)))
 
-    def _normed(self, a: Tensor) -> Tensor:
+    def _normalize(self, a: Tensor) -> Tensor:
         if a.dim() == 2 or not isinstance(self.norm, nn.BatchNorm1d):
             return self.norm(a)
-        return self.norm(a.reshape(-1, a.shape[-1])).view(a.shape)  # torch would take the second axis for the units
+        return self.norm(a.reshape(-1, a.shape[-1])).view(a.shape)  # BatchNorm1d would normalize axis 1
 
     def cost(self, span: Span) -> Cost:
-        """One product a token."""
-        own = linear(self.linear, span.tokens) + learned(self.norm)
-        return own if self.residual is None else own + learned(self.residual).within("residual")
+        """Return the cost of one product per token."""
+        own = linear(self.linear, span.tokens) + parameters_only(self.norm)
+        return own if self.residual is None else own + parameters_only(self.residual).within("residual")

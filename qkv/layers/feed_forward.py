@@ -1,4 +1,4 @@
-"""The feed-forward layer: two linear maps with an activation between, for each token by itself."""
+"""The feed-forward layer: two linear maps with an activation between, applied to each token independently."""
 
 from torch import nn
 
@@ -11,15 +11,15 @@ class FeedForward(nn.Module):
 
     def __init__(self, dim: int, hidden_dim: int, activation: nn.Module | None = None, dropout: float = 0.0):
         super().__init__()
-        self.enter = nn.Linear(dim, hidden_dim)
+        self.up = nn.Linear(dim, hidden_dim)
         self.activation = nn.GELU() if activation is None else activation
         self.dropout = nn.Dropout(dropout)
-        self.leave = nn.Linear(hidden_dim, dim)
+        self.down = nn.Linear(hidden_dim, dim)
 
     def forward(self, x: Hidden) -> Hidden:
-        """leave(activation(enter(x)))"""
-        return self.leave(self.dropout(self.activation(self.enter(x))))
+        """Return down(dropout(activation(up(x))))."""
+        return self.down(self.dropout(self.activation(self.up(x))))
 
     def cost(self, span: Span) -> Cost:
-        """Two products a token."""
-        return linear(self.enter, span.tokens).within("enter") + linear(self.leave, span.tokens).within("leave")
+        """Return the cost of two products per token."""
+        return linear(self.up, span.tokens).within("up") + linear(self.down, span.tokens).within("down")

@@ -1,17 +1,17 @@
-"""The weights a layer begins with, by name; biases begin at 0.
+"""Initial weights of a layer, by name; biases start at 0.
 
 xavier       variance 2 / (inputs + outputs)      https://proceedings.mlr.press/v9/glorot10a.html
 he           variance 2 / inputs                  https://arxiv.org/abs/1502.01852
 lecun        variance 1 / inputs
 orthogonal   rows or columns of length 1, at right angles: spectral norm 1      https://arxiv.org/abs/1312.6120
-auto         he for relu and gelu, which drop half of what comes in, xavier for the others
+auto         he for relu and gelu, which zero about half of their inputs, xavier for the others
 """
 
 from collections.abc import Callable
 
 from torch import nn
 
-from qkv.registry import unknown_name_error
+from qkv.errors import unknown_name_error
 
 INITIALIZATIONS: dict[str, Callable[[nn.Linear], object]] = {
     "xavier": lambda linear: nn.init.xavier_normal_(linear.weight),
@@ -22,7 +22,7 @@ INITIALIZATIONS: dict[str, Callable[[nn.Linear], object]] = {
 
 
 def initialize(linear: nn.Linear, name: str, activation: str) -> None:
-    """Give the layer its first weights, and a bias of 0."""
+    """Set the initial weights of the layer, and its bias to 0."""
     if name == "auto":
         name = "he" if activation in ("relu", "gelu") else "xavier"
     if name not in INITIALIZATIONS:

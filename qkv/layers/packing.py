@@ -1,15 +1,15 @@
-"""Several documents in one row, none of which sees another.
+"""Packing: several documents in one row, with attention only inside each document.
 
     [a a a b b | c c c c c]   attention runs on   [a a a b b], [c c c c c]   and again on   [b b]
 
-In a causal attention nothing sees what comes after it, so the first document of a row is right where it stands. Only
-what follows it is taken out, worked on once more by itself, and put back: few tokens, where documents are longer than
-rows. Where they are short, so that most tokens would be worked on twice, all documents are taken out, and rows are not
-worked on at all. Those of about one length go together, filled up at their ends, where nothing looks. So every
-mechanism and every position scheme does what it would do for each document alone.
+In causal attention no token sees a later one, so the first document of a row is already right. Only the later
+documents are extracted, processed again alone and put back: few tokens, if documents are longer than rows. If
+documents are short, so that most tokens would be processed twice, all documents are extracted and whole rows are
+not processed at all. Documents of similar length form a group, padded at their ends, where no token attends. So
+every mechanism and every position scheme gives the same result as for each document alone.
 
-A GPU is kept waiting by so many small pieces. There a mechanism that takes any mask of pairs attends once over whole
-rows, and the mask keeps documents apart: `Packing.seen`.
+Many small calls leave a GPU idle. There, a mechanism that accepts any mask of pairs attends once over whole rows, and
+`Packing.document_mask` separates the documents.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,132 +21,133 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-SPARE = 1.25
-"""How much more than the packed rows may be worked on for the sake of fewer groups."""
-TWICE = 0.5
-"""The largest part of all tokens that is worked on twice."""
-MASKED_ON = "cuda"
-"""Where one masked call is faster than several without a mask: each costs a GPU's host the same, however small."""
-MASKED_TIME = 2048
-"""The longest rows that are masked: in longer ones it is the pairs of different documents that cost time."""
-MASKED_PAIRS = 2**27
-"""The most pairs that are masked: each layer keeps its mask until the backward pass, 256 MB of them in 16 bits."""
+MAX_WORK_RATIO = 1.25
+"""Largest ratio of processed tokens to packed tokens; more padding makes fewer groups."""
+MAX_REPEATED_FRACTION = 0.5
+"""Largest fraction of tokens that is processed twice."""
+MASK_DEVICE = "cuda"
+"""Device type where one masked call beats several unmasked ones: launches cost the same, however small."""
+MAX_MASKED_TIME = 2048
+"""Longest rows that are masked; in longer rows, pairs of different documents dominate the time."""
+MAX_MASKED_PAIRS = 2**27
+"""Largest number of masked pairs: each layer keeps its mask until the backward, 256 MB in 16 bits."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Which tokens of packed rows are taken out, where they stand then, and back."""
+    """Index tensors that extract the documents of packed rows into groups, and put them back."""
 
-    places: Int64[Tensor, "rows time"]
-    """Of each token in its document, from 0."""
-    moved: Int64[Tensor, " moved"]
-    """The tokens that are taken out, numbered over all rows."""
-    home: Int64[Tensor, " moved"]
-    """Of each of them, its place among those of all groups, laid end to end."""
+    positions: Int64[Tensor, "rows time"]
+    """Position of each token in its document, from 0."""
+    token_index: Int64[Tensor, " extracted"]
+    """Flat indices of the extracted tokens."""
+    slot_index: Int64[Tensor, " extracted"]
+    """Index of each extracted token in the concatenation of all flattened groups."""
     groups: tuple[Int64[Tensor, "_ _"], ...]
-    """Documents of about one length each, (documents, longest): the number of every token."""
-    _made: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What was made of it once; a `cached_property` has a lock in Python 3.11, which torch.compile cannot follow."""
+    """Flat token indices of documents of similar length, (documents, longest) per group."""
+    _cache: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Derived tensors; not a `cached_property`, whose lock in Python 3.11 torch.compile cannot trace."""
 
-    def by_document(self, mix: Callable[..., Tensor], *given: Tensor) -> Tensor:
-        """mix(*given), for tensors (rows, time, ...), as if each document were a row of its own.
+    def apply_per_document(self, mix: Callable[..., Tensor], *given: Tensor) -> Tensor:
+        """Return mix(*given) for tensors (rows, time, ...), as if each document were its own row.
 
-        `mix` may let a token see those before it in its row, but none after it.
+        `mix` must be causal: a token may depend on earlier tokens of its row, but on no later one.
         """
-        # all groups at once: the backward pass of each reading is as long as all rows are
+        # gather all groups at once: the backward of each gather is as large as all rows
         sizes = [group.numel() for group in self.groups]
-        taken = [x.flatten(0, 1).index_select(0, self._read).split(sizes) for x in given]
-        with _unplanned(given[0].device):
-            parts = [
-                mix(*(part.unflatten(0, group.shape) for part in of_group)).flatten(0, 1)
-                for group, *of_group in zip(self.groups, *taken, strict=True)
-            ]
-        alone = torch.cat(parts).index_select(0, self.home)
-        if self.moved.numel() == self.places.numel():
-            return alone.unflatten(0, self.places.shape)
-        return mix(*given).flatten(0, 1).index_copy(0, self.moved, alone).unflatten(0, self.places.shape)
+        gathered = [x.flatten(0, 1).index_select(0, self._gather_index).split(sizes) for x in given]
+        mixed = []
+        with _without_cudnn_attention(given[0].device):
+            for group, *inputs in zip(self.groups, *gathered, strict=True):
+                documents = (x.unflatten(0, group.shape) for x in inputs)
+                mixed.append(mix(*documents).flatten(0, 1))
+        extracted = torch.cat(mixed).index_select(0, self.slot_index)
+        if self.token_index.numel() == self.positions.numel():
+            return extracted.unflatten(0, self.positions.shape)
+        rows = mix(*given).flatten(0, 1).index_copy(0, self.token_index, extracted)
+        return rows.unflatten(0, self.positions.shape)
 
     @property
-    def seen(self) -> Bool[Tensor, "rows 1 time time"]:
-        """True where a key is of the query's document and not after it; made once for all layers that ask."""
-        if "seen" not in self._made:
-            place = torch.arange(self.places.shape[1], device=self.places.device)
-            first = (place - self.places)[:, :, None]  # of the query's document, in its row
-            self._made["seen"] = ((place >= first) & (place <= place[:, None]))[:, None]
-        return self._made["seen"]
+    def document_mask(self) -> Bool[Tensor, "rows 1 time time"]:
+        """True where a key is in the query's document and not after it; computed once for all layers."""
+        if "document_mask" not in self._cache:
+            index = torch.arange(self.positions.shape[1], device=self.positions.device)
+            first = (index - self.positions)[:, :, None]  # start of the query's document
+            self._cache["document_mask"] = ((index >= first) & (index <= index[:, None]))[:, None]
+        return self._cache["document_mask"]
 
-    def fits_mask(self, heads: int = 1) -> bool:
-        """Whether to attend by `seen`, and not by document; `heads`: how many have a mask of their own."""
-        rows, time = self.places.shape
-        few = time <= MASKED_TIME and rows * heads * time**2 <= MASKED_PAIRS
-        return self.places.device.type == MASKED_ON and few
+    def prefers_mask(self, heads: int = 1) -> bool:
+        """Return whether to attend under `document_mask`, not per document, if `heads` heads have their own mask."""
+        rows, time = self.positions.shape
+        small = time <= MAX_MASKED_TIME and rows * heads * time**2 <= MAX_MASKED_PAIRS
+        return self.positions.device.type == MASK_DEVICE and small
 
     @property
-    def _read(self) -> Tensor:
-        """The tokens of all groups, end to end; every layer of a model asks for them."""
-        if "read" not in self._made:
-            self._made["read"] = torch.cat([group.flatten() for group in self.groups])
-        return self._made["read"]
+    def _gather_index(self) -> Tensor:
+        """Flat token indices of all groups, concatenated; computed once for all layers."""
+        if "gather_index" not in self._cache:
+            self._cache["gather_index"] = torch.cat([group.flatten() for group in self.groups])
+        return self._cache["gather_index"]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All of it, to be sent somewhere."""
-        return self.places, self.moved, self.home, *self.groups
+        """All tensors, as `from_tensors` takes them."""
+        return self.positions, self.token_index, self.slot_index, *self.groups
 
     @classmethod
-    def of(cls, tensors: Sequence[Tensor]) -> "Packing | None":
-        """What `tensors` gave; nothing for nothing."""
+    def from_tensors(cls, tensors: Sequence[Tensor]) -> "Packing | None":
+        """Rebuild a packing from `tensors`; None for an empty sequence."""
         return cls(tensors[0], tensors[1], tensors[2], tuple(tensors[3:])) if tensors else None
 
 
-def _unplanned(device: torch.device) -> AbstractContextManager[object]:
-    """Without cuDNN's attention, which makes a plan for each new shape: no two batches have one."""
+def _without_cudnn_attention(device: torch.device) -> AbstractContextManager[object]:
+    """Disable cuDNN's attention, which builds a plan for each new shape: here nearly every batch has one."""
     if device.type != "cuda":
         return nullcontext()
     return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def pack_documents(starts: Bool[Tensor, "rows time"]) -> Packing | None:
-    """For documents that start where `starts` is True, and with every row; None where each row is one document."""
+    """Build the packing of documents that start where `starts` is True and at every row; None for one per row."""
     rows, time = starts.shape
-    begins = starts.clone()
-    begins[:, :1] = True
-    firsts = begins.flatten().nonzero()[:, 0]
+    all_starts = starts.clone()
+    all_starts[:, :1] = True
+    firsts = all_starts.flatten().nonzero()[:, 0]
     if len(firsts) == rows:
         return None
     lengths = firsts.diff(append=firsts.new_tensor([rows * time]))
-    places = torch.arange(rows * time) - firsts.repeat_interleave(lengths)
-    later = firsts % time > 0
-    if int(lengths[later].sum()) > TWICE * rows * time:
-        later[:] = True
-    moved = later.repeat_interleave(lengths).nonzero()[:, 0]
-    firsts, lengths = firsts[later], lengths[later]
-    home = torch.empty(rows * time, dtype=torch.long)
-    groups, before = [], 0
-    for members in _alike(lengths, (SPARE - 1) * rows * time):
+    positions = torch.arange(rows * time) - firsts.repeat_interleave(lengths)
+    extracted = firsts % time > 0  # all but the first document of a row
+    if int(lengths[extracted].sum()) > MAX_REPEATED_FRACTION * rows * time:
+        extracted[:] = True
+    token_index = extracted.repeat_interleave(lengths).nonzero()[:, 0]
+    firsts, lengths = firsts[extracted], lengths[extracted]
+    slots = torch.empty(rows * time, dtype=torch.long)
+    groups, offset = [], 0
+    for members in _group_by_length(lengths, (MAX_WORK_RATIO - 1) * rows * time):
         first, length = firsts[members], lengths[members]
         longest = int(length.max())
-        # filled up with a document's own last token
+        # padded with the last token of each document
         group = first[:, None] + torch.arange(longest).minimum(length[:, None] - 1)
         real = torch.arange(longest) < length[:, None]
-        home[group[real]] = before + real.flatten().nonzero()[:, 0]
-        before += group.numel()
+        slots[group[real]] = offset + real.flatten().nonzero()[:, 0]
+        offset += group.numel()
         groups.append(group)
-    return Packing(places.view(rows, time), moved, home[moved], tuple(groups))
+    return Packing(positions.view(rows, time), token_index, slots[token_index], tuple(groups))
 
 
-def _alike(lengths: Tensor, spare: float) -> list[Tensor]:
-    """The numbers of the documents in groups: by powers of two, then joined while at most `spare` is filled up."""
+def _group_by_length(lengths: Tensor, max_padding: float) -> list[Tensor]:
+    """Group document indices by powers of two of their length, then merge while padding is at most `max_padding`."""
     classes = torch.log2(lengths.double()).ceil().long()
     groups = [(classes == number).nonzero()[:, 0] for number in classes.unique().tolist()]
     widths = [int(lengths[group].max()) for group in groups]
-    wasted = sum(len(group) * width for group, width in zip(groups, widths, strict=True)) - int(lengths.sum())
+    padding = sum(len(group) * width for group, width in zip(groups, widths, strict=True)) - int(lengths.sum())
     while len(groups) > 1:
         added = [len(groups[i]) * (widths[i + 1] - widths[i]) for i in range(len(groups) - 1)]
-        place = min(range(len(added)), key=added.__getitem__)
-        wasted += added[place]
-        if wasted > spare:
+        cheapest = min(range(len(added)), key=added.__getitem__)
+        padding += added[cheapest]
+        if padding > max_padding:
             break
-        groups[place : place + 2] = [torch.cat(groups[place : place + 2])]
-        del widths[place]
+        groups[cheapest : cheapest + 2] = [torch.cat(groups[cheapest : cheapest + 2])]
+        del widths[cheapest]
     return groups

@@ -1,4 +1,4 @@
-"""The simple recurrent cell, whose weights may be set by hand.
+"""The simple (Elman) recurrent cell; its weights can be set by hand.
 
 h_t = activation(W x_t + U h_(t-1) + b)
 """
@@ -11,7 +11,7 @@ from qkv.shapes import Hidden
 
 
 class RecurrentCell(nn.Module):
-    """inputs -> dim, one token after the other; `input.weight` is W, `state.weight` is U, `input.bias` is b."""
+    """A recurrent layer inputs -> dim; `input.weight` is W, `state.weight` is U, `input.bias` is b."""
 
     def __init__(self, inputs: int, dim: int, activation: str = "tanh", *, bias: bool = True):
         super().__init__()
@@ -22,15 +22,15 @@ class RecurrentCell(nn.Module):
         self.activation = make_activation(activation)
 
     def start(self, batch: int) -> Tensor:
-        """h_0 = 0: (batch, dim)."""
+        """Return h_0 = 0: (batch, dim)."""
         return self.state.weight.new_zeros(batch, self.state.out_features)
 
     def step(self, x: Tensor, h: Tensor) -> Tensor:
-        """The next state: (batch, inputs) and (batch, dim) -> (batch, dim)."""
+        """Return the next state: (batch, inputs) and (batch, dim) -> (batch, dim)."""
         return self.activation(self.input(x) + self.state(h))
 
     def forward(self, x: Hidden, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """All states (batch, time, dim) and the last one (batch, dim), from h_0 = `h`."""
+        """Return all states (batch, time, dim) and the last one (batch, dim), starting from h_0 = `h`."""
         h = self.start(x.shape[0]) if h is None else h
         states = []
         for token in x.unbind(1):

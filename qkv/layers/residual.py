@@ -1,8 +1,8 @@
-"""The path around a layer: normed before the layer, normed after the sum, or not normed and the layer scaled.
+"""Residual connections: pre-norm, post-norm, or a scaled branch without a norm.
 
-A block is given the one it should use: `residual=partial(NormBefore, dim)`. Normed before, deep
-models train without warm-up; normed after is the original Transformer. A `Dense` layer is given
-the path itself: `residual=ScaledBranch(1 / depth)`.
+A block takes a factory: `residual=partial(PreNorm, dim)`. With pre-norm, deep models train without
+warm-up; post-norm is the original Transformer. A `Dense` layer takes the module itself:
+`residual=ScaledBranch(1 / depth)`.
 """
 
 import math
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from qkv.shapes import Hidden
 
 
-class _Normed(nn.Module):
-    """What both normed paths have: a norm, and dropout on what the layer adds."""
+class _NormedResidual(nn.Module):
+    """Norm and dropout of both normed residual connections."""
 
     def __init__(self, dim: int, dropout: float = 0.0, epsilon: float = 1e-5):
         super().__init__()
@@ -22,7 +22,7 @@ class _Normed(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
 
-class NormBefore(_Normed):
+class PreNorm(_NormedResidual):
     """x + layer(norm(x))"""
 
     def forward(self, x: Hidden, layer: Callable[[Tensor], Tensor]) -> Hidden:
@@ -30,7 +30,7 @@ class NormBefore(_Normed):
         return x + self.dropout(layer(self.norm(x)))
 
 
-class NormAfter(_Normed):
+class PostNorm(_NormedResidual):
     """norm(x + layer(x))"""
 
     def forward(self, x: Hidden, layer: Callable[[Tensor], Tensor]) -> Hidden:
@@ -39,27 +39,27 @@ class NormAfter(_Normed):
 
 
 class ScaledBranch(nn.Module):
-    """x + share * layer(x)
+    """x + scale * layer(x)
 
-    A layer whose Jacobian has spectral norm at most s gives a factor I + share J, whose singular values lie between
-    1 - share s and 1 + share s. From layer 1 to layer L of a net there are L - 1 such factors, so with share = 1 / L
+    A layer whose Jacobian has spectral norm at most s gives a factor I + scale J, whose singular values are between
+    1 - scale s and 1 + scale s. From layer 1 to layer L of a net there are L - 1 such factors, so with scale = 1 / L
 
         (1 - s/L)^(L-1)  <=  |gradient at layer 1| / |gradient at layer L|  <=  (1 + s/L)^(L-1)  <  e^s
 
-    however deep the net is (the left side for s < L). With share 1 the right side is (1 + s)^(L-1), and it is reached:
-    adding the input alone keeps a gradient alive but lets it grow.
+    for any depth (the left side for s < L). With scale 1 the right side is (1 + s)^(L-1), and that is attained:
+    a plain residual connection prevents vanishing gradients but lets them grow.
     """
 
-    def __init__(self, share: float = 1.0):
+    def __init__(self, scale: float = 1.0):
         super().__init__()
-        if not 0 < share < math.inf:
-            raise ValueError(f"share must be more than 0 and finite, got {share}")
-        self.share = share
+        if not 0 < scale < math.inf:
+            raise ValueError(f"scale must be positive and finite, got {scale}")
+        self.scale = scale
 
     def forward(self, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
         """Around `layer`."""
-        return x + self.share * layer(x)
+        return x + self.scale * layer(x)
 
     def extra_repr(self) -> str:
-        """The share, for print."""
-        return f"share={self.share:g}"
+        """Return the scale."""
+        return f"scale={self.scale:g}"

@@ -1,6 +1,6 @@
-"""Learned positions: one trained vector per place, added to the input.
+"""Learned positions: one trained vector per position, added to the input.
 
-There are none beyond `length`, and none of use beyond the longest sequence trained on.
+There are none beyond `length`, and those beyond the longest training sequence stay untrained.
 """
 
 import torch
@@ -22,18 +22,18 @@ class Learned(Positions):
         nn.init.normal_(self.table.weight, std=0.02)
 
     @classmethod
-    def fit(cls, sizes: Sizes) -> "Learned":
-        """A vector for every place up to the longest sequence."""
+    def from_sizes(cls, sizes: Sizes) -> "Learned":
+        """Build one vector per position up to the longest sequence."""
         return cls(sizes.dim, sizes.length)
 
     def forward(self, x: Hidden, index: Index) -> Hidden:
-        """x with the vectors of its places added."""
+        """Add the vectors of these positions to x."""
         check_index(x, index)
-        # a GPU would have to finish all it was given before it could be asked; models refuse long inputs themselves
-        look = index.device.type == "cpu" and not torch.compiler.is_compiling() and index.numel() > 0
-        if look and int(index.max()) >= self.table.num_embeddings:
+        # reading the index would synchronize a GPU; models check the length of their inputs themselves
+        readable = index.device.type == "cpu" and not torch.compiler.is_compiling() and index.numel() > 0
+        if readable and int(index.max()) >= self.table.num_embeddings:
             raise ValueError(
-                f"place {int(index.max())} is beyond the {self.table.num_embeddings} learned positions; "
-                "build them longer, or use sinusoidal, rope or alibi"
+                f"position {int(index.max())} is beyond the {self.table.num_embeddings} learned positions; "
+                "use a larger length, or sinusoidal, rope or alibi"
             )
         return x + self.table(index)

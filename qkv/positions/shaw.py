@@ -1,4 +1,4 @@
-"""Shaw's relative positions: each query also meets a learned vector for the distance to the key.
+"""Shaw's relative positions: each query is also compared with a learned vector for the distance to the key.
 
     bias(i, j) = key_dim^-0.5 q_i . a_(j - i),    j - i clipped to -distance..distance
 
@@ -31,24 +31,24 @@ class Shaw(Positions):
         self.table = nn.Parameter(torch.randn(2 * distance + 1, key_dim) * key_dim**-0.5)
 
     @classmethod
-    def fit(cls, sizes: Sizes) -> "Shaw":
-        """Vectors as wide as a key."""
+    def from_sizes(cls, sizes: Sizes) -> "Shaw":
+        """Build vectors as wide as a key."""
         return cls(sizes.key_dim)
 
     @classmethod
     def role_for(cls, accepts: frozenset[str]) -> str | None:
-        """A bias in the space of q.k: the mechanism must take biases and be a function of q.k."""
+        """Return "bias" if the mechanism takes biases and is a function of q.k, as this bias is."""
         return "bias" if {"bias", "rotation"} <= accepts else None
 
     def bias(self, q: Queries, query_index: QueryIndex, key_index: KeyIndex) -> Bias:
-        """What each query finds at each distance: (batch, heads, queries, keys)."""
+        """Return q . a at the distance of each pair: (batch, heads, queries, keys)."""
         if q.shape[-1] != self.table.shape[1]:
             raise ValueError(f"q has key_dim {q.shape[-1]}, but shaw was built for {self.table.shape[1]}")
-        met: Tensor = q @ self.table.T.to(q.dtype) * q.shape[-1] ** -0.5  # batch heads queries distances
+        products: Tensor = q @ self.table.T.to(q.dtype) * q.shape[-1] ** -0.5  # batch heads queries distances
         offset = (key_index - query_index[:, None]).clamp(-self.distance, self.distance) + self.distance
-        return met.gather(-1, offset.expand(*met.shape[:2], -1, -1))
+        return products.gather(-1, offset.expand(*products.shape[:2], -1, -1))
 
     def cost(self, shape: Shape) -> Cost:
-        """Every query meets every vector of the table."""
-        met = {"distances": shape.rows * shape.queries * self.table.numel()}
-        return super().cost(shape) + Cost(needed=met, executed=met)
+        """Return the product of every query with every vector of the table."""
+        products = {"distances": shape.rows * shape.queries * self.table.numel()}
+        return super().cost(shape) + Cost(needed=products, executed=products)

@@ -1,4 +1,4 @@
-"""Sinusoidal positions: fixed waves added to the input.
+"""Sinusoidal positions: fixed sine and cosine waves added to the input.
 
     PE(p, 2i) = sin(p / base^(2i/dim)),    PE(p, 2i+1) = cos(p / base^(2i/dim)),    base = 10000
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.positions.base import Positions, Sizes, check_index, register
-from qkv.positions.rope import angles
+from qkv.positions.rope import rotary_angles
 from qkv.shapes import Hidden, Index
 
 
@@ -27,17 +27,17 @@ class Sinusoidal(Positions):
         self.base = base
 
     @classmethod
-    def fit(cls, sizes: Sizes) -> "Sinusoidal":
-        """As wide as the model."""
+    def from_sizes(cls, sizes: Sizes) -> "Sinusoidal":
+        """Build waves as wide as the model."""
         return cls(sizes.dim)
 
     def encode(self, index: Index, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The waves themselves: (time, dim)."""
-        turn = angles(index, self.dim, self.base)
-        return torch.stack((turn.sin(), turn.cos()), -1).flatten(-2).to(dtype)
+        """Return the position encoding itself: (time, dim)."""
+        angle = rotary_angles(index, self.dim, self.base)
+        return torch.stack((angle.sin(), angle.cos()), -1).flatten(-2).to(dtype)
 
     def forward(self, x: Hidden, index: Index) -> Hidden:
-        """x with the waves of its places added."""
+        """Add the waves of these positions to x."""
         if x.shape[-1] != self.dim:
             raise ValueError(f"x has dim {x.shape[-1]}, but these positions were built for {self.dim}")
         check_index(x, index)

@@ -1,8 +1,8 @@
 """T5 positions: a learned bias per head for each bucket of distances.
 
 Half of the buckets hold one distance each, the others grow logarithmically up to `max_distance`,
-and the last takes all beyond. With `bidirectional` the two directions have half of the buckets each;
-without, keys after the query fall into bucket 0. Paper: https://arxiv.org/abs/1910.10683.
+and the last one takes all beyond. With `bidirectional` each direction has half of the buckets.
+Otherwise keys after the query are in bucket 0. Paper: https://arxiv.org/abs/1910.10683.
 """
 
 import math
@@ -16,7 +16,7 @@ from qkv.shapes import Bias, KeyIndex, Queries, QueryIndex
 
 @register("t5")
 class T5(Positions):
-    """A table of (buckets, heads) numbers, added to the scores."""
+    """A learned table (buckets, heads) of biases."""
 
     gives = frozenset({"bias"})
     relative = True
@@ -25,28 +25,26 @@ class T5(Positions):
         super().__init__()
         exact = buckets // (4 if bidirectional else 2)
         if exact < 1 or max_distance <= exact:
-            raise ValueError(
-                f"buckets={buckets} leave no room: max_distance={max_distance} must exceed {max(exact, 1)}"
-            )
+            raise ValueError(f"max_distance={max_distance} must exceed {max(exact, 1)} for buckets={buckets}")
         self.table = nn.Embedding(buckets, heads)
         self.bidirectional = bidirectional
         self.max_distance = max_distance
         nn.init.normal_(self.table.weight, std=0.02)
 
     @classmethod
-    def fit(cls, sizes: Sizes) -> "T5":
-        """A number for each head, in one direction or in both."""
+    def from_sizes(cls, sizes: Sizes) -> "T5":
+        """Build a table for these heads and directions."""
         return cls(sizes.heads, bidirectional=sizes.bidirectional)
 
     def bias(self, q: Queries, query_index: QueryIndex, key_index: KeyIndex) -> Bias:
-        """The learned number of each pair's bucket: (1, heads, queries, keys)."""
+        """Return the bias of each pair's bucket: (1, heads, queries, keys)."""
         if q.shape[1] != self.table.embedding_dim:
             raise ValueError(f"q has {q.shape[1]} heads, but t5 was built for {self.table.embedding_dim}")
         bucket = self.bucket(key_index - query_index[:, None])
         return self.table(bucket).permute(2, 0, 1)[None].to(q.dtype)
 
     def bucket(self, offset: Tensor) -> Tensor:
-        """The bucket of key place minus query place."""
+        """Return the bucket of an offset, key position minus query position."""
         buckets, side = self.table.num_embeddings, torch.zeros_like(offset)
         if self.bidirectional:
             buckets //= 2

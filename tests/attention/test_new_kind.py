@@ -66,7 +66,7 @@ def test_an_object_serves_multi_head_and_refusals_name_its_class(family):
         out, state = heads.step(x[:, place : place + 1], state)
         steps.append(out)
     torch.testing.assert_close(torch.cat(steps, 1), heads(x, causal=True))
-    with pytest.raises(ValueError, match=f"attention kind '{family.__name__}' cannot take in this way"):
+    with pytest.raises(ValueError, match=f"attention kind '{family.__name__}' does not accept here"):
         MultiHead(8, 2, family(), Rope())
     q = torch.randn(1, 2, 5, 4)
     with pytest.raises(TypeError, match=rf"from {family.__name__}.start\(\), got NoneType"):

@@ -5,21 +5,21 @@ import torch
 from torch import nn
 
 from qkv.attention import Elu, Linear, Softmax, Taylor
-from qkv.layers import DecoderBlock, EncoderBlock, FeedForward, MultiHead, NormAfter, NormBefore
+from qkv.layers import DecoderBlock, EncoderBlock, FeedForward, MultiHead, PostNorm, PreNorm
 from tests.layers.test_multi_head import copied
 
 
 def copied_block(block, reference):
     """Weights of torch's encoder layer, in ours."""
     copied(block.attention, reference.self_attn, 16)
-    block.feed_forward.enter.load_state_dict(reference.linear1.state_dict())
-    block.feed_forward.leave.load_state_dict(reference.linear2.state_dict())
+    block.feed_forward.up.load_state_dict(reference.linear1.state_dict())
+    block.feed_forward.down.load_state_dict(reference.linear2.state_dict())
     block.around_attention.norm.load_state_dict(reference.norm1.state_dict())
     block.around_feed_forward.norm.load_state_dict(reference.norm2.state_dict())
     return block
 
 
-@pytest.mark.parametrize(("first", "residual"), [(True, NormBefore), (False, NormAfter)])
+@pytest.mark.parametrize(("first", "residual"), [(True, PreNorm), (False, PostNorm)])
 def test_encoder_parity_with_torch(first, residual):
     reference = nn.TransformerEncoderLayer(
         16, 4, 37, 0.0, "gelu", batch_first=True, norm_first=first, dtype=torch.float64
@@ -38,7 +38,7 @@ def test_decoder_parity_with_torch():
         16, 4, 37, 0.0, "gelu", batch_first=True, norm_first=True, dtype=torch.float64
     )
     heads = partial(MultiHead, 16, 4, Softmax())
-    block = DecoderBlock(heads(), FeedForward(16, 37), partial(NormBefore, 16), cross=heads()).double()
+    block = DecoderBlock(heads(), FeedForward(16, 37), partial(PreNorm, 16), cross=heads()).double()
     copied_block(block, reference)
     copied(block.cross, reference.multihead_attn, 16)
     block.around_cross.norm.load_state_dict(reference.norm2.state_dict())
@@ -47,16 +47,16 @@ def test_decoder_parity_with_torch():
     seen = torch.rand(2, 5) > 0.3
     ahead = torch.ones(7, 7, dtype=torch.bool).triu(1)
     expected = reference(x, other, tgt_mask=ahead, memory_key_padding_mask=~seen)
-    torch.testing.assert_close(block(x, context=block.remember(other, seen)), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(block(x, context=block.project_context(other, seen)), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("attention", [Softmax(), Linear(chunk=3), Elu(chunk=3), Taylor(chunk=3)])
-@pytest.mark.parametrize("residual", [NormBefore, NormAfter])
+@pytest.mark.parametrize("residual", [PreNorm, PostNorm])
 def test_decoder_steps_equal_the_whole(attention, residual):
     heads = partial(MultiHead, 16, 4, attention)
     block = DecoderBlock(heads(), FeedForward(16, 32), partial(residual, 16), cross=heads()).double()
     x, other = torch.randn(2, 9, 16, dtype=torch.float64), torch.randn(2, 5, 16, dtype=torch.float64)
-    context = block.remember(other)
+    context = block.project_context(other)
     state, parts = block.start(2), []
     for place in range(9):
         out, state = block.step(x[:, place : place + 1], state, context=context)
@@ -66,32 +66,32 @@ def test_decoder_steps_equal_the_whole(attention, residual):
 
 def test_context_can_be_reordered():
     heads = partial(MultiHead, 16, 4, Taylor())
-    block = DecoderBlock(heads(), FeedForward(16, 32), partial(NormBefore, 16), cross=heads()).double()
+    block = DecoderBlock(heads(), FeedForward(16, 32), partial(PreNorm, 16), cross=heads()).double()
     x, other = torch.randn(2, 3, 16, dtype=torch.float64), torch.randn(2, 5, 16, dtype=torch.float64)
     rows = torch.tensor([1, 0, 1])
-    context = block.remember(other, torch.rand(2, 5) > 0.3)
+    context = block.project_context(other, torch.rand(2, 5) > 0.3)
     out = block(x[rows], context=context.select(rows))
     torch.testing.assert_close(out, block(x, context=context)[rows], rtol=0, atol=1e-12)
 
 
 def test_context_and_cross_attention_belong_together():
     heads = partial(MultiHead, 16, 4, Softmax())
-    plain = DecoderBlock(heads(), FeedForward(16, 32), partial(NormBefore, 16))
-    crossed = DecoderBlock(heads(), FeedForward(16, 32), partial(NormBefore, 16), cross=heads())
+    plain = DecoderBlock(heads(), FeedForward(16, 32), partial(PreNorm, 16))
+    crossed = DecoderBlock(heads(), FeedForward(16, 32), partial(PreNorm, 16), cross=heads())
     x = torch.randn(2, 3, 16)
-    with pytest.raises(ValueError, match="context is missing, but this block has cross attention"):
+    with pytest.raises(ValueError, match="context is missing, but this block has cross-attention"):
         crossed(x)
-    with pytest.raises(ValueError, match="context is given, but this block has no cross attention"):
-        plain(x, context=crossed.remember(x))
-    with pytest.raises(ValueError, match="has no cross attention; build it with cross="):
-        plain.remember(x)
+    with pytest.raises(ValueError, match="context is given, but this block has no cross-attention"):
+        plain(x, context=crossed.project_context(x))
+    with pytest.raises(ValueError, match="has no cross-attention; build it with cross="):
+        plain.project_context(x)
 
 
 def test_padding_need_not_think():
     """With the places of real tokens, those come out the same, values and gradients, and padding is left as it is."""
     torch.manual_seed(0)
     heads = MultiHead(12, 3, Softmax())
-    block = EncoderBlock(heads, FeedForward(12, 17), partial(NormAfter, 12)).double()
+    block = EncoderBlock(heads, FeedForward(12, 17), partial(PostNorm, 12)).double()
     mask = torch.arange(7) < torch.tensor([[7], [4], [1]])
     x = torch.randn(3, 7, 12, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(int(mask.sum()), 12, dtype=torch.float64)

@@ -70,14 +70,12 @@ def test_the_residual_path():
     layer = Dense(5, 5, "tanh", residual=ScaledBranch())
     x = torch.randn(3, 5)
     torch.testing.assert_close(layer(x), x + torch.tanh(layer.linear(x)))
-    with pytest.raises(ValueError, match="a residual path needs as many outputs as inputs, got 5 and 7"):
+    with pytest.raises(ValueError, match="residual needs as many outputs as inputs, got 5 inputs and 7 outputs"):
         Dense(5, 7, residual=ScaledBranch())
 
 
 def test_bad_input_as_residual_path():
-    with pytest.raises(
-        TypeError, match=r"residual must be a path around the layer such as ScaledBranch\(\), or None; got True"
-    ):
+    with pytest.raises(TypeError, match=r"residual must be a module such as ScaledBranch\(\), or None, got True"):
         Dense(5, 5, residual=True)
 
 
@@ -85,10 +83,10 @@ def test_a_scaled_branch():
     layer = Dense(5, 5, "tanh", residual=ScaledBranch(0.25)).double()
     x = torch.randn(3, 5, dtype=torch.float64)
     torch.testing.assert_close(layer(x), x + torch.tanh(layer.linear(x)) / 4, rtol=0, atol=1e-12)
-    assert str(layer.residual) == "ScaledBranch(share=0.25)"
-    for share in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match=f"share must be more than 0 and finite, got {share}"):
-            ScaledBranch(share)
+    assert str(layer.residual) == "ScaledBranch(scale=0.25)"
+    for scale in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"scale must be positive and finite, got {scale}"):
+            ScaledBranch(scale)
 
 
 @pytest.mark.parametrize(("name", "variance"), [("xavier", 2 / (300 + 500)), ("he", 2 / 300), ("lecun", 1 / 300)])

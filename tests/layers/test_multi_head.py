@@ -56,7 +56,7 @@ def test_cross_attention_parity_with_torch():
     x, other = torch.randn(2, 5, 15, dtype=torch.float64), torch.randn(2, 7, 15, dtype=torch.float64)
     mask = torch.rand(2, 7) > 0.3
     expected, _ = reference(x, other, other, key_padding_mask=~mask, need_weights=False)
-    torch.testing.assert_close(heads.recall(x, heads.remember(other, mask)), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(heads.cross_attend(x, heads.project_context(other, mask)), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
@@ -111,13 +111,13 @@ def test_bad_input():
         MultiHead(12, 5, Softmax())
     with pytest.raises(ValueError, match="key_heads=4 must divide heads=6"):
         MultiHead(12, Heads(6, key_heads=4), Softmax())
-    with pytest.raises(ValueError, match="positions 'rope' relate places of one sequence"):
-        MultiHead(12, 3, Softmax(), Rope()).remember(torch.zeros(1, 2, 12))
+    with pytest.raises(ValueError, match="positions 'rope' relate tokens of one sequence"):
+        MultiHead(12, 3, Softmax(), Rope()).project_context(torch.zeros(1, 2, 12))
     plain, mixing = MultiHead(12, 3, Softmax()), MultiHead(12, 3, Softmax(), convolution=ShortConvolution(12, 3))
     with pytest.raises(ValueError, match="a convolution of width 3 mixes neighbors of one sequence"):
-        mixing.remember(torch.zeros(1, 2, 12))
+        mixing.project_context(torch.zeros(1, 2, 12))
     with pytest.raises(ValueError, match="a convolution of width 3 mixes neighbors of one sequence"):
-        mixing.recall(torch.zeros(1, 2, 12), plain.remember(torch.zeros(1, 2, 12)))
+        mixing.cross_attend(torch.zeros(1, 2, 12), plain.project_context(torch.zeros(1, 2, 12)))
 
 
 def test_under_autocast_three_projections_share_one_cast():

@@ -18,22 +18,22 @@ def rows_of(*lengths, time):
 def test_places_and_groups_by_hand():
     """Documents of 3, 1, 2 and 6 in rows of 6: those of 1 and 2 do not begin a row, and are filled up to 2."""
     packing = pack_documents(rows_of(3, 1, 2, 6, time=6))
-    assert packing.places.tolist() == [[0, 1, 2, 0, 0, 1], [0, 1, 2, 3, 4, 5]]
-    assert packing.moved.tolist() == [3, 4, 5]
+    assert packing.positions.tolist() == [[0, 1, 2, 0, 0, 1], [0, 1, 2, 3, 4, 5]]
+    assert packing.token_index.tolist() == [3, 4, 5]
     assert [group.tolist() for group in packing.groups] == [[[3, 3], [4, 5]]]
-    assert packing.home.tolist() == [0, 2, 3]
+    assert packing.slot_index.tolist() == [0, 2, 3]
 
 
 def test_where_most_would_be_worked_on_twice_all_documents_are_taken_out():
     """2, 1, 3 and 1, 5: 9 of 12 do not begin a row. 2 and 3 go together, for 1 filled up; any more would be over 3."""
     packing = pack_documents(rows_of(2, 1, 3, 1, 5, time=6))
-    assert packing.moved.tolist() == list(range(12))
+    assert packing.token_index.tolist() == list(range(12))
     assert [group.tolist() for group in packing.groups] == [
         [[2], [6]],
         [[0, 1, 1], [3, 4, 5]],
         [[7, 8, 9, 10, 11]],
     ]
-    assert packing.home.tolist() == [2, 3, 0, 5, 6, 7, 1, 8, 9, 10, 11, 12]
+    assert packing.slot_index.tolist() == [2, 3, 0, 5, 6, 7, 1, 8, 9, 10, 11, 12]
 
 
 def running_sum(*given):
@@ -50,13 +50,13 @@ def test_each_document_has_a_running_sum_of_its_own(seed, rate):
     starts[5] = False
     x, y = torch.randint(-9, 9, (2, 7, 101, 3), generator=chance)
     packing = pack_documents(starts)
-    assert (packing.moved.numel() == 7 * 101) == (rate == 0.5)
+    assert (packing.token_index.numel() == 7 * 101) == (rate == 0.5)
     starts[:, 0] = True
     firsts = [*starts.flatten().nonzero()[:, 0].tolist(), 7 * 101]
     expected = torch.cat([(x + y).flatten(0, 1)[a:b].cumsum(0) for a, b in pairwise(firsts)])
-    assert torch.equal(packing.by_document(running_sum, x, y).flatten(0, 1), expected)
-    again = Packing.of(packing.tensors)
-    assert torch.equal(again.by_document(running_sum, x, y).flatten(0, 1), expected)
+    assert torch.equal(packing.apply_per_document(running_sum, x, y).flatten(0, 1), expected)
+    again = Packing.from_tensors(packing.tensors)
+    assert torch.equal(again.apply_per_document(running_sum, x, y).flatten(0, 1), expected)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -66,21 +66,21 @@ def test_little_is_worked_on_in_vain(seed):
     packing = pack_documents(starts)
     worked = sum(group.numel() for group in packing.groups)
     assert worked <= 2 * 7 * 101
-    assert worked - packing.moved.numel() <= 7 * 101
+    assert worked - packing.token_index.numel() <= 7 * 101
 
 
 def test_rows_of_one_document_need_no_packing():
     assert pack_documents(torch.zeros(3, 5, dtype=torch.bool)) is None
     assert pack_documents(torch.tensor([[True, False], [False, False]])) is None
-    assert Packing.of(()) is None
+    assert Packing.from_tensors(()) is None
 
 
 def test_only_causal_attention_can_be_packed():
     packing = pack_documents(rows_of(2, 3, time=5))
     layer, x = MultiHead(6, 2, Softmax()), torch.randn(1, 5, 6)
-    with pytest.raises(ValueError, match="packing needs causal=True and no mask"):
+    with pytest.raises(ValueError, match="packing needs causal=True and mask=None"):
         layer(x, packing=packing)
-    with pytest.raises(ValueError, match="packing needs causal=True and no mask"):
+    with pytest.raises(ValueError, match="packing needs causal=True and mask=None"):
         layer(x, causal=True, mask=torch.ones(1, 5, dtype=torch.bool), packing=packing)
 
 
@@ -90,8 +90,8 @@ def test_who_sees_whom_by_hand():
     first = ["100000", "110000", "111000", "000100", "000010", "000011"]
     second = ["100000", "110000", "111000", "111100", "111110", "111111"]
     expected = torch.tensor([[[int(seen) for seen in line] for line in row] for row in (first, second)]).bool()
-    assert torch.equal(packing.seen, expected[:, None])
-    assert packing.seen is packing.seen  # made once for all layers
+    assert torch.equal(packing.document_mask, expected[:, None])
+    assert packing.document_mask is packing.document_mask  # made once for all layers
 
 
 class Own(Positions):
@@ -101,7 +101,7 @@ class Own(Positions):
     kind = "own"
 
     @classmethod
-    def fit(cls, sizes):
+    def from_sizes(cls, sizes):
         return cls()
 
     def bias(self, q, query_index, key_index):
@@ -159,10 +159,10 @@ def test_one_masked_call_is_each_document_alone(name, short, monkeypatch):
 
     found = []
     for masked_on in ("cpu", "cuda"):
-        monkeypatch.setattr(packing_module, "MASKED_ON", masked_on)
+        monkeypatch.setattr(packing_module, "MASK_DEVICE", masked_on)
         packing = pack_documents(starts)
         found.append(outputs_and_gradients(layer, x, lambda x, p=packing: layer(x, causal=True, packing=p)))
-        assert ("seen" in packing._made) == (masked_on == "cpu" and name in MASKED)
+        assert ("document_mask" in packing._cache) == (masked_on == "cpu" and name in MASKED)
     for expected, *others in zip(outputs_and_gradients(layer, x, alone), *found, strict=True):
         bound = 1e-12 * max(float(expected.detach().abs().max()), 1)
         for other in others:
@@ -181,25 +181,25 @@ def test_every_scheme_of_distances_is_tried():
     [(1, 2048, 1, True), (1, 2049, 1, False), (32, 2048, 1, True), (33, 2048, 1, False), (17, 2048, 2, False)],
 )
 def test_masks_are_for_gpus_and_rows_of_some_length(rows, time, heads, fits, monkeypatch):
-    packing = Packing.of([torch.zeros(rows, time, dtype=torch.long), *torch.zeros(2, 1, dtype=torch.long)])
-    assert not packing.fits_mask(heads)
-    monkeypatch.setattr(packing_module, "MASKED_ON", "cpu")
-    assert packing.fits_mask(heads) == fits
+    packing = Packing.from_tensors([torch.zeros(rows, time, dtype=torch.long), *torch.zeros(2, 1, dtype=torch.long)])
+    assert not packing.prefers_mask(heads)
+    monkeypatch.setattr(packing_module, "MASK_DEVICE", "cpu")
+    assert packing.prefers_mask(heads) == fits
 
 
 def test_a_bias_makes_a_mask_for_each_head(monkeypatch):
     """2 rows of 5 tokens are 50 pairs, and 150 for 3 heads."""
-    monkeypatch.setattr(packing_module, "MASKED_ON", "cpu")
-    monkeypatch.setattr(packing_module, "MASKED_PAIRS", 149)
+    monkeypatch.setattr(packing_module, "MASK_DEVICE", "cpu")
+    monkeypatch.setattr(packing_module, "MAX_MASKED_PAIRS", 149)
     for positions, masked in ((Rope(), True), (Alibi(3), False)):
         packing = pack_documents(rows_of(2, 3, 5, time=5))
         MultiHead(12, 3, Softmax(), positions)(torch.randn(2, 5, 12), causal=True, packing=packing)
-        assert ("seen" in packing._made) == masked
+        assert ("document_mask" in packing._cache) == masked
 
 
 def test_autocast_of_the_masked_way_is_that_of_plain_rows(monkeypatch):
     """The same type comes out, and the first document is what it would be by itself."""
-    monkeypatch.setattr(packing_module, "MASKED_ON", "cpu")
+    monkeypatch.setattr(packing_module, "MASK_DEVICE", "cpu")
     layer, x = MultiHead(12, 3, Softmax(), Rope()), torch.randn(1, 5, 12)
     with torch.autocast("cpu", torch.float16):
         packed, plain = layer(x, causal=True, packing=pack_documents(rows_of(3, 2, time=5))), layer(x, causal=True)

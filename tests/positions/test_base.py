@@ -25,7 +25,7 @@ def test_which_kinds_a_scheme_serves(scheme):
 @pytest.mark.parametrize("positions", [T5(2, bidirectional=True), Shaw(4)])
 @pytest.mark.parametrize("attention", [Linear(), Elu(), Taylor()])
 def test_impossible_pairs_are_refused(positions, attention):
-    message = rf"positions '{positions.kind}' work by a bias, which attention kind '{attention.kind}' cannot.*use alibi"
+    message = rf"positions '{positions.kind}' give a bias, which attention kind '{attention.kind}' does not.*use alibi"
     with pytest.raises(ValueError, match=message):
         MultiHead(8, 2, attention, positions)
 
@@ -55,7 +55,7 @@ def test_what_a_scheme_does_not_give():
 @pytest.mark.parametrize("place", [Sinusoidal(8), Learned(8, 5), Rope().rotate])
 @pytest.mark.parametrize("index", [torch.arange(1), torch.arange(4), torch.zeros(2, 5, dtype=torch.long)])
 def test_bad_input_as_places_of_tokens(place, index):
-    x = torch.zeros(2, 5, 8)  # rope turns any (..., time, dim)
+    x = torch.zeros(2, 5, 8)  # rope rotates any (..., time, dim)
     with pytest.raises(ValueError, match=r"index must hold .* shape \(time,\) = \(5,\), got"):
         place(x, index)
 
@@ -65,10 +65,10 @@ def test_a_scheme_that_is_in_no_registry_is_called_by_its_class():
         gives = frozenset({"bias"})
 
         @classmethod
-        def fit(cls, sizes):
+        def from_sizes(cls, sizes):
             return cls()
 
-    with pytest.raises(ValueError, match="positions 'Nowhere' work by a bias"):
+    with pytest.raises(ValueError, match="positions 'Nowhere' give a bias"):
         MultiHead(8, 2, Linear(), Nowhere())
 
 

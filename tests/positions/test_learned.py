@@ -12,5 +12,5 @@ def test_adds_the_vector_of_each_place():
 
 
 def test_a_place_beyond_the_table():
-    with pytest.raises(ValueError, match="place 7 is beyond the 7 learned positions"):
+    with pytest.raises(ValueError, match="position 7 is beyond the 7 learned positions"):
         Learned(5, length=7)(torch.zeros(1, 1, 5), torch.tensor([7]))
