@@ -121,7 +121,7 @@ class Softmax(Scored):
         width = max(q.shape[3], value_dim)
         q, k, v = _pad(q, width), _pad(k, width), _pad(v, width)
         unmodified = score_mask.mask is None and score_mask.bias is None and self.window is None
-        is_causal = score_mask.causal and unmodified and q.shape[2] == k.shape[2]
+        is_causal = score_mask.causal and unmodified and bool(q.shape[2] == k.shape[2])  # torch takes no SymBool
         out = functional.scaled_dot_product_attention(
             q,
             k,
