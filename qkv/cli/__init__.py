@@ -5,26 +5,32 @@ Exit codes: 0 done, 2 wrong use, 3 a check that failed.
 
 import os
 import sys
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from qkv.cli.inspection.bench import bench
-from qkv.cli.inspection.check import check
-from qkv.cli.inspection.cost import cost
-from qkv.cli.inspection.list import list_registered
-from qkv.cli.inspection.look import look
-from qkv.cli.inspection.problems import problems
-from qkv.cli.inspection.serve import serve
-from qkv.cli.modeling.compare import compare
-from qkv.cli.modeling.embed import embed
-from qkv.cli.modeling.eval import evaluate
-from qkv.cli.modeling.joint import joint
-from qkv.cli.modeling.predict import decode
-from qkv.cli.modeling.tokenize import tokenize
-from qkv.cli.modeling.train import train
-from qkv.cli.modeling.words import words
-from qkv.storage import QkvError
+from qkv.errors import QkvError
+
+COMMANDS = {
+    "train": "modeling.train:train",
+    "eval": "modeling.eval:evaluate",
+    "predict": "modeling.predict:predict",
+    "pronounce": "modeling.pronounce:pronounce",
+    "compare": "modeling.compare:compare",
+    "embed": "modeling.embed:embed",
+    "words": "modeling.words:words",
+    "tokenize": "modeling.tokenize:tokenize",
+    "joint": "modeling.joint:joint",
+    "cost": "inspection.cost:cost",
+    "check": "inspection.check:check",
+    "bench": "inspection.bench:bench",
+    "problems": "inspection.problems:problems",
+    "look": "inspection.look:look",
+    "serve": "inspection.serve:serve",
+    "list": "inspection.list:list_registered",
+}
+"""Command -> file below qkv/cli and function; `qkv --help` prints them in this order."""
 
 app = typer.Typer(
     name="qkv",
@@ -52,21 +58,13 @@ def _start(
     pass
 
 
-app.command("list")(list_registered)
-app.command("check")(check)
-app.command("problems")(problems)
-app.command("train")(train)
-app.command("eval")(evaluate)
-app.command("decode")(decode)
-app.command("joint")(joint)
-app.command("embed")(embed)
-app.command("compare")(compare)
-app.command("cost")(cost)
-app.command("look")(look)
-app.command("serve")(serve)
-app.add_typer(words, name="words")
-app.add_typer(bench, name="bench")
-app.add_typer(tokenize, name="tokenize")
+for _name, _target in COMMANDS.items():
+    _module, _function = _target.split(":")
+    _command = getattr(import_module(f"qkv.cli.{_module}"), _function)
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name)
+    else:
+        app.command(_name)(_command)
 
 
 def main() -> None:

@@ -84,7 +84,9 @@ def _search_batch(model: Any, inputs: Tensor, mask: Tensor, search: Search) -> l
     limits = search_limits(model)
     if search.beams == 1:
         return [[one] for one in greedy(model, inputs, mask, limits)]
-    return beam(model, inputs, mask, limits, beams=search.beams, n_best=search.best, length_penalty=search.length_power)
+    return beam(
+        model, inputs, mask, limits, beams=search.beams, n_best=search.n_best, length_penalty=search.length_penalty
+    )
 
 
 def evaluate_pairs(

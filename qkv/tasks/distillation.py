@@ -18,7 +18,16 @@ from qkv.data import Pair, Vocabulary
 from qkv.inference.seq2seq import Search, device_of, predict_targets
 from qkv.inference.source_text import longest_source
 from qkv.models import Ensemble
-from qkv.tasks.seq2seq import Example, Seq2SeqData, collate, count_tokens, cross_entropy, encode, make_objective
+from qkv.tasks.seq2seq import (
+    Example,
+    Seq2SeqBatch,
+    Seq2SeqData,
+    collate,
+    count_tokens,
+    cross_entropy,
+    encode,
+    make_objective,
+)
 from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
 
@@ -106,7 +115,7 @@ def make_distillation_objective(
         return (1 - trust) * cross_entropy(logits, batch.target_ids, settings.label_smoothing) + trust * soft
 
     def collate_with_indices(ids: list[int]) -> DistillationBatch:
-        return DistillationBatch(*plain.collate(ids), torch.tensor(ids))
+        return DistillationBatch(*Seq2SeqBatch(*plain.collate(ids)), torch.tensor(ids))
 
     return replace(
         plain,

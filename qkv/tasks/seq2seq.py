@@ -92,7 +92,7 @@ def make_objective(model: nn.Module, data: Seq2SeqData, settings: Settings) -> O
 
     return Objective(
         model=model,
-        order=lambda step: buckets.batch(*buckets.at(step)),
+        order=lambda step: buckets.batch(*buckets.locate(step)),
         collate=examples.batch,
         count=count_tokens,
         loss=lambda model, tensors: loss(model, tensors, settings.label_smoothing),

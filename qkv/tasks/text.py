@@ -109,7 +109,7 @@ class TextBatch(NamedTuple):
     def from_tensors(cls, tensors: Tensors) -> "TextBatch":
         """Rebuild the batch from `tensors`."""
         input_ids, target_ids, *packing = tensors
-        return cls(input_ids, target_ids, Packing.of(packing))
+        return cls(input_ids, target_ids, Packing.from_tensors(packing))
 
 
 @register("text")

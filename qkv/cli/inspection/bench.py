@@ -8,7 +8,7 @@ import typer
 
 from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.device import choose_device
-from qkv.cli.shared.plugin import Plugin, load
+from qkv.cli.shared.plugin import Plugin, load_plugins
 
 if TYPE_CHECKING:
     from qkv.attention import Attention
@@ -43,7 +43,7 @@ def bench_attention(
     json: Json = False,
 ) -> None:
     """Time each attention kind against softmax: causal, 1 sequence, 8 heads, value_dim 64, float32."""
-    load(plugin)
+    load_plugins(plugin)
     lengths = _lengths(tokens)
     device = choose_device(device)
     rows = run(lengths, kind, backward=backward, device=device)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli.shared.console import Json, console, print_json
-from qkv.cli.shared.plugin import Plugin, load
+from qkv.cli.shared.plugin import Plugin, load_plugins
 
 if TYPE_CHECKING:
     from qkv.attention import Attention, Result
@@ -22,7 +22,7 @@ def check(
     json: Json = False,
 ) -> None:
     """Prove that the fast forms equal the definition: every identity, every kind, with the error measured."""
-    load(plugin)
+    load_plugins(plugin)
     started = time.perf_counter()
     results = _run(_mechanisms(kind, set_))
     failed = [result for result in results if not result.ok]

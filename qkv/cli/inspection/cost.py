@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli.shared.console import Json, console, print_json
-from qkv.cli.shared.plugin import Plugin, load
+from qkv.cli.shared.plugin import Plugin, load_plugins
 
 if TYPE_CHECKING:
-    from qkv.cost import Report, Tick
-    from qkv.profile.blocks import Block
-    from qkv.profile.spec import Subject
+    from qkv.cost import Check, CostReport
+    from qkv.profile.blocks import BlockSpec
+    from qkv.profile.spec import ProfileTarget
 
 _HELP = """attention, multi_head, feed_forward, encoder or decoder by sizes; a task or task:preset; a run folder;
 package.module:function; a Hugging Face config.json."""
@@ -64,7 +64,7 @@ def cost(
 
     Nothing is computed or downloaded. Exit code 3: an operation is unknown, or two roads disagree.
     """
-    load(plugin)
+    load_plugins(plugin)
     widths = {"d_in": d_in, "d_k": d_k, "d_v": d_v, "d_model": d_model, "d_ff": d_ff}
     tokens = {name: count for name, count in (("n", n), ("m", m)) if count is not None}
     asked = _Asked({k: v for k, v in widths.items() if v is not None}, heads, key_heads, kind, causal, bias)
@@ -99,12 +99,12 @@ class _Asked:
     causal: bool
     bias: bool
 
-    def block(self, spec: str) -> "Block":
-        from qkv.profile.blocks import Block
+    def block(self, spec: str) -> "BlockSpec":
+        from qkv.profile.blocks import BlockSpec
 
         given = "d_model" in self.widths and "d_in" not in self.widths
         name = "multi_head" if spec == "attention" and given else spec
-        return Block(name, self.widths, self.heads, self.key_heads, self.kind, self.causal, self.bias)
+        return BlockSpec(name, self.widths, self.heads, self.key_heads, self.kind, self.causal, self.bias)
 
     def shape(self, n: int) -> Any:
         """Of the mechanism alone."""
@@ -147,20 +147,20 @@ def _rarely_collecting() -> Iterator[None]:
 @_rarely_collecting()
 def _counted(
     spec: str, asked: _Asked, sizes: dict[str, int], inputs: list[str], optimizer: str
-) -> "tuple[Subject, Report, dict[str, Any] | None]":
+) -> "tuple[ProfileTarget, CostReport, dict[str, Any] | None]":
     """What it is, what it costs and, of a block, its terms in all sizes."""
-    from qkv.cost import Input, of
-    from qkv.profile.blocks import NEEDS
-    from qkv.profile.spec import Subject, find
+    from qkv.cost import Input, analyze
+    from qkv.profile.blocks import REQUIRED_WIDTHS
+    from qkv.profile.spec import ProfileTarget, resolve_spec
 
-    block = asked.block(spec) if spec in NEEDS else None
+    block = asked.block(spec) if spec in REQUIRED_WIDTHS else None
     if block is not None:
-        subject = Subject(block.kind, block.build(), (Input.parse(f"float[1,n,{block.width}]"),), block.options)
+        subject = ProfileTarget(block.kind, block.build(), (Input.parse(f"float[1,n,{block.input_width}]"),), block.options)
     else:
-        subject = find(spec, inputs)
-    usual = min(TOKENS, subject.longest or TOKENS)
+        subject = resolve_spec(spec, inputs)
+    usual = min(TOKENS, subject.max_tokens or TOKENS)
     sizes = {"n": usual, "m": sizes.get("n", usual), **sizes}
-    report = of(subject.module, subject.inputs, sizes, optimizer=optimizer, options=subject.options)
+    report = analyze(subject.module, subject.inputs, sizes, optimizer=optimizer, options=subject.options)
     return subject, *((report, None) if block is None else _in_all_sizes(report, block))
 
 
@@ -174,7 +174,7 @@ def _one(spec: str, asked: _Asked, sizes: dict[str, int], inputs: list[str], opt
         raise typer.Exit(3)
 
 
-def _in_all_sizes(report: "Report", block: "Block") -> "tuple[Report, dict[str, Any]]":
+def _in_all_sizes(report: "CostReport", block: "BlockSpec") -> "tuple[CostReport, dict[str, Any]]":
     """A block's parameters as a formula of its widths, and its terms in all sizes for the arithmetic."""
     from qkv.cost import Quantity
 
@@ -192,7 +192,7 @@ def _in_all_sizes(report: "Report", block: "Block") -> "tuple[Report, dict[str, 
     return found, {"parameters": parameters, "multiplications": multiplications}
 
 
-def _refuse_unknown(report: "Report", show: _Shown) -> None:
+def _refuse_unknown(report: "CostReport", show: _Shown) -> None:
     if not report.unknown:
         return
     if show.json:
@@ -209,19 +209,19 @@ def _refuse_unknown(report: "Report", show: _Shown) -> None:
     raise typer.Exit(3)
 
 
-def _verified(report: "Report") -> "list[Tick]":
+def _verified(report: "CostReport") -> "list[Check]":
     from qkv.cost import verify
 
     return verify(report)
 
 
-def _forecast(report: "Report") -> Any:
+def _forecast(report: "CostReport") -> Any:
     from qkv.profile.timing.forecast import forecast
 
-    return forecast(report.play, report.sizes)
+    return forecast(report.call, report.sizes)
 
 
-def _print(report: "Report", subject: "Subject", show: _Shown, extras: tuple[Any, ...]) -> None:
+def _print(report: "CostReport", subject: "ProfileTarget", show: _Shown, extras: tuple[Any, ...]) -> None:
     from qkv.cli.tables import cost as cost_table
     from qkv.cli.tables import cost_text
 

@@ -1,104 +1,126 @@
-"""`qkv list`: what there is."""
+"""`qkv list`: everything that is registered by name."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from qkv.cli.shared.console import Json, console, print_json
-from qkv.cli.shared.plugin import Plugin, load
+from qkv.cli.shared.plugin import Plugin, load_plugins
 
 
-class Group(StrEnum):
-    """What can be listed."""
+class ListGroup(StrEnum):
+    """Groups of names."""
 
     attention = "attention"
     positions = "positions"
     models = "models"
     tasks = "tasks"
+    data = "data"
+    metrics = "metrics"
 
 
 def list_registered(
-    group: Annotated[Group | None, typer.Argument(help="Only these.")] = None,
+    group: Annotated[ListGroup | None, typer.Argument(help="List only this group (default: all).")] = None,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """List the attention kinds and position schemes, and which go together; models; tasks and their presets."""
-    load(plugin)
-    records = [r for name, rows in _records().items() if group in (None, name) for r in rows]
+    """List attention kinds, position schemes, models, tasks and their presets, data sets and metrics."""
+    load_plugins(plugin)
+    groups = [group] if group else list(ListGroup)
+    records = {one.value: _RECORDS[one.value]() for one in groups}
     if json:
-        print_json(records)
+        print_json([{"group": name, **record} for name, rows in records.items() for record in rows])
         return
+    from rich.markup import escape
     from rich.table import Table
 
-    for name in [group.value] if group else list(Group):
-        rows = [r for r in records if r["group"] == name]
-        table = Table("name", "what it is", *_DETAILS[name], title=name, title_justify="left", title_style="bold")
+    for name, rows in records.items():
+        details = [key for key in rows[0] if key not in ("name", "summary")]
+        table = Table("name", "description", *details, title=name, title_justify="left", title_style="bold")
         for row in rows:
-            table.add_row(row["name"], row["summary"], *(", ".join(row[key]) for key in _DETAILS[name]))
+            table.add_row(row["name"], escape(row["summary"]), *(", ".join(row[key]) for key in details))
         console().print(table)
 
 
-_DETAILS: dict[str, tuple[str, ...]] = {
-    "attention": ("accepts", "backends", "positions"),
-    "positions": ("gives", "serves"),
-    "models": ("settings",),
-    "tasks": ("presets",),
-}
-
-
-def _records() -> dict[str, list[dict[str, Any]]]:
+def _attention() -> list[dict[str, Any]]:
     from qkv.attention import kinds
     from qkv.positions import schemes
 
-    attention = [
+    return [
         {
-            "group": "attention",
             "name": name,
             "summary": _summary(kinds[name]),
             "accepts": sorted(kinds[name].accepts),
             "backends": list(kinds[name].backends),
-            "positions": [s for s in schemes if schemes[s].serves(kinds[name].accepts)],
+            "positions": [scheme for scheme in schemes if schemes[scheme].serves(kinds[name].accepts)],
         }
         for name in kinds
     ]
-    positions = [
+
+
+def _positions() -> list[dict[str, Any]]:
+    from qkv.attention import kinds
+    from qkv.positions import schemes
+
+    return [
         {
-            "group": "positions",
             "name": name,
             "summary": _summary(schemes[name]),
             "gives": sorted(schemes[name].gives),
-            "serves": [k for k in kinds if schemes[name].serves(kinds[k].accepts)],
+            "serves": [kind for kind in kinds if schemes[name].serves(kinds[kind].accepts)],
         }
         for name in schemes
     ]
-    return {"attention": attention, "positions": positions, "models": _models(), "tasks": _tasks()}
 
 
 def _models() -> list[dict[str, Any]]:
     from dataclasses import fields
 
-    from qkv.models import families
+    from qkv.models import families, family
 
     return [
         {
-            "group": "models",
             "name": name,
-            "summary": _summary(family.model),
-            "settings": [field.name for field in fields(family.config)],
+            "summary": _summary(family(name).model),
+            "settings": [field.name for field in fields(family(name).config)],
         }
-        for name, family in families.items()
+        for name in families
     ]
 
 
 def _tasks() -> list[dict[str, Any]]:
     from qkv.tasks import tasks
 
-    return [
-        {"group": "tasks", "name": name, "summary": _summary(tasks[name]), "presets": list(tasks[name].presets)}
-        for name in tasks
-    ]
+    return [{"name": name, "summary": _summary(tasks[name]), "presets": list(tasks[name].presets)} for name in tasks]
 
 
-def _summary(cls: type) -> str:
-    return (cls.__doc__ or "").strip().split("\n")[0]
+def _data() -> list[dict[str, Any]]:
+    from qkv.data import datasets
+
+    return [{"name": name, "summary": entry.description} for name, entry in datasets.items()]
+
+
+def _metrics() -> list[dict[str, Any]]:
+    from inspect import isfunction
+
+    from qkv import metrics
+
+    functions = {name: value for name, value in vars(metrics).items() if isfunction(value)}
+    return [{"name": name, "summary": _summary(functions[name])} for name in sorted(functions)]
+
+
+_RECORDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "attention": _attention,
+    "positions": _positions,
+    "models": _models,
+    "tasks": _tasks,
+    "data": _data,
+    "metrics": _metrics,
+}
+
+
+def _summary(documented: Any) -> str:
+    """Return the first line of a docstring."""
+    return (documented.__doc__ or "").strip().partition("\n")[0]

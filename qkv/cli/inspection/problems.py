@@ -1,4 +1,4 @@
-"""`qkv problems`: the worked problems, answered by running code beside what was written by hand."""
+"""`qkv problems`: worked problems, solved by running code and compared with the hand-written answers."""
 
 import os
 from collections.abc import Iterator
@@ -15,23 +15,28 @@ if TYPE_CHECKING:
     from qkv.problems import Solution
 
 WORKERS = 2
-"""Problems that are worked at once, each on one thread."""
-SHOWN = 12
-"""Items of a list that are printed."""
+"""Processes that solve problems at the same time, if some are slow."""
+MAX_ITEMS = 12
+"""Items of a list that are printed at most."""
 
 
 def problems(
-    ids: Annotated[list[str] | None, typer.Argument(help="Such as A3 B5; all without.", metavar="ID")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids, such as A3 B5 (default: all).", metavar="ID")] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Folder for pictures of those that have one.", metavar="DIR")
+        Path | None, typer.Option(help="Write pictures of the problems that have one to this folder.", metavar="DIR")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Answer the worked problems: question, call, computed and hand-written answer, and a tick or the named slip."""
+    """Solve the worked problems: question, code, computed and hand-written answer, and whether they agree.
+
+    A known mistake of a hand-written answer is named as a slip.
+    """
     from qkv.problems import problem
     from qkv.problems import problems as catalog
 
-    chosen = list(dict.fromkeys(problem(name).id for name in ids)) if ids else list(catalog)
+    chosen = list(catalog)
+    if ids:
+        chosen = list(dict.fromkeys(problem(name).id for name in ids))
     if plot is not None:
         _make_folder(plot)
     solutions = list(_solve(chosen))
@@ -45,15 +50,15 @@ def problems(
 
 
 def solve(name: str) -> "Solution":
-    """One problem, in a process of its own or not."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler prints otherwise
+    """Solve one problem, in this process or a worker."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or torch's profiler prints
     from qkv.problems import problem
 
     return problem(name).solve()
 
 
 def end_with_parent() -> None:
-    """Leave when the parent is gone: a worker whose parent was killed would wait for work for ever."""
+    """Exit when the parent process ends: a worker whose parent was killed would wait for work forever."""
     from multiprocessing import parent_process
     from threading import Thread
 
@@ -68,7 +73,7 @@ def end_with_parent() -> None:
 
 
 def _solve(chosen: list[str]) -> Iterator["Solution"]:
-    """The solutions in order; several are worked on at once, the long ones first, or one would be waited for."""
+    """Yield the solutions in order. If some problems are slow, workers solve them in parallel, slow ones first."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
 
@@ -76,20 +81,20 @@ def _solve(chosen: list[str]) -> Iterator["Solution"]:
 
     from qkv.problems import problem
 
-    if len(chosen) == 1:
-        yield solve(chosen[0])
+    if len(chosen) == 1 or not any(problem(name).slow for name in chosen):
+        yield from map(solve, chosen)
         return
     order = sorted(chosen, key=lambda name: not problem(name).slow)
     with (
         Progress(console=console(stderr=True), transient=True) as bar,
         ProcessPoolExecutor(min(WORKERS, len(chosen)), get_context("spawn"), end_with_parent) as pool,
     ):
-        task = bar.add_task("working", total=len(chosen))
+        task = bar.add_task("solving", total=len(chosen))
         futures = {pool.submit(solve, name): name for name in order}
         try:
             for future in as_completed(futures):
                 future.result()
-                bar.update(task, advance=1, description=f"worked {futures[future]}")
+                bar.update(task, advance=1, description=f"solved {futures[future]}")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -98,12 +103,12 @@ def _solve(chosen: list[str]) -> Iterator["Solution"]:
 
 
 def _make_folder(folder: Path) -> None:
-    from qkv.storage import QkvError
+    from qkv.errors import QkvError
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise QkvError(f"the folder for pictures cannot be made ({error.strerror})", folder) from error
+        raise QkvError(f"the folder for pictures cannot be created ({error.strerror})", folder) from error
 
 
 def _draw(solution: "Solution", folder: Path | None) -> list[Path]:
@@ -129,11 +134,11 @@ def _print(solutions: list["Solution"], pictures: list[Path]) -> None:
     answered = [solution for solution in solutions if solution.ok is not None]
     right = sum(solution.ok is True for solution in answered)
     slips = sum(solution.slip is not None for solution in answered)
-    still = [solution.id for solution in solutions if solution.ok is None]
-    text = f"{right} of {len(answered)} computed answers meet their literals; {slips} hand-written ones slip"
+    unanswered = [solution.id for solution in solutions if solution.ok is None]
+    text = f"{right} of {len(answered)} computed answers are as expected; {slips} hand-written ones slip"
     screen.print(f"[green]{text}[/]" if right == len(answered) else f"[red]{text}[/]")
-    if still:
-        screen.print(f"open: {', '.join(still)}")
+    if unanswered:
+        screen.print(f"open: {', '.join(unanswered)}")
 
 
 def _describe(solution: "Solution") -> "RenderableType":
@@ -145,14 +150,14 @@ def _describe(solution: "Solution") -> "RenderableType":
     from qkv.problems.value_text import write_value
 
     verdict = {
-        True: "[green]✓ the computed answer meets its literals[/]",
-        False: "[bold red]✗ the computed answer does not meet its literals[/]",
+        True: "[green]✓ the computed answer is as expected[/]",
+        False: "[bold red]✗ the computed answer is not as expected[/]",
         None: "[yellow]open: not answered by this version[/]",
     }[solution.ok]
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     for name, value in (solution.answer or {}).items():
-        table.add_row(escape(name), escape(write_value(value, SHOWN, lines=True)))
+        table.add_row(escape(name), escape(write_value(value, MAX_ITEMS, lines=True)))
     slip = "" if solution.slip is None else f"\n[yellow]slip:[/] {escape(solution.slip)}"
     ending = f"[dim]by hand:[/] {escape(solution.hand_written)}{slip}\n{verdict}"
     call: list[RenderableType] = []

@@ -10,22 +10,22 @@ import typer
 def serve(
     run: Annotated[
         Path | None,
-        typer.Argument(help="A run folder, or pronounce: the bundled model. Without: the newest in runs/, else that."),
+        typer.Argument(help="Run folder, or pronounce: the bundled model (default: newest in runs/, else pronounce)."),
     ] = None,
-    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
-    browser: Annotated[bool, typer.Option("--browser", help="Open the page as well.")] = False,
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 0,
+    browser: Annotated[bool, typer.Option("--browser", help="Also open the page.")] = False,
 ) -> None:
-    """Show a model at work in a browser: a page of this machine alone, with nothing from a network."""
+    """Inspect a model in a browser: a page served on this machine only, without a network."""
     try:
         from qkv.web.server import Server
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn"):
             raise
         raise ValueError('the page needs the extra "web": pip install "qkv[web]"') from error
-    from qkv.web.backend import RunBench, newest_run
+    from qkv.web.backend import RunBackend, newest_run
 
     shown = newest_run(Path("runs")) if run is None else run
-    server = Server(RunBench(shown), port)
+    server = Server(RunBackend(shown), port)
     typer.echo(f"{shown}: open {server.address}\nCtrl-C ends it.")
     if browser:
         import webbrowser

@@ -10,12 +10,12 @@ import typer
 
 from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.device import choose_device
-from qkv.cli.shared.options import from_anywhere, how_long, merge, parse_changes
-from qkv.cli.shared.plugin import Plugin, load
+from qkv.cli.shared.options import absolute_path, merge_options, parse_changes, training_length
+from qkv.cli.shared.plugin import Plugin, load_plugins
 from qkv.cli.tables.comparison import make_rates_table, make_tables
 
 if TYPE_CHECKING:
-    from qkv.compare.comparison import Comparison, Report, Standing
+    from qkv.compare.comparison import Comparison, ComparisonStatus, StatusCallback
 
 
 def compare(
@@ -56,16 +56,16 @@ def compare(
 
     The same --out again skips what is finished and goes on with the rest.
     """
-    from qkv.compare.candidates import Field, enter
-    from qkv.compare.comparison import Comparison, Rules
+    from qkv.compare.candidates import Grid, make_candidates
+    from qkv.compare.comparison import Comparison, ComparisonSettings
     from qkv.tasks import tasks
 
-    load(plugin)
+    load_plugins(plugin)
     changes = parse_changes(set_)
-    merge(changes, "train", **how_long(steps, minutes))
-    merge(changes, "data", train_file=from_anywhere(train_file), test_file=from_anywhere(test_file))
-    contestants = enter(task, preset, changes, Field(attention, positions, models))
-    rules = Rules(seeds, _rates(rates), choose_device(device))
+    merge_options(changes, "train", **training_length(steps, minutes))
+    merge_options(changes, "data", train_file=absolute_path(train_file), test_file=absolute_path(test_file))
+    contestants = make_candidates(task, preset, changes, Grid(attention, positions, models))
+    rules = ComparisonSettings(seeds, _rates(rates), choose_device(device))
     job = tasks[task].load(contestants[0].config.data)
     folder = out or Path("runs") / f"compare-{task}-{datetime.now():%Y%m%d-%H%M%S}"
     with _progress() as report:
@@ -88,8 +88,8 @@ def _print(comparison: "Comparison") -> None:
     for record in comparison.records:
         for why in [f"refused: {record['refused']}"] if record["refused"] else record["failed"]:
             screen.print(f"{record['contestant']}: {why}", markup=False, soft_wrap=True)
-    if comparison.note:
-        screen.print(comparison.note)
+    if comparison.caveat:
+        screen.print(comparison.caveat)
     screen.print(f"all trainings: {comparison.folder / 'compare.json'}", soft_wrap=True)
     screen.print(f"picture:       {comparison.folder / 'compare.svg'}", soft_wrap=True)
 
@@ -98,7 +98,7 @@ def _compete(comparison: "Comparison") -> None:
     from qkv.train import Interrupted
 
     try:
-        comparison.compete()
+        comparison.run()
     except (Interrupted, KeyboardInterrupt) as stopped:
         number = getattr(stopped, "signal", 2)
         console(stderr=True).print(
@@ -117,7 +117,7 @@ def _rates(text: str | None) -> tuple[float, ...]:
 
 
 @contextmanager
-def _progress() -> "Iterator[Report]":
+def _progress() -> "Iterator[StatusCallback]":
     """A bar over all trainings, or a line for each when nobody watches."""
     screen = console(stderr=True)
     if not screen.is_terminal:
@@ -129,7 +129,7 @@ def _progress() -> "Iterator[Report]":
     with Progress(*columns, TextColumn("{task.description}", markup=False), console=screen, transient=True) as bar:
         shown = bar.add_task("", total=None)
         yield lambda standing: bar.update(
-            shown, completed=standing.done, total=standing.trainings or None, description=standing.about
+            shown, completed=standing.done, total=standing.total or None, description=standing.description
         )
 
 
@@ -140,8 +140,8 @@ class _Lines:
         self.print_line = print_line
         self.last = ""
 
-    def __call__(self, standing: "Standing") -> None:
-        if standing.about != self.last:
-            self.last = standing.about
-            number = f"{int(standing.done) + 1} of {standing.trainings}: " if standing.trainings else ""
-            self.print_line(f"{number}{standing.about}")
+    def __call__(self, standing: "ComparisonStatus") -> None:
+        if standing.description != self.last:
+            self.last = standing.description
+            number = f"{int(standing.done) + 1} of {standing.total}: " if standing.total else ""
+            self.print_line(f"{number}{standing.description}")

@@ -1,4 +1,4 @@
-"""`qkv embed`: sentences as vectors."""
+"""`qkv embed`: sentence embeddings."""
 
 import sys
 from pathlib import Path
@@ -12,41 +12,41 @@ from qkv.cli.shared.stdin import read_lines, warn
 if TYPE_CHECKING:
     from torch import Tensor
 
-TOGETHER = 1024
-"""Texts that are read before they are embedded, so that those of like length go together."""
+BATCH_SIZE = 1024
+"""Texts embedded at a time; within, texts of similar length share a batch."""
 
 
 def embed(
-    run: Annotated[Path, typer.Argument(help="A run folder of task masked, or of a Hugging Face BERT.")],
-    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Lines of stdin without.")] = None,
+    run: Annotated[Path, typer.Argument(help="Run folder of task masked, or of a Hugging Face BERT.")],
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts (default: lines of stdin).")] = None,
     similarities: Annotated[
-        bool, typer.Option("--similarities", help="Instead of vectors the cosine of every two texts.")
+        bool, typer.Option("--similarities", help="Print the cosine of every two texts instead of vectors.")
     ] = False,
     normalize: Annotated[
-        bool, typer.Option("--normalize/--raw", help="Vectors of length 1, whose dot products are cosines.")
+        bool, typer.Option("--normalize/--raw", help="Scale vectors to length 1, so that dot products are cosines.")
     ] = True,
-    cut: Annotated[
-        bool, typer.Option("--cut", help="Cut texts that are too long; without, they are an error.")
+    truncate: Annotated[
+        bool, typer.Option("--truncate", "--cut", help="Truncate texts that are too long (default: raise an error).")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Turn texts into vectors, the mean of those of their tokens: `qkv embed runs/mine "one text" "another"`.
+    """Embed texts as the mean of their token vectors: `qkv embed runs/mine "one text" "another"`.
 
-    Without --json a line each: the text, a tab, and its numbers.
+    Prints a line per text: the text, a tab, and the elements of its vector.
     """
-    from qkv.inference import Reader
+    from qkv.runs import load_masked_lm
 
     if similarities and not normalize:
-        raise ValueError("--similarities are cosines of vectors of any length; leave out --raw")
-    reader = Reader.load(run)
+        raise ValueError("--similarities are cosines, which --raw does not change; leave out --raw")
+    model = load_masked_lm(run)
     given = texts or list(read_lines(warn))
     given = [text for text in given if text.strip()]
     if not given:
-        raise ValueError("there is no text to embed; give some, or a line of stdin each")
-    chunks = [given[start : start + TOGETHER] for start in range(0, len(given), TOGETHER)]
-    vectors = [reader.embed(chunk, normalize=normalize, cut=cut) for chunk in chunks]
+        raise ValueError("there is no text to embed; pass texts as arguments or lines of stdin")
+    chunks = [given[start : start + BATCH_SIZE] for start in range(0, len(given), BATCH_SIZE)]
+    vectors = [model.embed(chunk, normalize=normalize, truncate=truncate) for chunk in chunks]
     if similarities:
-        _compare(given, vectors, json)
+        _print_similarities(given, vectors, json)
     elif json:
         rows = (row.tolist() for part in vectors for row in part)
         print_json([{"input": text, "vector": row} for text, row in zip(given, rows, strict=True)])
@@ -57,16 +57,16 @@ def embed(
 def _print(texts: list[str], vectors: list["Tensor"]) -> None:
     rows = (row for part in vectors for row in part.tolist())
     for text, row in zip(texts, rows, strict=True):
-        sys.stdout.write(f"{text}\t{' '.join(f'{number:.6f}' for number in row)}\n")
+        sys.stdout.write(f"{text}\t{' '.join(f'{value:.6f}' for value in row)}\n")
 
 
-def _compare(texts: list[str], vectors: list["Tensor"], as_json: bool) -> None:
+def _print_similarities(texts: list[str], vectors: list["Tensor"], as_json: bool) -> None:
     import torch
     from rich.markup import escape
     from rich.table import Table
 
-    whole = torch.cat(vectors)
-    cosines = (whole @ whole.T).tolist()
+    matrix = torch.cat(vectors)
+    cosines = (matrix @ matrix.T).tolist()
     if as_json:
         print_json({"inputs": texts, "similarities": cosines})
         return

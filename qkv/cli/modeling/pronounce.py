@@ -1,140 +1,144 @@
-"""`qkv decode pronounce`: the pronouncer on the command line."""
+"""`qkv pronounce`: words to phones, from dictionaries and a model."""
 
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qkv.cli.shared.stdin import read_lines
-from qkv.cli.shared.warnings import Complaints
+from qkv.cli.shared.stdin import read_lines, warn
+from qkv.cli.shared.warnings import WarningLimit
 
 if TYPE_CHECKING:
-    from qkv.pronunciation import Answer, Pronouncer
+    from qkv.pronunciation import Pronouncer, WordAnswer
 
-NAME = "pronounce"
-TABLE, RUNNING = "table", "line"
+TABLE, LINE = "table", "line"
 
-Dictionary = Annotated[Path | None, typer.Option(help="pronounce: a dictionary in CMU format, asked first.")]
-Model = Annotated[Path | None, typer.Option(help="pronounce: a run folder instead of the bundled model.")]
-ModelOnly = Annotated[bool, typer.Option("--model-only", help="pronounce: ask no dictionary.")]
-Alphabet = Annotated[str | None, typer.Option(help="pronounce: arpabet or ipa.")]
-Stress = Annotated[bool, typer.Option("--stress/--no-stress", help="pronounce: with or without stress.")]
-LexiconFormat = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        help="pronounce: table, line (the text, words replaced), or a lexicon: cmu kaldi kaldip mfa mfap pls json tsv.",
-    ),
-]
+Stress = Annotated[bool, typer.Option("--stress/--no-stress", help="Print stress digits (pronouncing only).")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """The options that only the pronouncer takes."""
+def pronounce(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="WORD", help="Words or sentences (default: lines of stdin).")
+    ] = None,
+    best: Annotated[int, typer.Option(help="Pronunciations per word, with their probabilities.")] = 1,
+    search: Annotated[str, typer.Option(help="greedy or beam.")] = "beam",
+    beams: Annotated[int, typer.Option(help="Beam width.")] = 4,
+    dictionary: Annotated[
+        Path | None, typer.Option(help="Your dictionary in CMU format; it is looked up first.")
+    ] = None,
+    model: Annotated[Path | None, typer.Option(help="Run folder (default: the bundled model).")] = None,
+    model_only: Annotated[bool, typer.Option("--model-only", help="Look up no dictionary.")] = False,
+    alphabet: Annotated[str | None, typer.Option(help="arpabet or ipa (default: arpabet).")] = None,
+    stress: Stress = True,
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="table (default), line (the text with its words replaced), or a lexicon: "
+            "cmu kaldi kaldip mfa mfap pls json tsv.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Pronounce English words: `qkv pronounce kubernetes`, or a line of stdin each.
 
-    dictionary: Path | None = None
-    model: Path | None = None
-    model_only: bool = False
-    alphabet: str | None = None
-    stress: bool = True
-    format: str | None = None
-
-    def refuse(self, run: Path) -> None:
-        """Raise if any was given for something else than the pronouncer."""
-        usual = asdict(Wishes())
-        for name, value in asdict(self).items():
-            if value != usual[name]:
-                option = "no-stress" if name == "stress" else name.replace("_", "-")
-                raise ValueError(f"--{option} is an option of the pronouncer: qkv decode pronounce --model {run}")
-
-
-def say(inputs: list[str] | None, wishes: Wishes, *, best: int, beams: int, as_json: bool) -> None:
-    """Answer every word of the inputs, or of the lines of stdin; what has no answer is told, and the rest is done."""
+    Your dictionary is looked up first, then CMUdict; the model pronounces the rest. The last column says which it was.
+    """
+    from qkv.errors import unknown_name_error
     from qkv.pronunciation import Pronouncer
 
-    write = _writer(wishes, best, as_json)
-    pronouncer = Pronouncer(
-        dictionary=wishes.dictionary,
-        model=wishes.model,
-        model_only=wishes.model_only,
-        stress=wishes.stress,
-        beams=beams,
-    )
+    if search not in ("greedy", "beam"):
+        raise unknown_name_error("search", search, ("greedy", "beam"))
+    for name, value in (("--beams", beams), ("--best", best)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if best > 1 and search == "greedy":
+        raise ValueError(f"--best {best} needs --search beam: greedy gives one answer")
+    write = _make_writer(format_, alphabet, best, as_json=json)
+    width = 1 if search == "greedy" else beams
+    pronouncer = Pronouncer(dictionary=dictionary, model=model, model_only=model_only, stress=stress, beams=width)
     for line in pronouncer.user.bad if pronouncer.user else ():
-        _tell(f"left out: {line}")
+        warn(f"skipped: {line}")
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    complaints = _Complaints()
-    for text in write(complaints.watch(_answers(pronouncer, inputs, best, spaces=wishes.format == RUNNING))):
+    warnings = _MissingAnswers()
+    for text in write(warnings.watch(_answer_all(pronouncer, words, best, spaces=format_ == LINE))):
         sys.stdout.write(text)
     sys.stdout.flush()
-    complaints.finish()
+    warnings.finish()
 
 
-def _answers(pronouncer: "Pronouncer", inputs: list[str] | None, best: int, *, spaces: bool) -> Iterator["Answer"]:
-    from qkv.pronunciation.pronouncer import WINDOW
-    from qkv.pronunciation.text import Token
+def _answer_all(
+    pronouncer: "Pronouncer", words: list[str] | None, best: int, *, spaces: bool
+) -> Iterator["WordAnswer"]:
+    from qkv.pronunciation.pronouncer import WORDS_PER_WINDOW
+    from qkv.pronunciation.text import TextToken
 
-    def pieces() -> Iterator[Token]:
-        for text in _readable(inputs) if inputs else read_lines(_tell):
-            yield from (piece for piece in pronouncer.split(text) if spaces or piece.kind != "space")
+    def tokens() -> Iterator[TextToken]:
+        for text in _valid_text(words) if words else read_lines(warn):
+            yield from (token for token in pronouncer.split(text) if spaces or token.kind != "space")
             if spaces:
-                yield Token("\n", "space")
+                yield TextToken("\n", "space")
 
-    interactive = not inputs and sys.stdin is not None and sys.stdin.isatty()
-    return pronouncer.tokens(pieces(), best, window=1 if interactive else WINDOW)
-
-
-def _readable(inputs: list[str]) -> Iterator[str]:
-    """Arguments whose bytes are no UTF-8 with U+FFFD in their place, as in lines of stdin."""
-    return (text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in inputs)
+    interactive = not words and sys.stdin is not None and sys.stdin.isatty()
+    return pronouncer.answer_tokens(tokens(), best, window=1 if interactive else WORDS_PER_WINDOW)
 
 
-Write = Callable[[Iterable["Answer"]], Iterator[str]]
+def _valid_text(words: list[str]) -> Iterator[str]:
+    """Replace invalid UTF-8 in arguments by U+FFFD, as in lines of stdin."""
+    return (text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in words)
 
 
-def _writer(wishes: Wishes, best: int, as_json: bool) -> Write:
+Writer = Callable[[Iterable["WordAnswer"]], Iterator[str]]
+
+
+def _make_writer(form: str | None, alphabet: str | None, best: int, *, as_json: bool) -> Writer:
+    """Return what formats answers as text."""
+    from qkv.errors import unknown_name_error
     from qkv.pronunciation.answer import ALPHABETS
     from qkv.pronunciation.lexicon import FORMATS, write_lexicon
-    from qkv.registry import unknown_name_error
 
-    form, alphabet = wishes.format or TABLE, wishes.alphabet
     if alphabet not in (None, *ALPHABETS):
         raise unknown_name_error("alphabet", alphabet, ALPHABETS)
-    if as_json and wishes.format is not None:
-        raise ValueError(f"--json and --format {wishes.format} are two forms of output; give one of them")
+    if as_json and form is not None:
+        raise ValueError(f"--json and --format {form} are two output formats; give one of them")
     if form in FORMATS:
-        return lambda answers: write_lexicon(answers, form, alphabet)
-    if form not in (TABLE, RUNNING):
-        raise unknown_name_error("format", form, (TABLE, RUNNING, *FORMATS))
+        return lambda answers: write_lexicon(answers, str(form), alphabet)
+    if form not in (None, TABLE, LINE):
+        raise unknown_name_error("format", form, (TABLE, LINE, *FORMATS))
     symbols = alphabet or ALPHABETS[0]
     if as_json:
-        return lambda answers: _records(answers, symbols)
-    return lambda answers: _running(answers, symbols) if form == RUNNING else _table(answers, symbols, best)
+        return lambda answers: _write_json(answers, symbols)
+    if form == LINE:
+        return lambda answers: _write_line(answers, symbols)
+    return lambda answers: _write_table(answers, symbols, best)
 
 
-def _table(answers: Iterable["Answer"], alphabet: str, best: int) -> Iterator[str]:
-    """word TAB pronunciation TAB source, and TAB probability where several are asked for."""
+def _write_table(answers: Iterable["WordAnswer"], alphabet: str, best: int) -> Iterator[str]:
+    """Yield word TAB pronunciation TAB source, and TAB probability where several are wanted."""
     for answer in answers:
         for way in answer.best:
-            share = f"\t{way.probability:.4f}" if best > 1 else ""
-            yield f"{answer.input}\t{way.write(alphabet)}\t{answer.source}{share}\n"
+            probability = f"\t{way.probability:.4f}" if best > 1 else ""
+            yield f"{answer.input}\t{way.to_text(alphabet)}\t{answer.source}{probability}\n"
         if not answer.best:
             yield f"{answer.input}\t\t{answer.source}\n"
 
 
-def _running(answers: Iterable["Answer"], alphabet: str) -> Iterator[str]:
-    """The text again, its words replaced; phones of ARPAbet in braces."""
+def _write_line(answers: Iterable["WordAnswer"], alphabet: str) -> Iterator[str]:
+    """Yield the text with its words replaced; ARPAbet phones in braces."""
     for answer in answers:
-        said = answer.best[0].write(alphabet) if answer.best else answer.input
-        yield f"{{{said}}}" if answer.best and alphabet == "arpabet" else said
+        if not answer.best:
+            yield answer.input
+            continue
+        phones = answer.best[0].to_text(alphabet)
+        yield f"{{{phones}}}" if alphabet == "arpabet" else phones
 
 
-def _records(answers: Iterable["Answer"], alphabet: str) -> Iterator[str]:
-    """A JSON list, an item a line, written as it comes."""
+def _write_json(answers: Iterable["WordAnswer"], alphabet: str) -> Iterator[str]:
+    """Yield a JSON list, one item per line, as answers come."""
     start = "[\n"
     for answer in answers:
         yield start + json.dumps(answer.to_record(alphabet), ensure_ascii=False)
@@ -142,32 +146,28 @@ def _records(answers: Iterable["Answer"], alphabet: str) -> Iterator[str]:
     yield "[]\n" if start == "[\n" else "\n]\n"
 
 
-class _Complaints:
-    """About each word without an answer; that a model is missing is said once."""
+class _MissingAnswers:
+    """Warnings about words without an answer; a missing model is reported once."""
 
     def __init__(self) -> None:
-        self.others = Complaints()
-        self.for_want_of_a_model = 0
+        self.others = WarningLimit()
+        self.without_model = 0
 
-    def watch(self, answers: Iterator["Answer"]) -> Iterator["Answer"]:
-        from qkv.pronunciation.bundled import MISSING
+    def watch(self, answers: Iterator["WordAnswer"]) -> Iterator["WordAnswer"]:
+        from qkv.pronunciation.bundled import MODEL_MISSING
 
         for answer in answers:
-            if answer.why is not None and answer.why.endswith(MISSING):
-                self.for_want_of_a_model += 1
-                if self.for_want_of_a_model == 1:
-                    _tell(answer.why)
-            elif answer.why is not None:
-                self.others.tell(answer.why)
+            if answer.reason is not None and answer.reason.endswith(MODEL_MISSING):
+                self.without_model += 1
+                if self.without_model == 1:
+                    warn(answer.reason)
+            elif answer.reason is not None:
+                self.others.warn(answer.reason)
             yield answer
 
     def finish(self) -> None:
-        self.others.finish("words")
-        if self.for_want_of_a_model > 1:
-            _tell(f"{self.for_want_of_a_model:,} words in all need a model")
-        if self.for_want_of_a_model:
+        self.others.print_suppressed("words")
+        if self.without_model > 1:
+            warn(f"{self.without_model:,} words in all need a model")
+        if self.without_model:
             raise SystemExit(2)
-
-
-def _tell(sentence: str) -> None:
-    sys.stderr.write(f"qkv: {sentence}\n")

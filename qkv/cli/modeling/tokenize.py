@@ -1,4 +1,4 @@
-"""`qkv tokenize`: train a tokenizer, or see what one does."""
+"""`qkv tokenize`: train a tokenizer, encode and decode."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,57 +7,63 @@ import typer
 
 from qkv.cli.shared.console import Json, console, print_json
 
-tokenize = typer.Typer(help="Train a tokenizer on a text, or see what one does.", no_args_is_help=True)
-File = Annotated[Path, typer.Argument(help="A tokenizer.json.")]
+tokenize = typer.Typer(help="Train a tokenizer on a text; encode and decode with it.", no_args_is_help=True)
+File = Annotated[Path, typer.Argument(help="Tokenizer file, tokenizer.json.")]
 
 
 @tokenize.command("train")
 def train(
-    source: Annotated[str, typer.Argument(help="python, wikitext, a folder of .txt files, or one file.")] = "python",
-    kind: Annotated[str, typer.Option(help="bytes, wordpiece or characters.")] = "bytes",
-    size: Annotated[int, typer.Option(help="Tokens, at most.")] = 8000,
-    out: Annotated[Path, typer.Option(help="Where it is written, as a tokenizer.json.")] = Path("tokenizer.json"),
+    source: Annotated[
+        str, typer.Argument(help="Corpus: python, wikitext, a folder of .txt files, or one file.")
+    ] = "python",
+    kind: Annotated[str, typer.Option(help="Kind of tokens: bytes, wordpiece or characters.")] = "bytes",
+    size: Annotated[int, typer.Option(help="Vocabulary size at most, in tokens.")] = 8000,
+    out: Annotated[Path, typer.Option(help="Output file.")] = Path("tokenizer.json"),
     json: Json = False,
 ) -> None:
-    """Train a tokenizer on the training part of a text: `qkv tokenize train book.txt --kind bytes --size 8000`."""
-    from qkv.data import Tokenizer, read_text
+    """Train a tokenizer on the training split of a corpus: `qkv tokenize train book.txt --kind bytes --size 8000`."""
+    from qkv.data import Tokenizer, read_corpus
 
     if not out.absolute().parent.is_dir():
         raise ValueError(f"--out {out}: there is no folder {out.absolute().parent}")
-    made = Tokenizer.train(read_text(source)["train"], kind, size)
-    made.save(out)
-    record = {"file": str(out), "kind": kind, "size": len(made), "special": made.special, "sha256": made.digest}
+    trained = Tokenizer.train(read_corpus(source)["train"], kind, size)
+    trained.save(out)
+    record = {
+        "file": str(out),
+        "kind": kind,
+        "size": len(trained),
+        "special": trained.special,
+        "sha256": trained.digest,
+    }
     if json:
         print_json(record)
     else:
-        console().print(f"{out}: {len(made):,} tokens, of which {len(made.special)} are special", soft_wrap=True)
+        console().print(f"{out}: {len(trained):,} tokens, of which {len(trained.special)} are special", soft_wrap=True)
 
 
 @tokenize.command("encode")
 def encode(
     tokenizer: File,
-    text: Annotated[str, typer.Argument(help="What to encode.")],
-    special: Annotated[bool, typer.Option("--special", help="Read names such as [MASK] as those tokens.")] = False,
+    text: Annotated[str, typer.Argument(help="Text to encode.")],
+    special: Annotated[bool, typer.Option("--special", help="Parse names such as [MASK] as special tokens.")] = False,
     json: Json = False,
 ) -> None:
-    """The tokens of a text, and their ids."""
+    """Print the tokens of a text and their ids."""
     from qkv.data import Tokenizer
 
     found = Tokenizer.load(tokenizer)
     ids = found.encode(text, special=special)
-    tokens = [found.token(number) for number in ids]
+    tokens = [found.id_to_token(number) for number in ids]
     if json:
-        print_json({"text": text, "ids": ids, "tokens": tokens, "decoded": found.decode(ids)})
+        print_json({"text": text, "ids": ids, "tokens": tokens, "decoded": loaded.decode(ids)})
         return
     console().print(" ".join(tokens), markup=False, soft_wrap=True)
     console().print(" ".join(map(str, ids)), markup=False, soft_wrap=True)
 
 
 @tokenize.command("decode")
-def decode(
-    tokenizer: File, ids: Annotated[list[int], typer.Argument(help="Numbers of tokens.")], json: Json = False
-) -> None:
-    """The text of these ids."""
+def decode(tokenizer: File, ids: Annotated[list[int], typer.Argument(help="Token ids.")], json: Json = False) -> None:
+    """Print the text of token ids."""
     from qkv.data import Tokenizer
 
     text = Tokenizer.load(tokenizer).decode(ids)

@@ -1,6 +1,5 @@
-"""`qkv train`: from data to a trained model, its figures and a report."""
+"""`qkv train`: train a model, evaluate it, write a report."""
 
-import os
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -9,190 +8,178 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli.modeling.train_resume import require_same_run
+from qkv.cli.shared.command import command_name
 from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.device import choose_device
-from qkv.cli.shared.options import from_anywhere, how_long, merge, parse_changes
-from qkv.cli.shared.plugin import Plugin, load
-from qkv.cli.tables.metrics import print_figures
+from qkv.cli.shared.options import absolute_path, merge_options, parse_changes, training_length
+from qkv.cli.shared.plugin import Plugin, load_plugins
+from qkv.cli.tables.metrics import print_metrics
 
 if TYPE_CHECKING:
     from torch import nn
 
     from qkv.runs import Config
-    from qkv.tasks import Task, Seq2SeqTask
-    from qkv.train import Machine, Run
+    from qkv.tasks import Sample, Task
+    from qkv.train import Compute, Run
 
 
 def train(
-    task: Annotated[str, typer.Argument(help="What to learn: qkv list tasks.")],
-    preset: Annotated[str | None, typer.Option(help="A named way to do it; the first one without.")] = None,
+    task: Annotated[str, typer.Argument(help="Task to train; `qkv list tasks` prints all.")],
+    preset: Annotated[str | None, typer.Option(help="Preset (default: the task's first).")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Such as model.dim=64 or data.target=characters.", metavar="GROUP.NAME=VALUE"),
+        typer.Option(
+            "--set", help="Change a setting, e.g. model.dim=64 or data.target=characters.", metavar="GROUP.NAME=VALUE"
+        ),
     ] = None,
-    run: Annotated[Path | None, typer.Option(help="Folder of the run; runs/TASK-DATE without.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run, as it was set.")] = False,
+    run: Annotated[Path | None, typer.Option(help="Run folder (default: runs/TASK-DATE).")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --run with its settings.")] = False,
     train_file: Annotated[
         str | None,
         typer.Option(
-            help="What to train on: TSV of pairs, CSV of points, .npz or IDX pictures, .txt or a folder of them."
+            help="Training data: TSV of pairs, CSV of points, .npz or IDX images, .txt file or folder of .txt files."
         ),
     ] = None,
-    test_file: Annotated[str | None, typer.Option(help="The same to evaluate on.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Instead of steps.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides weights, order and dropout.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda if it is there.")] = None,
-    workers: Annotated[int, typer.Option(help="Processes that prepare batches.")] = 0,
+    test_file: Annotated[str | None, typer.Option(help="Test data in the same format.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Training time, instead of --steps.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights, example order and dropout.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: cuda if available).")] = None,
+    workers: Annotated[int, typer.Option(help="Worker processes that prepare batches.")] = 0,
     compile_: Annotated[
-        bool, typer.Option("--compile", help="torch.compile the model; its first steps may take minutes.")
+        bool, typer.Option("--compile", help="Use torch.compile; the first steps may take minutes.")
     ] = False,
-    graphs: Annotated[
-        bool, typer.Option("--graphs", help="Replay recorded kernels: for small models on cuda.")
-    ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="A bad line is an error.")] = False,
+    graphs: Annotated[bool, typer.Option("--graphs", help="Use CUDA graphs: faster for small models on cuda.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail on a bad line instead of skipping it.")] = False,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Train a model; Ctrl-C saves, --resume goes on as if never stopped: on a CPU to the last bit."""
-    load(plugin)
+    """Train a model. Ctrl-C saves a checkpoint; --resume continues from it, bit for bit on a CPU."""
+    from qkv.train import Compute
+    from qkv.train.distributed import get_rank
+
+    load_plugins(plugin)
     changes = parse_changes(set_)
-    merge(changes, "train", **how_long(steps, minutes), seed=seed)
-    merge(
-        changes, "data", train_file=from_anywhere(train_file), test_file=from_anywhere(test_file), strict=strict or None
-    )
-    machine = _machine(device=choose_device(device), workers=workers, compile=compile_, graphs=graphs)
-    config, job, folder = _prepare(task, preset, changes, run, resume)
-    figures = _train(config, job, folder, resume, machine)
-    if int(os.environ.get("RANK", "0")) == 0:
-        _finish(folder, config, job, figures, json)
-
-
-def _machine(**given: Any) -> "Machine":
-    """Where to compute; what this machine cannot do is refused before there is a folder."""
-    from qkv.train import Machine
-
-    return Machine(**given)
-
-
-def _prepare(
-    task: str, preset: str | None, changes: dict[str, dict[str, Any]], folder: Path | None, resume: bool
-) -> tuple["Config", "Task", "Run"]:
-    from qkv import tasks
-    from qkv.runs.data_hash import require_unchanged
-    from qkv.train import Run, create
-    from qkv.train.ema import require_whole_batches
-
+    merge_options(changes, "train", **training_length(steps, minutes), seed=seed)
+    files = {"train_file": absolute_path(train_file), "test_file": absolute_path(test_file)}
+    merge_options(changes, "data", **files, strict=strict or None)
+    # what this machine cannot do raises before a folder exists
+    compute = Compute(device=choose_device(device), workers=workers, compile=compile_, graphs=graphs)
     if resume:
-        if folder is None:
-            raise ValueError("--resume needs --run: which run to go on with")
-        config = tasks.read_config(Run(folder))
-        require_same_run(config, folder, task, preset, changes)
-        require_unchanged(folder, "train anew with another --run")
-        return config, tasks.tasks[config.task].load(config.data), Run(folder)
-    config = tasks.configure(task, tasks.preset(task, preset), changes)
-    job = tasks.tasks[task].load(config.data)
-    for line in getattr(job, "bad_lines", ())[:5]:
-        console(stderr=True).print(f"left out: {line}", markup=False)
-    if len(getattr(job, "bad_lines", ())) > 5:
-        console(stderr=True).print(f"... {len(job.bad_lines)} bad lines in all")  # type: ignore[attr-defined]
-    _tell_of_whole_targets(job)
-    folder = folder or Path("runs") / f"{task}-{datetime.now():%Y%m%d-%H%M%S}"
-    config = replace(config, data=job.options)
-    model = tasks.build(config, job)
-    job.validate_model(model)  # an impossible model says so before there is a folder
-    require_whole_batches(model, config.train)
-    if isinstance(job, tasks.WordsTask):
-        job.objective(model, config.train)  # and so do settings that mean nothing to it
-    if int(os.environ.get("RANK", "0")) == 0:
-        found = create(folder)
-        tasks.write(found, config, job)
-    return config, job, Run(folder)
+        config, loaded, opened = _resume_run(task, preset, changes, run)
+    else:
+        config, loaded, opened = _create_run(task, preset, changes, run)
+    model = _train(config, loaded, opened, resume, compute)
+    if get_rank() == 0:
+        _finish(opened, config, loaded, model, json)
 
 
-def _tell_of_whole_targets(job: "Task") -> None:
-    """Targets without a space, most of them different, are texts that somebody forgot to have cut."""
-    from qkv.tasks import Seq2SeqTask
+def _resume_run(
+    name: str, preset: str | None, changes: dict[str, dict[str, Any]], folder: Path | None
+) -> tuple["Config", "Task", "Run"]:
+    from qkv import runs, tasks
+    from qkv.train import Run
 
-    if not isinstance(job, Seq2SeqTask) or job.settings.target != "words":
-        return
-    targets = [target for pair in job.strings.parts["train"] for target in pair.targets]
-    if all(len(target) == 1 for target in targets) and len(set(targets)) > len(targets) / 2:
-        console(stderr=True).print(
-            "no target has a space, so each is one token; --set data.target=characters cuts them into characters"
-        )
+    if folder is None:
+        raise ValueError("--resume needs --run: the run folder to continue")
+    config = runs.read_config(Run(folder))
+    require_same_run(config, folder, name, preset, changes)
+    runs.require_unchanged(folder, "start another training with another --run")
+    return config, tasks.tasks[config.task].load(config.data), Run(folder)
 
 
-def _train(config: "Config", job: "Task", folder: "Run", resume: bool, machine: "Machine") -> "nn.Module":
-    from qkv import tasks
+def _create_run(
+    name: str, preset: str | None, changes: dict[str, dict[str, Any]], folder: Path | None
+) -> tuple["Config", "Task", "Run"]:
+    from qkv import runs, tasks
+    from qkv.train import Run, create_run
+    from qkv.train.distributed import get_rank
+    from qkv.train.ema import require_no_split_batch_norm
+
+    config = runs.configure(name, runs.preset(name, preset), changes)
+    task = tasks.tasks[name].load(config.data)
+    for warning in task.warnings:
+        console(stderr=True).print(warning, markup=False)
+    config = replace(config, data=task.options)
+    model = runs.build(config, task)
+    runs.validate(config, task, model)  # an impossible model raises before a folder exists
+    require_no_split_batch_norm(model, config.train)
+    folder = folder or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    if get_rank() == 0:
+        runs.save_config(create_run(folder), config, task)
+    return config, task, Run(folder)
+
+
+def _train(config: "Config", task: "Task", run: "Run", resume: bool, compute: "Compute") -> "nn.Module":
+    """Train to the end and return the best model; an interrupt saves and exits."""
+    from qkv import runs
     from qkv.cli.shared.progress import training_progress
     from qkv.train import Interrupted, Loop
 
-    model = tasks.build(config, job)
-    with folder.alone(), training_progress() as report:
-        loop = Loop(job.objective(model, config.train), config.train, folder, machine, report)
+    model = runs.build(config, task)
+    with run.lock(), training_progress() as report:
+        loop = Loop(runs.make_objective(config, task, model), config.train, run, compute, report)
         if resume:
             loop.resume()
         try:
             loop.train()
         except Interrupted as stopped:
             console(stderr=True).print(
-                f"{stopped}; all is saved: qkv train {config.task} --run {folder.folder} --resume"
+                f"{stopped}; all is saved: {command_name()} train {config.task} --run {run.folder} --resume"
             )
             raise SystemExit(128 + stopped.signal) from None
     model.load_state_dict(loop.best)
     return model.eval()
 
 
-def _finish(folder: "Run", config: "Config", job: "Task", model: "nn.Module", as_json: bool) -> None:
-    from qkv.tasks import Seq2SeqTask
-
-    strings = isinstance(job, Seq2SeqTask)
-    split = "test" if not strings or job.strings.parts.get("test") else "valid"  # type: ignore[attr-defined]
-    searches = {"greedy": {"beams": 1}, "beam 4": {"beams": 4}} if strings else {"": {}}
-    console(stderr=True).print(f"trained; now measured on the {split} part")
-    rates = {f"{split} {name}".strip(): job.evaluate(model, split, **search) for name, search in searches.items()}
-    if isinstance(job, Seq2SeqTask):
-        _write_report(folder, config, job, model, rates)
+def _finish(run: "Run", config: "Config", task: "Task", model: "nn.Module", as_json: bool) -> None:
+    """Evaluate the model, write the report, print both."""
+    split = task.default_split
+    console(stderr=True).print(f"trained; evaluating on the {split} split")
+    metrics = {
+        f"{split} {name}".strip(): task.evaluate(model, split, **search) for name, search in task.searches.items()
+    }
+    has_report = _write_report(run, config, task, model, metrics)
     if as_json:
-        print_json(
-            {"run": str(folder.folder), "parameters": sum(p.numel() for p in model.parameters()), "figures": rates}
-        )
+        parameters = sum(p.numel() for p in model.parameters())
+        print_json({"run": str(run.folder), "parameters": parameters, "figures": metrics})
         return
-    print_figures(rates)
-    if isinstance(job, Seq2SeqTask):
-        _print_examples(job, model)
-        console().print(f"report:     {folder.folder / 'report.html'}", soft_wrap=True)
-        console().print(f"look at it: qkv serve {folder.folder}", soft_wrap=True)
-    console().print(f"run folder: {folder.folder}", soft_wrap=True)
+    print_metrics(metrics)
+    _print_samples(task.samples(model))
+    if has_report:
+        console().print(f"report:     {run.folder / 'report.html'}", soft_wrap=True)
+    if task.reads_tokens():
+        console().print(f"inspect it: {command_name()} serve {run.folder}", soft_wrap=True)
+    console().print(f"run folder: {run.folder}", soft_wrap=True)
 
 
 def _write_report(
-    folder: "Run", config: "Config", job: Any, model: "nn.Module", rates: dict[str, dict[str, float]]
-) -> None:
-    from qkv.draw import report
+    run: "Run", config: "Config", task: "Task", model: "nn.Module", metrics: dict[str, dict[str, float]]
+) -> bool:
+    """Write report.html; return whether the task has a report."""
+    from qkv.draw import report_page
     from qkv.storage import write_atomic
-    from qkv.tasks.report import make_report
+    from qkv.tasks import RunSummary
 
-    page = make_report(folder, config, job, model, rates)
-    write_atomic(folder.folder / "report.html", report(page).encode())
+    summary = RunSummary(
+        config.task, config.family, config.model, config.train, config.data, run.read_metrics(), metrics
+    )
+    page = task.report(model, summary)
+    if page is None:
+        return False
+    write_atomic(run.folder / "report.html", report_page(page).encode())
+    return True
 
 
-def _print_examples(job: "Seq2SeqTask", model: "nn.Module") -> None:
-    """Unseen sources with their best answers, and which source token was looked at most for each token written."""
+def _print_samples(samples: "list[Sample]") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from qkv.tasks.report import examples, looked, unseen
-
-    pairs = unseen(job)
-    table = Table("unseen", "answers and their probabilities", "right", "written while looking at")
-    for pair, example in zip(pairs, examples(job, model, pairs), strict=True):
-        answers = "\n".join(f"{a.text}  {a.probability:.2f}" for a in example.answers)
-        seen = looked(job, model, pair)
-        places = [] if seen is None else [row.index(max(row)) for row in seen[1].weights]
-        written = () if seen is None else seen[0]
-        where = " ".join(f"{token}:{pair.source[place]}" for token, place in zip(written, places, strict=True))
-        cells = (example.source, answers, "\n".join(example.right), where)
+    if not samples:
+        return
+    table = Table("unseen", "answers and their probabilities", "right", "written while attending to")
+    for sample in samples:
+        answers = "\n".join(f"{text}  {probability:.2f}" for text, probability in sample.answers)
+        cells = (sample.source, answers, "\n".join(sample.right), sample.attended)
         table.add_row(*map(escape, cells), end_section=True)
     console().print(table)

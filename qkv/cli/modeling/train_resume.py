@@ -1,4 +1,4 @@
-"""`qkv train --resume`: what may stand beside it is what the run has already."""
+"""`qkv train --resume`: options given with it must equal the settings of the run."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -15,43 +15,45 @@ _OPTIONS = {
     "data.test_file": "--test-file",
     "data.strict": "--strict",
 }
-"""Settings that have an option of their own."""
+"""Options of settings that do not need `--set`."""
 
 
 def require_same_run(
     config: "Config", folder: Path, task: str, preset: str | None, changes: dict[str, dict[str, Any]]
 ) -> None:
-    """Refuse another task, and settings that are not those of the run; the name of its preset is not kept."""
-    from qkv import tasks
-    from qkv.storage import QkvError
+    """Raise for another task and for settings that differ from the run's; the run does not record its preset."""
+    from qkv import runs
+    from qkv.errors import QkvError
 
     if task != config.task:
-        raise QkvError(f"the run is of the task {config.task!r}, and {task!r} cannot go on with it", folder)
-    tasks.preset(task, preset)  # one that does not exist says so
-    others = [
-        f"{_option(f'{group}.{name}')}{value}, where the run has {_value(config, group, name)}"
+        raise QkvError(f"the run has task {config.task!r} and cannot be resumed as {task!r}", folder)
+    runs.preset(task, preset)  # raises if there is no such preset
+    differing = [
+        f"{_option(f'{group}.{name}')}{value}, where the run has {_recorded_value(config, group, name)}"
         for group, values in changes.items()
         for name, value in values.items()
-        if _plain(value) != _value(config, group, name)
+        if _as_json(value) != _recorded_value(config, group, name)
     ]
-    if others:
-        raise QkvError(f"--resume goes on with the settings of the run, and cannot take {'; '.join(others)}", folder)
+    if differing:
+        raise QkvError(
+            f"--resume continues with the settings of the run and cannot change {'; '.join(differing)}", folder
+        )
 
 
-def _value(config: "Config", group: str, name: str) -> Any:
-    """What the run has for this setting; None without it."""
+def _recorded_value(config: "Config", group: str, name: str) -> Any:
+    """Return the run's value of a setting; None if it has none."""
     if group == "model":
         return {**config.model, "family": config.family}.get(name)
     if group == "train":
         return asdict(config.train).get(name)
-    if name == "train_file" and name not in config.data:  # a text is kept by where it is from
+    if name == "train_file" and name not in config.data:  # tasks on texts record it as source
         name = "source"
     return config.data.get(name)
 
 
-def _plain(value: Any) -> Any:
-    """The value as config.json gives it back."""
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+def _as_json(value: Any) -> Any:
+    """Return the value as config.json stores it: tuples become lists."""
+    return [_as_json(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _option(setting: str) -> str:

@@ -1,1 +1,1 @@
-"""What commands share: console output, progress, stdin, options."""
+"""Parts shared by commands: console output, progress, stdin, options."""

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON with stable keys for programs."""
+"""Output of commands: tables for people, JSON with stable keys for programs."""
 
 import json
 import math
@@ -12,18 +12,18 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 
 
 def print_json(records: Any) -> None:
-    """Records on stdout; NaN and inf, which JSON has no word for, become null."""
+    """Print records as JSON on stdout; NaN and inf, which JSON cannot represent, become null."""
     sys.stdout.write(json.dumps(_finite(records), indent=1, allow_nan=False) + "\n")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where tables go; wide enough for them when nobody looks."""
+    """Return the console for tables; 160 columns wide if it is not a terminal."""
     found = Console(stderr=stderr, highlight=False)
     return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=160)
 
 
-def write_count(value: int | None) -> str:
-    """A whole number in groups of three digits; a dash where there is none."""
+def format_count(value: int | None) -> str:
+    """Format an integer in groups of three digits; None as a dash."""
     return "-" if value is None else f"{value:,}"
 
 

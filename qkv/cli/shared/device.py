@@ -1,8 +1,8 @@
-"""`--device`: where to compute."""
+"""The option `--device`."""
 
 
 def choose_device(name: str | None) -> str:
-    """The device of this name, or cuda if it is there."""
+    """Return the device of this name; None: cuda if available, else cpu."""
     import torch
 
     if name is None:
@@ -10,5 +10,5 @@ def choose_device(name: str | None) -> str:
     if name not in ("cpu", "cuda"):
         raise ValueError(f"--device {name!r}: expected cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: no CUDA device here")
+        raise ValueError("--device cuda: no CUDA device available")
     return name

@@ -1,4 +1,4 @@
-"""`--set model.dim=64`: changes to a preset, from the command line."""
+"""Options that change a preset, such as `--set model.dim=64`."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ GROUPS = ("model", "train", "data")
 
 
 def parse_changes(settings: list[str] | None) -> dict[str, dict[str, Any]]:
-    """Group -> name -> value; what is not a Python literal is a text."""
+    """Return {group: {name: value}}; a value that is not a Python literal is a string."""
     changes: dict[str, dict[str, Any]] = {}
     for setting in settings or []:
         key, equals, value = setting.partition("=")
@@ -20,20 +20,20 @@ def parse_changes(settings: list[str] | None) -> dict[str, dict[str, Any]]:
     return changes
 
 
-def merge(changes: dict[str, dict[str, Any]], group: str, **values: Any) -> None:
-    """Options of their own, such as --steps, into a group; None was not given."""
+def merge_options(changes: dict[str, dict[str, Any]], group: str, **values: Any) -> None:
+    """Merge options such as --steps into a group; None means not given."""
     given = {name: value for name, value in values.items() if value is not None}
     if given:
         changes.setdefault(group, {}).update(given)
 
 
-def how_long(steps: int | None, minutes: float | None) -> dict[str, Any]:
-    """Both as settings; only one of them may be given."""
+def training_length(steps: int | None, minutes: float | None) -> dict[str, Any]:
+    """Return --steps and --minutes as settings; raise if both are given."""
     if steps is not None and minutes is not None:
         raise ValueError(f"--steps {steps} and --minutes {minutes:g}: give one of them")
     return {"steps": steps, "minutes": minutes}
 
 
-def from_anywhere(path: str | None) -> str | None:
-    """The whole path of a file, since a run outlives the folder it was started in; what is no file stays as typed."""
+def absolute_path(path: str | None) -> str | None:
+    """Return the absolute path of an existing file, as a run may be resumed from another folder; else the text as typed."""
     return str(Path(path).absolute()) if path and Path(path).exists() else path

@@ -1,4 +1,4 @@
-"""`--plugin module`: kinds of somebody else's, registered when their module is imported."""
+"""The option `--plugin MODULE`: attention kinds of other packages, registered when the module is imported."""
 
 import sys
 from importlib import import_module
@@ -8,12 +8,12 @@ import typer
 
 Plugin = Annotated[
     list[str] | None,
-    typer.Option(help="Import this module first; it may register kinds. Repeatable.", metavar="MODULE"),
+    typer.Option(help="Import this module first, to register its attention kinds; repeatable.", metavar="MODULE"),
 ]
 
 
-def load(modules: list[str] | None) -> None:
-    """Import each module, found as `python -m` would find it from here."""
+def load_plugins(modules: list[str] | None) -> None:
+    """Import each module, searched in the current folder first, as by `python -m`."""
     if modules and "" not in sys.path:
         sys.path.insert(0, "")
     for module in modules or []:
@@ -21,5 +21,5 @@ def load(modules: list[str] | None) -> None:
             import_module(module)
         except ModuleNotFoundError as error:
             raise ValueError(
-                f"--plugin {module}: no module named {error.name!r} here or in this environment"
+                f"--plugin {module}: no module named {error.name!r} in this folder or environment"
             ) from error

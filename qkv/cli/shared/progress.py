@@ -1,4 +1,4 @@
-"""The progress of a training run: a bar with loss, rate and time left, or plain lines when nobody watches."""
+"""Progress of a training run: a bar with loss, tokens per second and time left, or plain lines without a terminal."""
 
 import time
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from qkv.cli.shared.console import console
 from qkv.train.loop import Report
 
-SECONDS_BETWEEN_LINES = 10
+REPORT_SECONDS = 10
 
 
 @contextmanager
 def training_progress() -> Iterator[Report]:
-    """A function for the training loop to report to."""
+    """Provide the function that the training loop reports to."""
     screen = console(stderr=True)
     if not screen.is_terminal:
-        yield _Lines(lambda line: screen.print(line, markup=False))
+        yield _TrainingLines(lambda line: screen.print(line, markup=False))
         return
     columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}"))
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=screen) as bar:
@@ -26,38 +26,40 @@ def training_progress() -> Iterator[Report]:
 
         def report(record: dict[str, Any]) -> None:
             if "event" in record:
-                bar.console.print(_event(record), markup=False)
+                bar.console.print(_describe_event(record), markup=False)
             else:
-                bar.update(task, completed=record["step"], total=record["steps"], about=_about(record))
+                bar.update(task, completed=record["step"], total=record["steps"], about=_describe_step(record))
 
         yield report
 
 
-class _Lines:
+class _TrainingLines:
+    """Prints events, and the state of training every few seconds."""
+
     def __init__(self, print_line: Any):
         self.print_line = print_line
         self.last = 0.0
 
     def __call__(self, record: dict[str, Any]) -> None:
         if "event" in record:
-            self.print_line(_event(record))
-        elif time.monotonic() - self.last > SECONDS_BETWEEN_LINES:
+            self.print_line(_describe_event(record))
+        elif time.monotonic() - self.last > REPORT_SECONDS:
             self.last = time.monotonic()
-            self.print_line(f"step {record['step']} of {record['steps'] or '?'}: {_about(record)}")
+            self.print_line(f"step {record['step']} of {record['steps'] or '?'}: {_describe_step(record)}")
 
 
-def _about(record: dict[str, Any]) -> str:
+def _describe_step(record: dict[str, Any]) -> str:
     loss = record.get("loss")
     tokens = record.get("tokens", 0) / max(record.get("seconds", 0), 1e-9)
     return f"loss {'-' if loss is None else f'{loss:.3f}'}, {tokens:,.0f} tokens/s"
 
 
-def _event(record: dict[str, Any]) -> str:
+def _describe_event(record: dict[str, Any]) -> str:
     known = {
-        "steps": "step {step}: the rate is known, {steps} steps in all",
+        "steps": "step {step}: speed measured, {steps} steps in total",
         "validated": "step {step}: held-out loss {score:.4f}, best {best:.4f}",
-        "resumed": "going on from step {step}",
+        "resumed": "resuming at step {step}",
         "not_finite": "step {step}: {message}; the ids of its examples are in metrics.jsonl",
-        "damaged_checkpoint": "a damaged checkpoint is passed over: {message}",
+        "damaged_checkpoint": "skipping a damaged checkpoint: {message}",
     }
     return known.get(record["event"], "{event} at step {step}").format(**record)

@@ -1,25 +1,25 @@
-"""A sentence for each input that has no answer, up to a number; after that they are counted."""
+"""Print a warning per input that has no answer, up to a limit; count the rest."""
 
 from qkv.cli.shared.stdin import warn
 
-MOST = 20
+MAX_WARNINGS = 20
 
 
-class Complaints:
-    """What is told on stderr while the rest is answered."""
+class WarningLimit:
+    """Warnings on stderr, of which only the first few are printed."""
 
     def __init__(self) -> None:
-        self.told = self.untold = 0
+        self.printed = self.suppressed = 0
 
-    def tell(self, sentence: str) -> None:
-        """Say it, or count it."""
-        if self.told < MOST:
-            self.told += 1
-            warn(sentence)
+    def warn(self, message: str) -> None:
+        """Print the warning, or count it if the limit is reached."""
+        if self.printed < MAX_WARNINGS:
+            self.printed += 1
+            warn(message)
         else:
-            self.untold += 1
+            self.suppressed += 1
 
-    def finish(self, what: str) -> None:
-        """How many there were beyond those that were told; `what` they are, such as words."""
-        if self.untold:
-            warn(f"{self.untold:,} more {what} have no answer")
+    def print_suppressed(self, noun: str) -> None:
+        """Print how many warnings were suppressed; `noun` names the inputs, such as words."""
+        if self.suppressed:
+            warn(f"{self.suppressed:,} more {noun} have no answer")

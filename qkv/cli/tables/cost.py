@@ -4,13 +4,13 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from qkv.cli.shared.console import console, write_count
+from qkv.cli.shared.console import console, format_count
 
 if TYPE_CHECKING:
-    from qkv.cost import Quantity, Report, Tick
+    from qkv.cost import Check, CostReport, Quantity
 
 
-def print_report(report: "Report", label: str, note: str | None, depth: int) -> None:
+def print_report(report: "CostReport", label: str, note: str | None, depth: int) -> None:
     """What it is of, with a note on its sizes if there is one; figures, terms, tree, memory, ledgers, conventions."""
     from rich.markup import escape
 
@@ -18,7 +18,7 @@ def print_report(report: "Report", label: str, note: str | None, depth: int) -> 
 
     screen = console()
     sizes = ", ".join(f"{name} = {size:,}" for name, size in report.sizes.items())
-    inputs = ", ".join(map(str, report.play.inputs))
+    inputs = ", ".join(map(str, report.call.inputs))
     screen.print(f"[bold]{escape(label)}[/] ({escape(inputs)}) at {sizes or 'these sizes'}")
     if note is not None:
         screen.print(note, soft_wrap=True, markup=False)
@@ -31,9 +31,9 @@ def print_report(report: "Report", label: str, note: str | None, depth: int) -> 
         screen.print(f"- {line}", style="dim", soft_wrap=True, markup=False)
 
 
-def print_arithmetic(report: "Report", lines: dict[str, dict[str, Any]]) -> None:
+def print_arithmetic(report: "CostReport", lines: dict[str, dict[str, Any]]) -> None:
     """Each term as a formula, with the numbers put in, and the result."""
-    from qkv.cost import evaluate, write
+    from qkv.cost import evaluate, format_formula
 
     screen = console()
     for what, terms in lines.items():
@@ -46,7 +46,7 @@ def print_arithmetic(report: "Report", lines: dict[str, dict[str, Any]]) -> None
             value = evaluate(formula, report.sizes)
             total += int(value)
             screen.print(
-                f"  {name} = {write(formula)} = {_put_in(write(formula), report.sizes)} = {value:,}", markup=False
+                f"  {name} = {format_formula(formula)} = {_put_in(format_formula(formula), report.sizes)} = {value:,}", markup=False
             )
         screen.print(f"  together {total:,}", markup=False)
 
@@ -55,7 +55,7 @@ def _put_in(text: str, sizes: dict[str, int]) -> str:
     return re.sub(r"[a-z_]\w*", lambda match: str(sizes.get(match[0], match[0])), text)
 
 
-def print_ticks(ticks: "list[Tick]") -> None:
+def print_ticks(ticks: "list[Check]") -> None:
     """Parts down, roads across."""
     if not ticks:
         return
@@ -65,7 +65,7 @@ def print_ticks(ticks: "list[Tick]") -> None:
         "part", "declared", "derived", "counted", "torch's counter", "", title="verified", title_justify="left"
     )
     for tick in ticks:
-        cells = [write_count(value) for value in (tick.declared, tick.derived, tick.counted, tick.torch)]
+        cells = [format_count(value) for value in (tick.declared, tick.derived, tick.counted, tick.torch)]
         cells[3] += f" (+{tick.unseen:,} it does not see)" if tick.unseen and tick.torch is not None else ""
         table.add_row(tick.part, *cells, "[green]✓[/]" if tick.ok else "[red]✗[/]")
     console().print(table)
@@ -83,7 +83,7 @@ def print_timing(timing: Any) -> None:
     console().print(f"predicted, in ms: {' + '.join(parts)}", soft_wrap=True)
 
 
-def _print_figures(report: "Report") -> None:
+def _print_figures(report: "CostReport") -> None:
     from rich.table import Table
 
     table = Table("", "formula", "value")
@@ -93,18 +93,18 @@ def _print_figures(report: "Report") -> None:
         "multiplications executed": report.executed,
     }
     for name, quantity in rows.items():
-        table.add_row(name, _formula(quantity), write_count(quantity.value))
-    table.add_row("FLOPs executed", "", write_count(2 * (report.executed.value or 0)))
+        table.add_row(name, _formula(quantity), format_count(quantity.value))
+    table.add_row("FLOPs executed", "", format_count(2 * (report.executed.value or 0)))
     for name, value in report.backward.items():
-        table.add_row(f"backward, {name}", "", write_count(value))
-    for name, road in report.roads.items():
-        table.add_row(f"executed, {name}", _formula(road), write_count(road.value))
+        table.add_row(f"backward, {name}", "", format_count(value))
+    for name, road in report.methods.items():
+        table.add_row(f"executed, {name}", _formula(road), format_count(road.value))
     console().print(table)
     console().print("all roads agree" if report.agree else "[red]the roads disagree[/]")
 
 
-def _print_terms(report: "Report") -> None:
-    if report.roads["declared"].value is None:
+def _print_terms(report: "CostReport") -> None:
+    if report.methods["declared"].value is None:
         return
     from rich.table import Table
 
@@ -112,19 +112,19 @@ def _print_terms(report: "Report") -> None:
     executed = report.executed.terms
     for name, term in report.needed.terms.items():
         table.add_row(
-            name, _formula(term), write_count(term.value), write_count(executed[name].value if name in executed else 0)
+            name, _formula(term), format_count(term.value), format_count(executed[name].value if name in executed else 0)
         )
     for name in executed:
         if name not in report.needed.terms:
-            table.add_row(name, "", "0", write_count(executed[name].value))
+            table.add_row(name, "", "0", format_count(executed[name].value))
     console().print(table)
 
 
-def _print_tree(report: "Report", depth: int) -> None:
+def _print_tree(report: "CostReport", depth: int) -> None:
     """Modules with what they and their parts have and run."""
     from rich.table import Table
 
-    module, total = report.play.module, report.roads["counted"].value or 0
+    module, total = report.call.module, report.methods["counted"].value or 0
     names = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
     tied = {weight for weight, times in names.items() if times > 1}
     table = Table("module", "kind", "parameters", "multiplications", "share", title="modules", title_justify="left")
@@ -141,7 +141,7 @@ def _print_tree(report: "Report", depth: int) -> None:
     console().print(table)
 
 
-def _print_memory(report: "Report") -> None:
+def _print_memory(report: "CostReport") -> None:
     from dataclasses import asdict
 
     from rich.table import Table
@@ -151,26 +151,26 @@ def _print_memory(report: "Report") -> None:
         table.add_row(name, "", f"{value:,}")
     words = {"saved": "saved for backward", "peak": "inference peak", "cache": "cache while decoding"}
     for name, quantity in report.memory.items():
-        table.add_row(words[name], _formula(quantity), write_count(quantity.value))
-    for name, quantity in report.cache_by_type.items():
-        table.add_row(f"cache in {name}", _formula(quantity), write_count(quantity.value))
+        table.add_row(words[name], _formula(quantity), format_count(quantity.value))
+    for name, quantity in report.cache_by_dtype.items():
+        table.add_row(f"cache in {name}", _formula(quantity), format_count(quantity.value))
     console().print(table)
 
 
-def _print_ledgers(report: "Report") -> None:
+def _print_ledgers(report: "CostReport") -> None:
     from rich.table import Table
 
-    from qkv.cost.aten import LEDGERS
+    from qkv.cost.aten import OP_CLASSES
 
     table = Table("ledger", "counted", "what", title="elementwise, added to nothing", title_justify="left")
-    for name, value in report.ledgers.items():
-        table.add_row(name, f"{value:,}", LEDGERS[name])
+    for name, value in report.by_op_class.items():
+        table.add_row(name, f"{value:,}", OP_CLASSES[name])
     console().print(table)
 
 
 def _formula(quantity: "Quantity") -> str:
-    from qkv.cost import write
+    from qkv.cost import format_formula
 
-    text = "" if quantity.formula is None else write(quantity.formula)
+    text = "" if quantity.formula is None else format_formula(quantity.formula)
     note = f"({quantity.holds})" if quantity.holds else ""
     return " ".join(part for part in (text, note) if part).replace("[", r"\[")

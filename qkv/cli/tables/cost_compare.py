@@ -10,20 +10,20 @@ from qkv.cli.shared.console import console, print_json
 
 if TYPE_CHECKING:
     from qkv.cost import Quantity, Shape
-    from qkv.profile.attention_kinds import Crossover, Rival
+    from qkv.profile.attention_kinds import KindCost, KindCrossover
     from qkv.profile.timing.forecast import Forecast
 
 
 def compare_kinds(kinds: str, shape: "Shape", plot: Path, *, time: bool, json: bool) -> None:
     """Formulas, crossovers, a plot; with `time` also where the clock says that they cross."""
-    from qkv.profile.attention_kinds import compete, crossovers, split_kinds
+    from qkv.profile.attention_kinds import compare_kinds, find_kind_crossovers, split_kinds
     from qkv.storage import write_atomic
 
     names = split_kinds(kinds)
     if len(names) < 2:
         raise ValueError(f"--compare {kinds!r}: expected at least two kinds, such as softmax,linear,taylor")
-    rivals = compete(names, shape)
-    crossed = crossovers(rivals)
+    rivals = compare_kinds(names, shape)
+    crossed = find_kind_crossovers(rivals)
     write_atomic(plot, draw(rivals, shape).encode())
     timings = _record_timings(_timings(rivals, shape), shape.queries) if time else {}
     if json:
@@ -35,9 +35,9 @@ def compare_kinds(kinds: str, shape: "Shape", plot: Path, *, time: bool, json: b
     console().print(f"picture: {plot}", soft_wrap=True)
 
 
-def draw(rivals: "list[Rival]", shape: "Shape") -> str:
+def draw(rivals: "list[KindCost]", shape: "Shape") -> str:
     """Multiplications against length, both in ratios."""
-    from qkv.draw import Axis, Series, curves
+    from qkv.draw import Axis, Series, line_chart
 
     lengths = [2**power for power in range(4, max(shape.queries, 16384).bit_length())]
     series = [
@@ -51,17 +51,17 @@ def draw(rivals: "list[Rival]", shape: "Shape") -> str:
         for rival in rivals
     ]
     title = f"multiplications needed, key_dim {shape.key_dim}, value_dim {shape.value_dim}, {_heads(shape)}"
-    return curves(series, title, Axis("tokens", log=True), Axis("multiplications", log=True))
+    return line_chart(series, title, Axis("tokens", log=True), Axis("multiplications", log=True))
 
 
 def _heads(shape: "Shape") -> str:
     return "1 head" if shape.heads == 1 else f"{shape.heads} heads"
 
 
-def _print(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") -> None:
+def _print(rivals: "list[KindCost]", crossed: "list[KindCrossover]", shape: "Shape") -> None:
     from rich.table import Table
 
-    from qkv.cost import CONVENTION, write
+    from qkv.cost import CONVENTION, format_formula
 
     what = f"n = {shape.queries:,}, {_heads(shape)}, key_dim {shape.key_dim}, value_dim {shape.value_dim}"
     table = Table("kind", "needed", "at n", "executed", "cache", "bytes", title=what, title_justify="left")
@@ -69,10 +69,10 @@ def _print(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") ->
         needed, cache = rival.needed, rival.cache
         table.add_row(
             rival.kind,
-            f"{write(needed.formula)} {needed.holds}".strip(),
+            f"{format_formula(needed.formula)} {needed.holds}".strip(),
             f"{needed.value:,}",
             f"{rival.executed:,}",
-            f"{write(cache.formula)} {cache.holds}".strip(),
+            f"{format_formula(cache.formula)} {cache.holds}".strip(),
             f"{cache.value:,}",
         )
     console().print(table)
@@ -80,28 +80,28 @@ def _print(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") ->
     for one in crossed:
         exact = ", ".join([*map(str, one.lengths), *_stretches(one)]) or "never"
         meeting.add_row(
-            f"{one.first} = {one.second}", one.what, exact, ", ".join(f"{float(x):,.1f}" for x in one.lengths)
+            f"{one.first} = {one.second}", one.quantity, exact, ", ".join(f"{float(x):,.1f}" for x in one.lengths)
         )
     console().print(meeting)
     for line in CONVENTION[:3]:
         console().print(f"- {line}", style="dim", soft_wrap=True, markup=False)
 
 
-def _stretches(one: "Crossover") -> list[str]:
+def _stretches(one: "KindCrossover") -> list[str]:
     """The lengths all along which two kinds cost the same, in words."""
-    if one.meeting.always:
+    if one.crossovers.always:
         return ["always"]
-    return [f"{start} to {end}" if end else f"from {start} on" for start, end in one.meeting.stretches]
+    return [f"{start} to {end}" if end else f"from {start} on" for start, end in one.crossovers.intervals]
 
 
 def _quantity(quantity: "Quantity") -> dict[str, Any]:
     """`holds` says where the formula does; empty: at every length."""
-    from qkv.cost import write
+    from qkv.cost import format_formula
 
-    return {"formula": write(quantity.formula), "value": quantity.value, "holds": quantity.holds}
+    return {"formula": format_formula(quantity.formula), "value": quantity.value, "holds": quantity.holds}
 
 
-def _record(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") -> dict[str, Any]:
+def _record(rivals: "list[KindCost]", crossed: "list[KindCrossover]", shape: "Shape") -> dict[str, Any]:
     from qkv.cost import CONVENTION
 
     return {
@@ -120,31 +120,31 @@ def _record(rivals: "list[Rival]", crossed: "list[Crossover]", shape: "Shape") -
             {
                 "first": one.first,
                 "second": one.second,
-                "of": one.what,
+                "of": one.quantity,
                 "exact": [str(x) for x in one.lengths],
                 "n": [float(x) for x in one.lengths],
-                "stretches": [list(stretch) for stretch in one.meeting.stretches],
+                "stretches": [list(stretch) for stretch in one.crossovers.intervals],
             }
             for one in crossed
         ],
     }
 
 
-def _timings(rivals: "list[Rival]", shape: "Shape") -> "dict[str, dict[int, Forecast]]":
+def _timings(rivals: "list[KindCost]", shape: "Shape") -> "dict[str, dict[int, Forecast]]":
     """Kind -> length -> time, up to the length asked for."""
     from qkv.cost import Input
-    from qkv.cost.meta_run import Play
-    from qkv.profile.timing.overtake import LENGTHS, along
+    from qkv.cost.meta_run import ModuleCall
+    from qkv.profile.timing.time_crossover import LENGTHS, forecast_lengths
 
     key_heads = shape.key_rows // shape.batch
     dims = (shape.heads, shape.key_dim), (key_heads, shape.key_dim), (key_heads, shape.value_dim)
     inputs = tuple(Input.parse(f"float[1,{heads},n,{dim}]") for heads, dim in dims)
     lengths = [*(n for n in LENGTHS if n < shape.queries), shape.queries]
-    return {rival.kind: along(Play(rival.mechanism, inputs, {"causal": shape.causal}), lengths) for rival in rivals}
+    return {rival.kind: forecast_lengths(ModuleCall(rival.mechanism, inputs, {"causal": shape.causal}), lengths) for rival in rivals}
 
 
 def _record_timings(timings: "dict[str, dict[int, Forecast]]", n: int) -> dict[str, Any]:
-    from qkv.profile.timing.overtake import overtaking
+    from qkv.profile.timing.time_crossover import find_time_crossover
 
     kinds, crossed = [], []
     for kind, times in timings.items():
@@ -152,7 +152,7 @@ def _record_timings(timings: "dict[str, dict[int, Forecast]]", n: int) -> dict[s
         record = {"predicted_seconds": at.predicted, "measured_seconds": at.measured, "ratio": at.ratio}
         kinds.append({"kind": kind, **record})
     for first, second in permutations(timings, 2):
-        found = overtaking(timings[first], timings[second])
+        found = find_time_crossover(timings[first], timings[second])
         if found.predicted is not None or found.measured is not None:
             crossed.append({"first": first, "second": second, **asdict(found), "ratio": found.ratio})
     return {"time": kinds, "time_crossovers": crossed}

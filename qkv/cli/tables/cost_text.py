@@ -4,13 +4,13 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from qkv.cli.shared.console import write_count
+from qkv.cli.shared.console import format_count
 
 if TYPE_CHECKING:
-    from qkv.cost import Quantity, Report, Tick
+    from qkv.cost import Check, CostReport, Quantity
 
 
-def print_document(report: "Report", label: str, note: str | None, *, latex: bool) -> None:
+def print_document(report: "CostReport", label: str, note: str | None, *, latex: bool) -> None:
     """The figures as a table, and a note on the sizes if there is one."""
     rows = {
         "parameters": report.parameters,
@@ -26,7 +26,7 @@ def print_document(report: "Report", label: str, note: str | None, *, latex: boo
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def plain_extras(ticks: "list[Tick]", timing: Any) -> dict[str, Any]:
+def plain_extras(ticks: "list[Check]", timing: Any) -> dict[str, Any]:
     """What was verified and timed, for JSON."""
     extras: dict[str, Any] = {}
     if ticks:
@@ -37,22 +37,22 @@ def plain_extras(ticks: "list[Tick]", timing: Any) -> dict[str, Any]:
 
 
 def _markdown(rows: "dict[str, Quantity]", title: str) -> list[str]:
-    from qkv.cost import CONVENTION, write
+    from qkv.cost import CONVENTION, format_formula
 
     lines = [f"**{title}**", "", "| | formula | value |", "|---|---|---|"]
     for name, quantity in rows.items():
-        formula = f"`{write(quantity.formula)}`" if quantity.formula is not None else ""
-        lines.append(f"| {name} | {formula} | {write_count(quantity.value)} |")
+        formula = f"`{format_formula(quantity.formula)}`" if quantity.formula is not None else ""
+        lines.append(f"| {name} | {formula} | {format_count(quantity.value)} |")
     return [*lines, "", *(f"- {line}" for line in CONVENTION)]
 
 
 def _latex(rows: "dict[str, Quantity]", title: str) -> list[str]:
-    from qkv.cost import write_latex
+    from qkv.cost import format_latex
 
     lines = [r"\begin{tabular}{lrr}", rf" & {_escape(title)} & value \\", r"\hline"]
     for name, quantity in rows.items():
-        formula = f"${write_latex(quantity.formula)}$" if quantity.formula is not None else ""
-        lines.append(rf"{_escape(name)} & {formula} & {write_count(quantity.value)} \\")
+        formula = f"${format_latex(quantity.formula)}$" if quantity.formula is not None else ""
+        lines.append(rf"{_escape(name)} & {formula} & {format_count(quantity.value)} \\")
     return [*lines, r"\end{tabular}"]
 
 
