@@ -1,6 +1,6 @@
-"""The command line: one file per command, importing inside the function, so that help is instant.
+"""The command line: one file per command. Commands import torch inside their functions, so that `--help` is instant.
 
-Exit codes: 0 done, 2 wrong use, 3 a check that failed.
+Exit codes: 0 success, 2 wrong use, 3 a failed check.
 """
 
 import os
@@ -41,8 +41,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         from qkv import __version__
 
         typer.echo(__version__)
@@ -68,8 +68,8 @@ for _name, _target in COMMANDS.items():
 
 
 def main() -> None:
-    """Run a command; what a user got wrong is one sentence on stderr, not a traceback."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler, which measures memory, prints otherwise
+    """Run a command; an error of the user is one sentence on stderr, without a traceback."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or torch's profiler, which measures memory, prints
     try:
         app()
     except (QkvError, ValueError, TypeError, OverflowError, OSError) as error:

@@ -18,7 +18,7 @@ NAME = "pronounce"
 
 MODEL_MISSING = (
     "the bundled model is not here; train one with `qkv train pronounce --run runs/mine` and name its folder: "
-    "`qkv decode pronounce --model runs/mine`, `qkv eval runs/mine`, Pronouncer(model='runs/mine')"
+    "`qkv pronounce --model runs/mine`, `qkv eval runs/mine`, Pronouncer(model='runs/mine')"
 )
 
 

@@ -80,7 +80,7 @@ def _written(stream: io.TextIOWrapper) -> str:
 def _restored(arguments: tuple[str, ...]) -> Iterator[None]:
     """Undo what a command changes: environment, folder, import path, registries, torch's generator and threads."""
     folder, threads, generator = Path.cwd(), torch.get_num_threads(), torch.get_rng_state()
-    registries = [kinds._classes, schemes._classes, tasks._classes, families]
+    registries = [kinds._classes, schemes._classes, tasks._classes, families._classes]
     plugins = {name for option, name in pairwise(arguments) if option == "--plugin"}
     plugins -= sys.modules.keys()
     with ExitStack() as stack:

@@ -46,7 +46,7 @@ def joint(
         raise ValueError("--with needs --out FILE: the joint model in a run folder is for that run alone")
     network = NeuralG2P.open(run, *(with_ or []), joint=False)
     network.model.to(choose_device(device))
-    splits = tasks.tasks[config.task].load(config.data).strings.parts  # type: ignore[attr-defined]
+    splits = tasks.tasks[config.task].load(config.data).data.splits  # type: ignore[attr-defined]
     pairs = [("".join(pair.source), target) for pair in splits["train"] for target in pair.targets]
     with console(stderr=True).status("n-grams"):
         model = fit_joint_ngram(pairs, order or DEFAULT_ORDER)

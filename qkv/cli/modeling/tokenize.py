@@ -38,7 +38,7 @@ def train(
     if json:
         print_json(record)
     else:
-        console().print(f"{out}: {len(trained):,} tokens, of which {len(trained.special)} are special", soft_wrap=True)
+        console().print(f"{out}: {size:,} tokens, of which {len(trained.special)} are special", soft_wrap=True)
 
 
 @tokenize.command("encode")
@@ -51,9 +51,9 @@ def encode(
     """Print the tokens of a text and their ids."""
     from qkv.data import Tokenizer
 
-    found = Tokenizer.load(tokenizer)
-    ids = found.encode(text, special=special)
-    tokens = [found.id_to_token(number) for number in ids]
+    loaded = Tokenizer.load(tokenizer)
+    ids = loaded.encode(text, special=special)
+    tokens = [loaded.id_to_token(one) for one in ids]
     if json:
         print_json({"text": text, "ids": ids, "tokens": tokens, "decoded": loaded.decode(ids)})
         return

@@ -35,5 +35,5 @@ def training_length(steps: int | None, minutes: float | None) -> dict[str, Any]:
 
 
 def absolute_path(path: str | None) -> str | None:
-    """Return the absolute path of an existing file, as a run may be resumed from another folder; else the text as typed."""
+    """Return the absolute path of an existing file, since a run may be resumed elsewhere; else the text as typed."""
     return str(Path(path).absolute()) if path and Path(path).exists() else path

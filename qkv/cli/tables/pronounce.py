@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv.cli.modeling.pronounce import NAME
 from qkv.cli.shared.console import console, print_json
 from qkv.cli.shared.stdin import warn
+from qkv.pronunciation.bundled import NAME
 
 if TYPE_CHECKING:
     from qkv.data import Pair
@@ -86,6 +86,7 @@ def print_evaluation(
         options["joint"] = network.joint.weight
     if as_json:
         source = {"run": ",".join(map(str, folders)), "split": test_file or split, "seed": config.train.seed}
+        options["length_power"] = options.pop("length_penalty")  # the key of earlier versions
         print_json({**asdict(metrics), **options, **source})
     else:
         console().print(_format_metrics(metrics, options, config.train.seed), soft_wrap=True, markup=False)

@@ -28,7 +28,7 @@ def test_table_with_backward_and_a_plugin():
         (("--tokens", "many"), "--tokens 'many': expected whole numbers"),
         (("--tokens", "0"), "a length must be at least 1"),
         (("--device", "tpu"), "--device 'tpu': expected cpu or cuda"),
-        (("--kind", "additive"), "'additive' has weights of its own"),
+        (("--kind", "additive"), "'additive' has learned parameters"),
     ],
 )
 def test_wrong_use_is_one_sentence(arguments, message):

@@ -181,7 +181,10 @@ BAD = [
     (("cost", "attention", "--compare", "softmax,elu", "--latex"), "without --latex"),
     (("cost", "attention", "--compare", "softmax,elu", "--d-k", "-5"), "key_dim must be at least 1, got -5"),
     (("cost", "attention", "--compare", "softmax,elu", "--plot", "nowhere/x.svg"), "cannot save x.svg"),
-    (("cost", "attention", "--d-model", "8", "--kind", "taylor(order=x)"), "order must be a number, a text in quotes"),
+    (
+        ("cost", "attention", "--d-model", "8", "--kind", "taylor(order=x)"),
+        "order must be a number, a string in quotes",
+    ),
     (("check", "--kind", "taylor", "--set", "chunk=0"), "chunk must be at least 1, got 0"),
     (("cost", "attention", "--compare", "softmax,taylr"), "did you mean 'taylor'?"),
     (("cost", "runs/nowhere/config.json"), "there is no"),

@@ -30,9 +30,9 @@ def test_a_call_from_the_json_runs_by_itself():
 
 def test_a_panel_has_all_parts():
     text = qkv("problems", "C3")
-    for part in ("learned parameters", "by hand: 150 parameters", "slip:", "✓", "NormBefore(100)"):
+    for part in ("learned parameters", "by hand: 150 parameters", "slip:", "✓", "PreNorm(100)"):
         assert part in text
-    assert "1 of 1 computed answers meet their literals; 1 hand-written ones slip" in text
+    assert "1 of 1 computed answers are as expected; 1 hand-written ones slip" in text
 
 
 def test_open_problems_are_listed():
@@ -56,11 +56,11 @@ def test_an_answer_that_is_not_right_exits_with_3(tmp_path, monkeypatch):
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     text = qkv_process("problems", "C2", code=3)
-    assert "✗ the computed answer does not meet its literals" in text
+    assert "✗ the computed answer is not as expected" in text
     assert "0 of 1" in text
 
 
 def test_wrong_use(tmp_path):
     assert "unknown problem 'B55'; did you mean 'B5'?" in qkv("problems", "B55", code=2)
     (tmp_path / "file").write_text("")
-    assert "cannot be made" in qkv("problems", "A9", "--plot", str(tmp_path / "file"), code=2)
+    assert "cannot be created" in qkv("problems", "A9", "--plot", str(tmp_path / "file"), code=2)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from qkv.cli.modeling.compare import _compete, _Lines
-from qkv.compare.comparison import Standing
+from qkv.compare.comparison import ComparisonStatus
 from qkv.train import Interrupted
 from tests.cli.run import qkv
 
@@ -32,7 +32,7 @@ def test_a_line_for_each_training_when_nobody_watches():
     printed = []
     lines = _Lines(printed.append)
     for done, about in ((0, "a"), (0.5, "a"), (1, "a"), (1, "b"), (2, "b")):
-        lines(Standing(done, 2, about))
+        lines(ComparisonStatus(done, 2, about))
     assert printed == ["1 of 2: a", "2 of 2: b"]
 
 
@@ -40,7 +40,7 @@ def test_table_and_folder(tmp_path):
     out = tmp_path / "out"
     text = qkv("compare", "recall", "--attention", "softmax,taylor", "--positions", "t5", *QUICK, "--out", str(out))
     assert "softmax + t5" in text
-    assert "taylor + t5: refused: positions 't5' work by a bias" in text
+    assert "taylor + t5: refused: positions 't5' give a bias" in text
     assert str(out / "compare.svg") in text
     kept = json.loads((out / "compare.json").read_text())
     assert [training["run"] for training in kept["trainings"]] == ["softmax_t5/rate-0.01-seed-0"]

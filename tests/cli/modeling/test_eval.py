@@ -20,4 +20,4 @@ def test_bad_lines_of_pairs_are_told(tmp_path):
     qkv("train", "pairs", "--train-file", str(train), "--run", str(run), *ONE_STEP)
     done = run_qkv("eval", str(run), "--test-file", str(test))
     assert done.code == 0
-    assert done.stderr.startswith(f"qkv: left out: {test}:2: ")
+    assert done.stderr.startswith(f"qkv: skipped: {test}:2: ")

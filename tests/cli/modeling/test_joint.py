@@ -1,11 +1,11 @@
-"""`qkv joint`, and what it changes for `qkv eval` and `qkv decode`, as a user runs them."""
+"""`qkv joint`, and what it changes for `qkv eval` and `qkv predict`, as a user runs them."""
 
 import json
 import shutil
 
 import pytest
 
-from qkv.pronunciation.joint_ngram import Joint
+from qkv.pronunciation.joint_ngram import JointNGram
 from tests.cli.run import qkv
 
 
@@ -18,7 +18,7 @@ def test_it_lies_in_the_run_folder_and_a_beam_asks_it(run):
     plain = json.loads(qkv("eval", str(run), "--split", "valid", "--search", "beam", "--json"))
     assert "joint" not in plain
     found = json.loads(qkv("joint", str(run), "--order", "3", "--beams", "4", "--json"))
-    kept = Joint.read(run / "joint.bin")
+    kept = JointNGram.read(run / "joint.bin")
     assert found["file"] == str(run / "joint.bin")
     assert found["bytes"] == (run / "joint.bin").stat().st_size
     assert found["n_grams"] == len(kept.last) - 1
@@ -34,7 +34,7 @@ def test_it_lies_in_the_run_folder_and_a_beam_asks_it(run):
     assert greedy["beams"] == 1
     assert "joint" not in greedy
     assert "beam 4 and joint model" in qkv("eval", str(run), "--split", "valid", "--search", "beam")
-    assert qkv("decode", "pronounce", "kod", "--model", str(run), "--model-only") == "kod\tK OW2 D\tmodel\n"
+    assert qkv("pronounce", "kod", "--model", str(run), "--model-only") == "kod\tK OW2 D\tmodel\n"
 
 
 def test_elsewhere_and_for_several_runs(run, tiny, tmp_path):
@@ -42,7 +42,7 @@ def test_elsewhere_and_for_several_runs(run, tiny, tmp_path):
     said = qkv("joint", str(run), "--with", str(tiny), "--beams", "3", "--out", str(file))
     assert "n-grams" in said
     assert "5 held-out words, beam 3" in said
-    assert "say --out FILE" in qkv("joint", str(run), "--with", str(tiny), code=2)
+    assert "--with needs --out FILE" in qkv("joint", str(run), "--with", str(tiny), code=2)
     assert not (run / "joint.bin").exists()
     arguments = ("eval", str(run), "--with", str(tiny), "--split", "valid", "--search", "beam", "--joint", str(file))
     assert "joint" in json.loads(qkv(*arguments, "--json"))

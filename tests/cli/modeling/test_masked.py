@@ -50,13 +50,13 @@ def test_train_and_eval_agree(run):
 
 
 def test_fillers(run):
-    (found,) = json.loads(qkv("decode", str(run[0]), "the [MASK] of the [MASK]", "--best", "3", "--json"))
+    (found,) = json.loads(qkv("predict", str(run[0]), "the [MASK] of the [MASK]", "--best", "3", "--json"))
     assert found["input"] == "the [MASK] of the [MASK]"
     assert [len(fillers) for fillers in found["masks"]] == [3, 3]
     shares = [one["probability"] for one in found["masks"][0]]
     assert shares == sorted(shares, reverse=True)
     assert 0 < sum(shares) < 1
-    lines = qkv("decode", str(run[0]), "the [MASK] of the [MASK]", "--best", "3").splitlines()
+    lines = qkv("predict", str(run[0]), "the [MASK] of the [MASK]", "--best", "3").splitlines()
     printed = [line.split("\t") for line in lines]
     assert [(row[0], row[1]) for row in printed] == [("the [MASK] of the [MASK]", mask) for mask in "111222"]
     assert [row[2] for row in printed] == [one["text"] for fillers in found["masks"] for one in fillers]
@@ -99,7 +99,7 @@ def test_texts_from_stdin(run):
 
 def decode(run, *texts, stdin=b"", start=run_qkv):
     """Return (stdout, stderr); a text that cannot be answered is no wrong use, so the exit code is 0."""
-    done = start("decode", str(run[0]), *texts, stdin=stdin)
+    done = start("predict", str(run[0]), *texts, stdin=stdin)
     assert done.code == 0
     return done.stdout, done.stderr
 
@@ -114,23 +114,23 @@ MIXED = ["no mask here", "the [MASK] of", LONG, "a [MASK] is a [MASK]", "[mask]"
 
 def test_a_bad_text_stops_no_other(run, monkeypatch):
     good = [text for text in MIXED if text not in BAD]
-    alone = "".join(qkv("decode", str(run[0]), text, "--best", "2") for text in good)
+    alone = "".join(qkv("predict", str(run[0]), text, "--best", "2") for text in good)
     told = "".join(f"qkv: {BAD[text]}\n" for text in MIXED if text in BAD)
     assert decode(run, *MIXED, "--best", "2") == (alone, told)
     assert decode(run, "--best", "2", stdin="\n\n".join(MIXED).encode()) == (alone, told)
     monkeypatch.setattr(sys.modules["qkv.cli.modeling.predict"], "TOGETHER", 2)  # chunks of both sorts, and of one
-    assert qkv("decode", str(run[0]), *MIXED, "--best", "2") == alone
+    assert qkv("predict", str(run[0]), *MIXED, "--best", "2") == alone
 
 
 def test_bad_texts_in_json(run):
-    found = json.loads(qkv("decode", str(run[0]), *MIXED, "--best", "2", "--json"))
+    found = json.loads(qkv("predict", str(run[0]), *MIXED, "--best", "2", "--json"))
     assert [record["input"] for record in found] == MIXED
     assert [record["error"] for record in found] == [BAD.get(text) for text in MIXED]
     assert [len(record["masks"]) for record in found] == [0, 1, 0, 2, 0]
     assert [record["filled"] is None for record in found] == [text in BAD for text in MIXED]
     assert all(set(record) == {"input", "filled", "masks", "error"} for record in found)
     for record in (found[1], found[3]):
-        (alone,) = json.loads(qkv("decode", str(run[0]), record["input"], "--best", "2", "--json"))
+        (alone,) = json.loads(qkv("predict", str(run[0]), record["input"], "--best", "2", "--json"))
         shares = [[one.pop("probability") for fillers in x["masks"] for one in fillers] for x in (record, alone)]
         assert record == alone
         assert shares[0] == pytest.approx(shares[1], rel=1e-5)  # of other rows beside it, and so rounded otherwise
@@ -156,10 +156,10 @@ def test_many_bad_texts_are_counted(run):
 def test_bad_input_is_one_sentence(run, xor, tmp_path):
     folder = str(run[0])
     assert "best must be 1 to 600, the tokens that there are, got 601" in qkv(
-        "decode", folder, "no mask here", "--best", "601", code=2
+        "predict", folder, "no mask here", "--best", "601", code=2
     )
     assert "the model takes 32" in qkv("embed", folder, LONG, code=2)
-    assert len(qkv("embed", folder, LONG, "--cut").splitlines()) == 1
+    assert len(qkv("embed", folder, LONG, "--truncate").splitlines()) == 1
     assert qkv("eval", folder, "--split", "tset", code=2).startswith(
         "qkv: unknown part of the text 'tset'; did you mean 'test'?"
     )

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from qkv import tasks
+from qkv import runs, tasks
 from tests.cli.run import qkv
 from tests.web.runs import train
 
@@ -26,7 +26,7 @@ def run(tmp_path_factory):
 
 
 def answers(run, *options):
-    records = json.loads(qkv("decode", str(run), *options, "--json"))
+    records = json.loads(qkv("predict", str(run), *options, "--json"))
     assert all(record["error"] is None for record in records)
     return [record["answers"][0]["text"] for record in records]
 
@@ -47,14 +47,14 @@ def test_every_line_has_draws_of_its_own(run, monkeypatch):
     monkeypatch.setattr(sys.modules["qkv.cli.modeling.predict"], "TOGETHER", 4)
     assert answers(run, *[WORDS[0]] * 10, *sampled) == together
     assert len(set(together)) > 5
-    lines = qkv("decode", str(run), WORDS[0], "\udc80", *[WORDS[0]] * 8, *sampled).splitlines()
+    lines = qkv("predict", str(run), WORDS[0], "\udc80", *[WORDS[0]] * 8, *sampled).splitlines()
     assert [line.split("\t")[1] for line in lines] == [together[0], *together[2:]]
 
 
 def test_what_is_drawn_is_never_the_unknown_token(run):
-    _, job, _ = tasks.restore(run)
+    _, job, _ = runs.load(run)
     found = {
         token for text in answers(run, *WORDS, "--search", "sample", "--temperature", "99") for token in text.split()
     }
-    assert found <= set(job.strings.targets.tokens)
+    assert found <= set(job.data.targets.tokens)
     assert len(found) > 1

@@ -1,4 +1,4 @@
-"""`qkv decode pronounce` and `qkv eval` of pronouncers, as a user runs them."""
+"""`qkv pronounce` and `qkv eval` of pronouncers, as a user runs them."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from tests.pronunciation.tiny import made_up, spoken
 @pytest.mark.process
 def test_words_of_the_dictionary_without_torch():
     code = (
-        "import sys; sys.argv[1:] = ['decode', 'pronounce', 'hello', '--json']\n"
+        "import sys; sys.argv[1:] = ['pronounce', 'hello', '--json']\n"
         "from qkv.cli import app\n"
         "app(standalone_mode=False); print('torch' in sys.modules)"
     )
@@ -33,7 +33,7 @@ def test_words_of_the_dictionary_without_torch():
 
 def test_a_sentence_with_a_model(tiny):
     arguments = ("--model", str(tiny), "--best", "2", "--alphabet", "ipa")
-    records = json.loads(qkv("decode", "pronounce", "Hello, kod!", "zoom", *arguments, "--json"))
+    records = json.loads(qkv("pronounce", "Hello, kod!", "zoom", *arguments, "--json"))
     assert [(record["input"], record["source"]) for record in records] == [
         ("Hello", "dictionary"),
         (",", "punctuation"),
@@ -46,12 +46,12 @@ def test_a_sentence_with_a_model(tiny):
 
 
 def test_forms_of_output(tiny):
-    text = qkv("decode", "pronounce", "Hello, kod!", "--model", str(tiny), "--format", "line")
+    text = qkv("pronounce", "Hello, kod!", "--model", str(tiny), "--format", "line")
     assert text == "{HH AH0 L OW1}, {K OW2 D}!\n"
-    text = qkv("decode", "pronounce", "tomato", "--best", "2", "--no-stress")
+    text = qkv("pronounce", "tomato", "--best", "2", "--no-stress")
     assert text == "tomato\tT AH M EY T OW\tdictionary\t0.5000\ntomato\tT AH M AA T OW\tdictionary\t0.5000\n"
-    assert qkv("decode", "pronounce", "Tomato,", "--format", "mfa") == "Tomato\tT AH0 M EY1 T OW2\n"
-    assert json.loads(qkv("decode", "pronounce", " ", "--json")) == []
+    assert qkv("pronounce", "Tomato,", "--format", "mfa") == "Tomato\tT AH0 M EY1 T OW2\n"
+    assert json.loads(qkv("pronounce", " ", "--json")) == []
 
 
 def test_bad_input_is_told_and_the_rest_is_done(tiny, tmp_path):
@@ -59,7 +59,7 @@ def test_bad_input_is_told_and_the_rest_is_done(tiny, tmp_path):
     mine.write_text("kod K AA1 D\nbroken\nfoo F UX1\n")
     lines = ["hello", "", "  ", "mp3", "привет", "🙂", "b" * 10_000, "b" * 200_000, "kod", "kab"]
     given = "\n".join(lines).encode() + b"\nbad\xffbyte\r\nlast"
-    done = run("decode", "pronounce", "--model", str(tiny), "--dictionary", str(mine), stdin=given)
+    done = run("pronounce", "--model", str(tiny), "--dictionary", str(mine), stdin=given)
     assert done.code == 0
     rows = [line.split("\t") for line in done.stdout.split("\n")[:-1]]
     assert [(row[0][:6], row[1], row[2]) for row in rows] == [
@@ -86,9 +86,9 @@ def test_bad_input_is_told_and_the_rest_is_done(tiny, tmp_path):
 
 @pytest.mark.process
 def test_no_stdin_and_no_utf8():
-    done = subprocess.run(["bash", "-c", 'exec "$@" <&-', "-", *COMMAND, "decode", "pronounce"], cwd=ROOT, check=False)
+    done = subprocess.run(["bash", "-c", 'exec "$@" <&-', "-", *COMMAND, "pronounce"], cwd=ROOT, check=False)
     assert done.returncode == 0
-    done = run_process("decode", "pronounce", b"bad\xff", "hello")
+    done = run_process("pronounce", b"bad\xff", "hello")
     assert (done.code, done.stdout) == (
         0,
         "bad\tB AE1 D\tdictionary\n\ufffd\t\tnone\nhello\tHH AH0 L OW1\tdictionary\n",
@@ -97,7 +97,7 @@ def test_no_stdin_and_no_utf8():
 
 @pytest.mark.process
 def test_a_closed_pipe_is_no_traceback():
-    command = f"yes hello | head -20000 | '{sys.executable}' -c '{COMMAND[2]}' decode pronounce | head -1"
+    command = f"yes hello | head -20000 | '{sys.executable}' -c '{COMMAND[2]}' pronounce | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.stdout == "hello\tHH AH0 L OW1\tdictionary\n"
     assert done.stderr == ""
@@ -109,7 +109,7 @@ def test_a_bar_on_the_terminal_leaves_the_answers_alone(tmp_path):
     words.write_text("hello\nworld\n" * 300)
     terminal, side = os.openpty()
     with words.open("rb") as file:
-        done = subprocess.Popen([*COMMAND, "decode", "pronounce"], stdin=file, stdout=subprocess.PIPE, stderr=side)
+        done = subprocess.Popen([*COMMAND, "pronounce"], stdin=file, stdout=subprocess.PIPE, stderr=side)
         os.close(side)
         shown = b""
         with contextlib.suppress(OSError):  # a terminal whose other side is closed
@@ -122,7 +122,7 @@ def test_a_bar_on_the_terminal_leaves_the_answers_alone(tmp_path):
 
 
 def test_many_words_without_an_answer_are_counted(tiny):
-    done = run("decode", "pronounce", "--model", str(tiny), stdin="привет\n".encode() * 29)
+    done = run("pronounce", "--model", str(tiny), stdin="привет\n".encode() * 29)
     assert done.stderr.count("has no answer") == 20
     assert "9 more words have no answer" in done.stderr
 
@@ -140,14 +140,14 @@ def test_many_words_without_an_answer_are_counted(tiny):
     ],
 )
 def test_wrong_use_is_one_sentence(arguments, message):
-    text = qkv("decode", "pronounce", *arguments, code=2)
+    text = qkv("pronounce", *arguments, code=2)
     assert message in text
     assert len(text.strip().splitlines()) == 1
 
 
 def test_options_of_the_pronouncer_are_refused_elsewhere(tiny):
-    text = qkv("decode", str(tiny), "kod", "--alphabet", "ipa", code=2)
-    assert f"--alphabet is an option of the pronouncer: qkv decode pronounce --model {tiny}" in text
+    text = qkv("predict", str(tiny), "kod", "--alphabet", "ipa", code=2)
+    assert f"--alphabet is an option of the pronouncer: qkv pronounce --model {tiny}" in text
 
 
 def test_eval_of_a_run(tiny, tmp_path):

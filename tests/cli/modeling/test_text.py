@@ -74,12 +74,12 @@ def test_eval_of_a_hugging_face_folder(corpus, tmp_path, positions, length):
 
 
 def test_writing(run):
-    whole = json.loads(qkv("decode", str(run), "Line 3", "--tokens", "7", "--search", "greedy", "--json"))
+    whole = json.loads(qkv("predict", str(run), "Line 3", "--tokens", "7", "--search", "greedy", "--json"))
     (answer,) = whole[0]["answers"]
     assert answer["tokens"] + answer["finished"] <= 7
-    assert qkv("decode", str(run), "Line 3", "--tokens", "7", "--search", "greedy") == f"Line 3{answer['text']}\n"
+    assert qkv("predict", str(run), "Line 3", "--tokens", "7", "--search", "greedy") == f"Line 3{answer['text']}\n"
     beams = json.loads(
-        qkv("decode", str(run), "Line", "--tokens", "4", "--search", "beam", "--beams", "3", "--best", "2", "--json")
+        qkv("predict", str(run), "Line", "--tokens", "4", "--search", "beam", "--beams", "3", "--best", "2", "--json")
     )
     scores = [one["log_probability"] for one in beams[0]["answers"]]
     assert len(scores) == 2
@@ -89,12 +89,12 @@ def test_writing(run):
 def test_a_prompt_of_stdin_is_read_as_a_text_to_train_on(run):
     """Without the mark of byte order, and with the newlines that the training text had."""
     prompt = b"\xef\xbb\xbfLine 3\r\nLine\rLine 4\r\n"
-    (record,) = json.loads(qkv("decode", str(run), "--tokens", "2", "--search", "greedy", "--json", stdin=prompt))
+    (record,) = json.loads(qkv("predict", str(run), "--tokens", "2", "--search", "greedy", "--json", stdin=prompt))
     assert record["input"] == "Line 3\nLine\nLine 4"
 
 
 def test_several_answers_need_a_beam(run):
-    said = qkv("decode", str(run), "Line 3", "--best", "2", code=2)
+    said = qkv("predict", str(run), "Line 3", "--best", "2", code=2)
     assert said == "qkv: --best 2 needs --search beam: sample gives one answer\n"
 
 
@@ -105,7 +105,7 @@ def test_a_run_with_itself_is_judged_as_alone(run):
 
 
 def test_bad_input(run, corpus, tmp_path):
-    said = qkv("decode", str(run), "x" * 99, "--tokens", "10", code=2)
+    said = qkv("predict", str(run), "x" * 99, "--tokens", "10", code=2)
     assert said == (
         "qkv: the prompt has 100 tokens (the start is one) and 10 more are wanted, but the model takes 100\n"
     )
@@ -126,7 +126,7 @@ def test_bad_input(run, corpus, tmp_path):
     vocabulary = run / "vocabulary.json"
     kept = vocabulary.read_text()
     vocabulary.write_text(json.dumps({"format": 1, "tokenizer": json.loads(other.read_text())}))
-    said = qkv("decode", str(run), "x", code=2)
+    said = qkv("predict", str(run), "x", code=2)
     vocabulary.write_text(kept)
     assert said == "qkv: the tokenizer in vocabulary.json is not the one that the model was trained with\n"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv import tasks
+from qkv import runs, tasks
 from qkv.cli.shared import progress
 from qkv.train import loop
 from tests.cli.run import COMMAND, ROOT, qkv
@@ -68,26 +68,26 @@ def test_train_reports_its_figures(run):
 
 def test_decode_answers(run):
     folder, _ = run
-    assert qkv("decode", str(folder), "123", "321") == "123\tOTH\n321\tHTO\n"
-    records = json.loads(qkv("decode", str(folder), "123", "--best", "3", "--json"))
+    assert qkv("predict", str(folder), "123", "321") == "123\tOTH\n321\tHTO\n"
+    records = json.loads(qkv("predict", str(folder), "123", "--best", "3", "--json"))
     answers = records[0]["answers"]
     assert [set(answer) for answer in answers] == [{"text", "probability", "score", "finished"}] * 3
     assert answers[0]["probability"] > answers[1]["probability"] > answers[2]["probability"]
 
 
 def test_decode_takes_lines_of_stdin(run):
-    assert qkv("decode", str(run[0]), "--search", "greedy", stdin=b"123\n\n207\n") == "123\tOTH\n207\tTZS\n"
+    assert qkv("predict", str(run[0]), "--search", "greedy", stdin=b"123\n\n207\n") == "123\tOTH\n207\tTZS\n"
 
 
 def test_a_line_that_is_too_long_stops_no_other(run):
-    done = run_qkv("decode", str(run[0]), stdin=b"\xef\xbb\xbf123\r\n" + b"1" * 5000 + b"\n207\n")
+    done = run_qkv("predict", str(run[0]), stdin=b"\xef\xbb\xbf123\r\n" + b"1" * 5000 + b"\n207\n")
     assert done.code == 0
     assert done.stdout == "123\tOTH\n207\tTZS\n"
     assert done.stderr == "qkv: '111111111111111111111111111111'... has 5000 tokens; the model takes 24\n"
 
 
 def test_what_a_search_cannot_do_is_refused(run):
-    decode = ("decode", str(run[0]), "123")
+    decode = ("predict", str(run[0]), "123")
     assert "--beams must be at least 1, got 0" in qkv(*decode, "--beams", "0", code=2)
     assert "--best 2 needs --search beam: sample gives one answer" in qkv(
         *decode, "--search", "sample", "--best", "2", code=2
@@ -107,7 +107,7 @@ def test_targets_that_nobody_cut_are_told_of(file, tmp_path):
 
 
 def test_sampling_is_a_function_of_its_seed(run):
-    arguments = ("decode", str(run[0]), "123", "--search", "sample", "--temperature", "3")
+    arguments = ("predict", str(run[0]), "123", "--search", "sample", "--temperature", "3")
     assert qkv(*arguments, "--seed", "1") == qkv(*arguments, "--seed", "1")
 
 
@@ -121,19 +121,19 @@ def test_a_run_with_itself_answers_as_alone(run, file):
     """The mean of two equal probabilities."""
     folder, _ = run
     alone, twice = (
-        json.loads(qkv("decode", str(folder), "123", "207", "--best", "3", *more, "--json"))
+        json.loads(qkv("predict", str(folder), "123", "207", "--best", "3", *more, "--json"))
         for more in ((), ("--with", str(folder)))
     )
     assert [[a["text"] for a in r["answers"]] for r in twice] == [[a["text"] for a in r["answers"]] for r in alone]
     assert twice[0]["answers"][0]["probability"] == pytest.approx(alone[0]["answers"][0]["probability"], rel=1e-5)
     figures = json.loads(qkv("eval", str(folder), "--with", str(folder), "--test-file", str(file), "--json"))
     assert figures["sequence_error_rate"] < 0.5
-    said = qkv("decode", str(folder), "123", "--with", str(folder.parent / "none"), code=2)
+    said = qkv("predict", str(folder), "123", "--with", str(folder.parent / "none"), code=2)
     assert "there is no such run folder" in said
 
 
 def test_an_unknown_letter_is_named_and_answered(run):
-    done = run_qkv("decode", str(run[0]), "1x3")
+    done = run_qkv("predict", str(run[0]), "1x3")
     assert done.code == 0
     assert "'1x3' has 'x', which the model has never seen" in done.stderr
     assert done.stdout.startswith("1x3\t")
@@ -155,10 +155,10 @@ def test_a_run_goes_on_as_it_was_set(run, file):
     same = ("--preset", "quick", "--train-file", str(file), "--steps", "400", "--seed", "0", *SMALL)
     assert json.loads(qkv("train", "pairs", *resume, *same))["run"] == str(folder)
     said = qkv("train", "pairs", *resume, "--steps", "500", "--set", "model.dim=64", "--test-file", "x.tsv", code=2)
-    assert "cannot take --set model.dim=64, where the run has 32; --steps 500, where the run has 400" in said
+    assert "cannot change --set model.dim=64, where the run has 32; --steps 500, where the run has 400" in said
     assert "--test-file x.tsv, where the run has None" in said
     said = qkv("train", "xor", *resume, code=2)
-    assert "the run is of the task 'pairs', and 'xor' cannot go on with it" in said
+    assert "the run has task 'pairs' and cannot be resumed as 'xor'" in said
     assert "did you mean 'quick'" in qkv("train", "pairs", *resume, "--preset", "quik", code=2)
 
 
@@ -197,10 +197,10 @@ def test_answers_are_judged_with_the_vocabularies_of_the_run(run, file, tmp_path
     config = json.loads((folder / "config.json").read_text())
     config["data"]["train_file"] = str(renamed)
     (folder / "config.json").write_text(json.dumps(config))
-    _, job, _ = tasks.restore(folder)
+    _, job, _ = runs.load(folder)
     loaded = job.with_data()
     assert loaded.vocabulary() == job.vocabulary() != tasks.tasks["pairs"].load(job.options).vocabulary()
-    sources = {token for pair in loaded.strings.parts["train"] for token in pair.source}
+    sources = {token for pair in loaded.data.splits["train"] for token in pair.source}
     assert {"a", "b"} <= sources
     assert not {"0", "1"} & sources
 
@@ -230,14 +230,16 @@ def test_every_event_has_a_line():
     }
     source = inspect.getsource(loop)
     assert set(re.findall(r'"event": "(\w+)"', source)) == set(tell)
-    lines = [progress._event({"steps": None, "step": 3, "event": event, **more}) for event, more in tell.items()]
+    lines = [
+        progress._describe_event({"steps": None, "step": 3, "event": event, **more}) for event, more in tell.items()
+    ]
     assert lines[3] == "step 3: no update; the ids of its examples are in metrics.jsonl"
 
 
 @pytest.mark.process
 def test_two_processes_do_not_train_in_one_folder(run):
     folder, _ = run
-    hold = "import sys, pathlib, qkv.train as t\nwith t.Run(pathlib.Path(sys.argv[1])).alone(): print(); input()"
+    hold = "import sys, pathlib, qkv.train as t\nwith t.Run(pathlib.Path(sys.argv[1])).lock(): print(); input()"
     with subprocess.Popen(
         [sys.executable, "-c", hold, str(folder)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
@@ -311,7 +313,7 @@ def test_wrong_use_is_one_sentence(arguments, message, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--device", "cuda"), "--device cuda: no CUDA device here"),
+        (("--device", "cuda"), "--device cuda: no CUDA device available"),
         (("--device", "cpu", "--graphs"), "graphs need one process on cuda, got 1 on cpu"),
         (("--workers", "-1"), "workers must be 0 or more, got -1"),
         (("--set", "train.batch_size=1.5"), "batch_size must be a whole number, got 1.5"),
@@ -327,5 +329,5 @@ def test_a_start_that_fails_leaves_no_folder(arguments, message, tmp_path, monke
 
 def test_wrong_use_of_eval_and_decode(run, tmp_path):
     assert "no such run folder" in qkv("eval", str(tmp_path / "nowhere"), code=2)
-    assert "unknown search 'beem'; did you mean 'beam'" in qkv("decode", str(run[0]), "1", "--search", "beem", code=2)
+    assert "unknown search 'beem'; did you mean 'beam'" in qkv("predict", str(run[0]), "1", "--search", "beem", code=2)
     assert "there are no test pairs" in qkv("eval", str(run[0]), code=2)

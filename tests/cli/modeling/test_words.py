@@ -47,7 +47,7 @@ def test_representations(run, tmp_path):
     assert "unknown representation 'men'; did you mean 'mean'?" in qkv(
         *("words", "nearest", str(folder), "class", "--vectors", "men"), code=2
     )
-    assert "--vectors mean: a file has one vector a word" in qkv(
+    assert "--vectors mean: a file has one vector per word" in qkv(
         *("words", "nearest", str(tmp_path / "v"), "class", "--vectors", "mean"), code=2
     )
 
@@ -75,7 +75,7 @@ def test_bad_input(run, arguments, message):
 @pytest.mark.slow
 def test_what_cannot_be_done_with_words(run, tmp_path):
     assert "a run of task 'words' has no attention to look at" in qkv("look", str(run[0]), "class", code=2)
-    assert "has no texts to answer" in qkv("decode", str(run[0]), "class", code=2)
+    assert "has no texts to answer" in qkv("predict", str(run[0]), "class", code=2)
     for change, message in (
         ("train.max_grad_norm=3", "train.max_grad_norm means nothing"),
         ("model.family=decoder", "got a Decoder"),
