@@ -1,31 +1,46 @@
-"""The menu of the site, as a hook of mkdocs: written pages in groups, so that it is one row; all else as it is found.
+"""The menu of the site: written pages in groups; attention kinds, positions, problems and the reference as found.
 
-A written page that is in no group stands under Inside. A kind, a scheme, a problem or a package of the reference needs
-no line here.
+A written page that no group names is listed under How-to guides. A kind, a position scheme, a problem or a package of
+the reference needs no line here.
 """
 
 from typing import Any
 
+GUIDES = "How-to guides"
 GROUPS = {
-    "Tasks": ("training", "pronounce", "pronounce_model", "text", "masked", "words", "classification"),
-    "Inside": ("cost", "kernels", "huggingface", "workbench", "dependencies"),
+    "Tutorial": ("tutorial",),
+    GUIDES: (
+        "training",
+        "pronounce",
+        "text",
+        "masked",
+        "words",
+        "classification",
+        "huggingface",
+        "workbench",
+    ),
+    "Concepts": ("cost", "kernels", "compatibility", "dependencies"),
+    "Results": ("results", "pronounce_model"),
 }
-
-
-def on_files(files: Any, config: Any) -> Any:
-    """Set the menu once all pages are known."""
-    config["nav"] = menu([file.src_uri for file in files.documentation_pages()])
-    return files
+CONCEPTS = ("attention", "positions")
+"""Folders with one page per mechanism, listed under Concepts."""
+FOLDERS = {"reference": "Reference", "problems": "Worked problems"}
+ORDER = ("Tutorial", GUIDES, "Concepts", "Reference", "Worked problems", "Results")
 
 
 def menu(pages: list[str]) -> list[Any]:
-    """The pages as mkdocs takes them: the first one, then groups by their titles."""
+    """Return the value of `nav` in mkdocs.yml: the first page, then the groups in reading order."""
     written = [page for page in pages if "/" not in page and page != "index.md"]
-    groups = {title: [f"{name}.md" for name in names if f"{name}.md" in written] for title, names in GROUPS.items()}
-    placed = [page for group in groups.values() for page in group]
-    groups["Inside"] += sorted(page for page in written if page not in placed)
-    for page in sorted(pages, key=lambda page: (not page.endswith("index.md"), page)):  # a folder's index comes first
-        if "/" in page:
-            groups.setdefault(page.split("/")[0].capitalize(), []).append(page)
-    order = [*GROUPS, *sorted(title for title in groups if title not in GROUPS)]
-    return [{"Home": "index.md"}, *({title: groups[title]} for title in order if groups[title])]
+    groups: dict[str, list[Any]] = {
+        title: [f"{name}.md" for name in names if f"{name}.md" in written] for title, names in GROUPS.items()
+    }
+    named = {page for group in groups.values() for page in group}
+    groups[GUIDES] += sorted(page for page in written if page not in named)
+    for folder in CONCEPTS:
+        found = sorted(page for page in pages if page.startswith(f"{folder}/"))
+        groups["Concepts"] += [{folder.capitalize(): found}] if found else []
+    for folder, title in FOLDERS.items():
+        found = [page for page in pages if page.startswith(f"{folder}/")]
+        groups[title] = sorted(found, key=lambda page: (not page.endswith("index.md"), page))
+    filled = {title: groups[title] for title in ORDER if groups[title]}
+    return [{"Home": "index.md"}, *({title: group} for title, group in filled.items())]
