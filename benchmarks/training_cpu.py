@@ -20,7 +20,7 @@ from benchmarks.machine import about
 from qkv.data import Buckets, Vocabulary, cmudict
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
 from qkv.positions import Sinusoidal
-from qkv.tasks.seq2seq import Strings, collate, encode
+from qkv.tasks.seq2seq import Seq2SeqData, collate, encode
 from qkv.train.objective import Tensors
 
 RESULTS = Path(__file__).parent / "results" / "training_cpu.json"
@@ -74,12 +74,12 @@ def stepper(model: nn.Module, batches: Iterator[Tensors]) -> Callable[[], tuple[
 
 def main() -> None:
     """Time the three in turns, so that a busy moment hits all alike; medians of the rates."""
-    strings = Strings.build(cmudict())
-    examples = encode(strings, strings.parts["train"])
+    strings = Seq2SeqData.build(cmudict())
+    examples = encode(strings, strings.splits["train"])
     buckets = Buckets([(len(s), len(t)) for s, t in examples], BATCH, seed=0)
 
     def bucketed() -> Iterator[Tensors]:
-        return (collate([examples[n] for n in buckets.batch(*buckets.at(step))]) for step in range(10**9))
+        return (collate([examples[n] for n in buckets.batch(*buckets.locate(step))]) for step in range(10**9))
 
     def shuffled() -> Iterator[Tensors]:
         draw = random.Random(0)
@@ -106,7 +106,7 @@ def main() -> None:
 
 def table(result: dict[str, Any]) -> str:
     """The result file as Markdown."""
-    lines = ["| | words a second | qkv is faster by |", "|---|---|---|"]
+    lines = ["| | words per second | speedup of qkv |", "|---|---|---|"]
     for name, rate in result["words_per_second"].items():
         lines.append(f"| {name} | {rate:,.0f} | {result['qkv_is_faster_by'][name]:.2f}x |")
     return "\n".join(lines)

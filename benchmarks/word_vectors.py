@@ -24,10 +24,10 @@ from typing import Any
 import torch
 
 from benchmarks.machine import about
-from qkv import tasks
-from qkv.data import Vectors, paragraphs_of, read_text, read_vectors, ws353
-from qkv.inference import agreement
-from qkv.train import Loop, create
+from qkv import runs, tasks
+from qkv.data import Vectors, read_corpus, read_vectors, split_paragraphs, ws353
+from qkv.inference import score_similarity
+from qkv.train import Loop, create_run
 
 RESULTS = Path(__file__).parent / "results" / "word_vectors_cpu.json"
 EPOCHS = 5
@@ -53,15 +53,15 @@ print(json.dumps({"clock": clock, "processor": processor, "version": gensim.__ve
 
 def train_ours(job: tasks.WordsTask, objective: str, seed: int, epochs: int) -> tuple[Vectors, dict[str, Any]]:
     """By the loop that all tasks share, validation and checkpoint at the end included."""
-    steps = -(-epochs * job.parts["train"].blocks // 10)
+    steps = -(-epochs * job.splits["train"].blocks // 10)
     changes: dict[str, dict[str, Any]] = {
         "model": {"objective": objective},
         "train": {"steps": steps, "validate_every": steps, "seed": seed},
     }
-    config = tasks.configure("words", tasks.preset("words", "wikitext"), changes)
-    model = tasks.build(config, job)
+    config = runs.configure("words", runs.preset("words", "wikitext"), changes)
+    model = runs.build(config, job)
     with tempfile.TemporaryDirectory() as folder:
-        loop = Loop(job.objective(model, config.train), config.train, create(Path(folder) / "run"))
+        loop = Loop(job.objective(model, config.train), config.train, create_run(Path(folder) / "run"))
         clock, processor = time.perf_counter(), time.process_time()
         loop.train()
         took = {"clock": time.perf_counter() - clock, "processor": time.process_time() - processor}
@@ -92,7 +92,7 @@ def compare(job: tasks.WordsTask, python: Path, text: Path, objective: str, kept
             "gensim": train_theirs(python, text, objective, seed, kept.epochs),
         }
         for name, (vectors, took) in found.items():
-            alike = agreement(vectors, pairs)
+            alike = score_similarity(vectors, pairs)
             rates = {f"words_per_{which}_second": kept.epochs * kept.words / took[which] for which in CLOCKS}
             row = {"seed": seed, "spearman": alike.spearman, "pairs": alike.pairs, **rates, "load_at_start": load}
             kept.add(objective, name, row)
@@ -143,7 +143,7 @@ def summary(rows: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
 def table(record: dict[str, Any]) -> str:
     """What the documents show of a result file."""
     lines = [
-        "| | WS-353 Spearman, qkv | gensim | seeds | words a second, qkv / gensim |",
+        "| | WS-353 Spearman, qkv | gensim | seeds | words per second, qkv / gensim |",
         "|---|---|---|---|---|",
     ]
     for objective in OBJECTIVES:
@@ -171,7 +171,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     job = tasks.WordsTask.load({"source": "wikitext"})
-    paragraphs = list(paragraphs_of(read_text("wikitext")["train"]))
+    paragraphs = list(split_paragraphs(read_corpus("wikitext")["train"]))
     kept = Kept(asked.result, sum(map(len, paragraphs)), asked.epochs, asked.seeds)
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "paragraphs.txt"

@@ -1,7 +1,10 @@
-"""Documents that run, and figures that come from result files."""
+"""Code in documents runs, and figures in documents equal the result files."""
 
 import json
 import re
+import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -27,6 +30,7 @@ DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
@@ -36,12 +40,14 @@ def blocks(path):
 
 
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if blocks(path)], ids=lambda path: path.name)
-def test_python_in_documents_runs(path, capsys):
+def test_python_in_documents_runs(path, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     exec("\n".join(blocks(path)), {})
 
 
 def test_pages_have_blocks_to_run():
     assert len(blocks(ROOT / "README.md")) >= 4
+    assert len(blocks(ROOT / "docs" / "tutorial.md")) == 2
     pages = [path for path in DOCUMENTS if blocks(path)]
     assert {path.parent.name for path in pages} == {ROOT.name, "docs", "attention", "positions"}
     assert len(pages) >= 20
@@ -54,7 +60,7 @@ def test_links_lead_somewhere(path):
 
 
 def test_the_speed_table_is_that_of_the_result_file():
-    result, text = json.loads(RESULTS.read_text()), (ROOT / "README.md").read_text()
+    result, text = json.loads(RESULTS.read_text()), (ROOT / "docs" / "results.md").read_text()
     assert table(result) in text
     assert f"on {result['machine']['threads']} cores of an {result['machine']['cpu']}:" in text
     assert 8 * 32768 * 64 * 4 == 64 * 2**20  # heads, tokens, value_dim, bytes: the output
@@ -65,7 +71,7 @@ def test_the_speed_table_is_that_of_the_result_file():
 def test_where_softmax_is_overtaken_is_what_was_measured(path):
     words = " ".join((ROOT / path).read_text().split())
     races = json.loads((RESULTS.parent / "cost_time.json").read_text())["crossovers"]["held_out"]
-    for kind, said in (("linear", "`linear` is faster from"), ("elu", "`elu` from"), ("taylor", "`taylor` from")):
+    for kind, said in (("linear", "`linear` overtakes softmax at"), ("elu", "`elu` at"), ("taylor", "`taylor` at")):
         lengths = sorted(race["measured_n"] for race in races if race["race"].startswith(kind))
         assert len(lengths) == 2
         assert f"{said} {lengths[0]:,.0f} to {lengths[1]:,.0f}" in words
@@ -73,7 +79,7 @@ def test_where_softmax_is_overtaken_is_what_was_measured(path):
 
 def test_the_tables_of_the_kernels_are_those_of_the_result_file():
     result = json.loads((RESULTS.parent / "attention_gpu_h200.json").read_text())
-    assert attention_gpu.table(result, ("X", "Y", "Z")) in (ROOT / "README.md").read_text()
+    assert attention_gpu.table(result, ("X", "Y", "Z")) in (ROOT / "docs" / "results.md").read_text()
     page = " ".join((ROOT / "docs/kernels.md").read_text().split())
     for table_of in (attention_gpu.table, attention_gpu.error_table, attention_gpu.decode_table):
         assert " ".join(table_of(result).split()) in page
@@ -85,9 +91,9 @@ def test_the_tables_of_the_kernels_are_those_of_the_result_file():
 
 def test_the_ablation_is_that_of_the_result_file_and_attention_is_what_it_is_said_to_be_worth():
     result = json.loads((RESULTS.parent / "pronounce_lstm_transformer_gpu.json").read_text())
-    assert compare_pronounce.table(result["records"]) in (ROOT / "README.md").read_text()
+    assert compare_pronounce.table(result["records"]) in (ROOT / "docs" / "results.md").read_text()
     assert result["machine"]["gpu"] == "NVIDIA H200"
-    page = " ".join((ROOT / "README.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "results.md").read_text().split())
     sizes = [f"{record['parameters'] / 1e6:.1f}" for record in result["records"]]
     lstms, transformers = " and ".join(sizes[:2]), {*sizes[2:]}
     assert f"the LSTMs have {lstms} million parameters, the Transformers {transformers.pop()}" in page
@@ -110,10 +116,10 @@ def test_the_language_models_are_those_of_the_result_file():
     assert " ".join(text_wikitext.table(result["records"]).split()) in page
     assert text_wikitext.ratios(result["records"]) == result["softmax_over_peer"]
     beside = result["softmax_over_peer"]["transformers"]
-    assert f"{beside['word_perplexity']:.3f} times the perplexity a word" in page
-    assert f"{beside['tokens_per_second']:.2f} times its tokens a second" in page
+    assert f"{beside['word_perplexity']:.3f} times the perplexity per word of" in page
+    assert f"{beside['tokens_per_second']:.2f} times its tokens per second" in page
     assert result["command"] in page
-    assert f"(whose test part has {result['records']['softmax']['test']['words']:,} words so)" in page
+    assert f"(whose test split then has {result['records']['softmax']['test']['words']:,} words)" in page
     learned = {record["steps"] for record in result["records"].values()}
     assert {f"{steps:,} updates of 32 rows" in page for steps in learned} == {True}
 
@@ -121,15 +127,15 @@ def test_the_language_models_are_those_of_the_result_file():
 def test_the_figures_of_the_quick_preset_are_those_of_the_result_file():
     quick = json.loads((RESULTS.parent / "pronounce_quick_cpu.json").read_text())["figures"]["test beam 4"]
     expected = f"| {100 * quick['sequence_error_rate']:.1f} % | {100 * quick['token_error_rate']:.1f} % |"
-    assert expected in (ROOT / "README.md").read_text()
+    assert expected in (ROOT / "docs" / "results.md").read_text()
 
 
 def test_the_other_pronouncers_are_those_of_the_result_file():
     result = json.loads((RESULTS.parent / "pronounce_peers.json").read_text())
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs" / "pronounce.md").read_text()
     assert pronounce_peers.table(result) in text
     assert {f"{row['words']:,}" for row in result["systems"].values()} == {"11,996"}
-    assert "on 11,996 words" in text
+    assert "\n11,996 words (" in text
 
 
 def test_the_figures_of_the_large_preset_are_those_of_the_result_file():
@@ -137,26 +143,27 @@ def test_the_figures_of_the_large_preset_are_those_of_the_result_file():
     rows, trained = result["figures"], result["training"]["teacher-3"]
     spent = f"{trained['updates']:,} updates in {trained['seconds_of_updates'] / 60:.0f} minutes on an H200"
     assert "on an NVIDIA H200, teacher-3 alone on it" in result["note"]
-    assert f"| preset `large`, {spent}, beam 10 (" in (ROOT / "README.md").read_text()
+    page = (ROOT / "docs" / "results.md").read_text()
+    assert f"| preset `large`, {spent}, beam 10 (" in page
     wide = {(row["members"][-1], len(row["members"]), "joint" in row): row for row in rows if row["beams"] == 10}
     named = {
-        "pronounce_standard_gpu.json)) |": ("teacher-3", 1, False),
-        "| the same and `qkv joint` |": ("teacher-3", 1, True),
-        "| it and three others as one, the same |": ("teacher-3", 4, True),
+        "`pronounce_standard_gpu.json`) |": ("teacher-3", 1, False),
+        "| the same, with `qkv joint` |": ("teacher-3", 1, True),
+        "| an ensemble of it and three others, with `qkv joint` |": ("teacher-3", 4, True),
     }
     for name, key in named.items():
         wrong, phones = (100 * wide[key][rate] for rate in ("wer", "per"))
-        assert f"{name} {wrong:.1f} % | {phones:.1f} % |" in (ROOT / "README.md").read_text()
+        assert f"{name} {wrong:.1f} % | {phones:.1f} % |" in page
 
 
 def test_the_recall_table_is_that_of_the_result_file():
-    result = json.loads(RECALL.read_text())
-    assert recall_table(result["records"]) in (ROOT / "README.md").read_text()
-    assert result["command"] in (ROOT / "README.md").read_text()
+    result, page = json.loads(RECALL.read_text()), (ROOT / "docs" / "results.md").read_text()
+    assert recall_table(result["records"]) in page
+    assert result["command"] in page
 
 
 def test_recall_follows_the_size_of_the_state():
-    """What the README says of the table: softmax and Taylor of 16 dims can, linear nearly, Taylor of 8 dims cannot."""
+    """Softmax and Taylor with key_dim 16 recall nearly everything, linear less, Taylor with key_dim 8 least."""
     records = {record["contestant"]: record for record in json.loads(RECALL.read_text())["records"]}
     ranked = [records[name] for name in ("taylor:key_dim=8", "linear", "taylor:key_dim=16", "softmax:key_dim=16")]
     assert [len(record["seeds"]) for record in ranked] == [3] * 4
@@ -176,7 +183,7 @@ def test_the_picture_is_what_the_example_draws():
 
 
 def test_only_chosen_dependencies():
-    """Each dependency has its sentence of reason, and no sentence is of what is none."""
+    """Every dependency has a reason in the docs, and every reason belongs to a dependency."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
     names = {re.match(r"[\w-]+", one)[0] for one in asked}
@@ -189,11 +196,11 @@ def test_the_masked_figures_are_those_of_the_result_file():
     words = " ".join((ROOT / "docs/masked.md").read_text().split())
     test, minutes = result["figures"]["test"], result["seconds"] / 60
     for said in (
-        f"names {100 * test['masked_accuracy']:.1f} % of the hidden tokens",
-        f"the best constant {100 * test['unigram_accuracy']:.1f} %",
-        f"tells {100 * test['next_sentence_accuracy']:.1f} % of the pairs",
+        f"predicts {100 * test['masked_accuracy']:.1f} % of the masked tokens",
+        f"the best constant: {100 * test['unigram_accuracy']:.1f} %",
+        f"classifies {100 * test['next_sentence_accuracy']:.1f} % of the pairs correctly",
         f"after {result['steps']:,} updates in {minutes:.1f} minutes",
-        f"On {test['examples']:,} pairs of the test part",
+        f"On {test['examples']:,} pairs of the test split",
         "python -m benchmarks.masked_wikitext --device cuda --minutes 6",
     ):
         assert said in words
@@ -221,10 +228,10 @@ def test_the_figures_of_all_digits_are_those_of_the_result_file():
     result = json.loads((RESULTS.parent / "digits_whole_cpu.json").read_text())
     words = " ".join((ROOT / "docs" / "classification.md").read_text().split())
     test = result["figures"]["test"]
-    assert f"gets {100 * test['accuracy']:.1f} % of the {test['examples']:,} test digits right" in words
+    assert f"classifies {100 * test['accuracy']:.1f} % of the {test['examples']:,} test digits correctly" in words
     assert f"{result['steps']:,} updates on 55,000 digits, {result['parameters']:,} parameters" in words
-    assert f"{result['processor_minutes']:.1f} minutes of one processor" in words
-    assert f"{result['minutes_in_all']:.1f} by the clock" in words
+    assert f"{result['processor_minutes']:.1f} minutes of CPU time" in words
+    assert f"{result['minutes_in_all']:.1f} minutes of wall time" in words
     assert "55,000 digits to train on" in result["data"]
 
 
@@ -240,14 +247,91 @@ def test_the_menu_has_every_page_once_and_takes_new_kinds():
         "index.md",
         "cost.md",
         "new.md",
+        "tutorial.md",
+        "results.md",
         "attention/elu.md",
         "attention/yours.md",
+        "reference/attention.md",
+        "reference/index.md",
         "problems/b.md",
         "problems/index.md",
     ]
     assert menu(pages) == [
         {"Home": "index.md"},
-        {"Inside": ["cost.md", "new.md"]},
-        {"Attention": ["attention/elu.md", "attention/yours.md"]},
-        {"Problems": ["problems/index.md", "problems/b.md"]},
+        {"Tutorial": ["tutorial.md"]},
+        {"How-to guides": ["new.md"]},
+        {"Concepts": ["cost.md", {"Attention": ["attention/elu.md", "attention/yours.md"]}]},
+        {"Reference": ["reference/index.md", "reference/attention.md"]},
+        {"Worked problems": ["problems/index.md", "problems/b.md"]},
+        {"Results": ["results.md"]},
     ]
+
+
+def test_the_headline_table_is_that_of_the_result_files():
+    """Each row of the only table of figures in the README, from its result file."""
+    text = (ROOT / "README.md").read_text()
+    cells = {line.split(" | ")[0].removeprefix("| "): line for line in text.splitlines() if line.startswith("| ")}
+    cpu = next(line for line in table(json.loads(RESULTS.read_text())).splitlines() if line.startswith("| taylor |"))
+    *_, forward, backward, _, _ = (cell.strip() for cell in cpu.strip("|").split("|"))
+    gpu = json.loads((RESULTS.parent / "attention_gpu_h200.json").read_text())
+    times = {row["name"]: row["forward_ms"] for row in gpu["rows"] if row["shape"] == "Y"}
+    peers = json.loads((RESULTS.parent / "pronounce_peers.json").read_text())["systems"]
+    wrong = {name: f"{100 * row['wer']:.1f} %" for name, row in peers.items()}
+    recall = {record["contestant"]: record for record in json.loads(RECALL.read_text())["records"]}
+    taylor, softmax = recall["taylor:key_dim=16"], recall["softmax:key_dim=16"]
+    ratio = json.loads((RESULTS.parent / "text_wikitext_gpu.json").read_text())["softmax_over_peer"]["transformers"]
+    counts = json.loads((RESULTS.parent / "cost_peers.json").read_text())["rows"]
+    exact = {name: sum(row[name]["verdict"] == "exact" for row in counts) for name in counts[0] if name != "case"}
+    second = max(count for name, count in exact.items() if name != "qkv")
+    expected = {
+        "Taylor attention, 32,768 tokens, 2 CPU cores": f"{forward} faster, {backward} with backward |",
+        "Taylor attention, 131,072 tokens, H200": f"{times['qkv taylor, key_dim 16']:.2f} ms | "
+        f"{times['SDPA cuDNN']:.2f} ms by SDPA with cuDNN, {times['fla fused_chunk_based']:.2f} ms by fla |",
+        "words pronounced wrong, 11,996 unseen words": f"{wrong['qkv, bundled']} | {wrong['g2p_en 2.1.0']} by g2p_en, "
+        f"{wrong['phonetisaurus 0.3.0']} by Phonetisaurus |",
+        "recall of 96 pairs, Taylor with key_dim 16": f"{100 * taylor['figures']['accuracy']['mean']:.1f} % in "
+        f"{taylor['state_bytes']:,} bytes | {100 * softmax['figures']['accuracy']['mean']:.1f} % in "
+        f"{softmax['state_bytes']:,} bytes by softmax |",
+        "WikiText-2, same GPT-2 and training": f"{ratio['word_perplexity']:.3f} times the perplexity, "
+        f"{ratio['tokens_per_second']:.2f} times the tokens per second |",
+        "multiplications of 31 modules, counted exactly": f"{exact['qkv']} | {second} by the next best counter |",
+    }
+    assert len(counts) == 31
+    for name, figures in expected.items():
+        assert figures in cells[name]
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 160
+
+
+def test_the_citation_has_the_version_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {project['version']}\n" in citation
+    assert f"\nlicense: {project['license']}\n" in citation
+
+
+def commands(path):
+    """Return the lines of plain code blocks that start with `qkv`."""
+    plain = re.findall(r"```\n(.*?)```", path.read_text(), re.S)
+    return [line.split("  #")[0].strip() for block in plain for line in block.splitlines() if line.startswith("qkv ")]
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
+    """Every command and every block, in order, with fewer steps and without the server."""
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "tutorial.md"
+    first, second = blocks(page)
+    exec(first, {})
+    lines = [line for line in commands(page) if "serve" not in line]
+    assert len(lines) >= 10
+    for line in lines:
+        short = line.replace("--steps 600", "--steps 4").replace("train.steps=200", "train.steps=4")
+        arguments = shlex.split(short)
+        done = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, check=False)
+        assert (done.returncode, line) == (0, line), done.stderr
+    exec(second + re.search(r"```py\n(.*?)```", page.read_text(), re.S)[1], {})
+    assert "taylor" not in capsys.readouterr().out
+    assert (tmp_path / "roman.html").stat().st_size > 10_000

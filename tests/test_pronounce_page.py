@@ -1,4 +1,4 @@
-"""Pages that are made of result files, and the benchmark of speed that makes one of them."""
+"""Pages that are written from result files, and the speed benchmark behind one of them."""
 
 import json
 
@@ -39,7 +39,7 @@ def speed():
     return {**MACHINE, "model": sizes, "sorted, as the pronouncer batches": {"qkv": rate}, **dict.fromkeys(names, both)}
 
 
-def test_the_page_says_what_the_result_files_say():
+def test_the_page_equals_the_result_files():
     page = pronounce_page.PAGE.read_text()
     assert pronounce_page.filled(page) == page
     assert "| phonetisaurus 0.3.0 | " in page
@@ -57,35 +57,35 @@ def test_the_card_is_that_of_the_result_files():
 
 def test_the_card_has_data_split_figures_and_license():
     card = pronounce_page.card(bundled(), None, None)
-    assert "11,996 held-out words, no dictionary, a beam of 10: " in card
+    assert "On 11,996 held-out words, without a dictionary and with a beam of 10, " in card
     assert (
-        "**21.5 %** of words wrong without stress (20.8 to 22.2, the 95 % interval), 25.3 % with; 5.1 % and 6.5 %"
-        in card
+        "**21.5 %** of words are wrong without stress (20.8 to 22.2, the 95 % interval) and 25.3 % with stress." in card
     )
-    assert "Greedy, which is the fastest and the Transformer alone, 23.5 % without stress." in card
+    assert "The phone error rates are 5.1 % and 6.5 %." in card
+    assert "uses the Transformer alone, has 23.5 % of words wrong without stress." in card
     assert "| pupil (seed 3) | without | greedy | 23.5 % (20.8 to 22.2) | 5.1 % |  |" in card
     assert "| pupil (seed 3) | without | beam 10 and joint model | 21.5 % (20.8 to 22.2) | 5.1 % | 5.9 % |" in card
     assert "| pupil (seed 3) | without | beam 5 | 21.5 % (20.8 to 22.2) | 5.1 % | 5.9 % |" in card
-    assert "| the mean of 4 teachers | without | greedy | 20.0 % (20.8 to 22.2) | 5.1 % |  |" in card
+    assert "| ensemble of 4 teachers | without | greedy | 20.0 % (20.8 to 22.2) | 5.1 % |  |" in card
     assert "pronounce_recipe bundled --teachers 4" in card
     assert "(2026-01-02, a GPU, torch 2.13.0)" in card
     assert [line for line in card.splitlines() if line.startswith("## ")] == [
         "## Data and split",
         "## How it was made",
-        "## What it is not good at",
+        "## Limitations",
         "## License",
     ]
 
 
 def test_speed_is_on_the_card_where_it_was_measured():
     card = pronounce_page.card(bundled(), None, speed())
-    assert "of its 2,262,985 parameters on a CPU, beside a Marian model of 2,291,328" in card
+    assert "on a CPU with 2,262,985 parameters, compared with a Marian model of 2,291,328" in card
     assert "| sorted, as the pronouncer batches | 4,321 words/s |  |  |  |" in card
     assert "| one at a time | 4,321 words/s | 1,001 words/s |  | 4.3x |" in card
 
 
-def test_a_page_without_its_places_is_refused():
-    with pytest.raises(ValueError, match="no place <!-- peers -->"):
+def test_a_page_without_its_sections_is_an_error():
+    with pytest.raises(ValueError, match="must have a section <!-- peers -->"):
         pronounce_page.filled("nothing")
 
 
@@ -96,15 +96,15 @@ def model():
 
 
 def test_the_peer_is_of_our_size(model):
-    """Block by block; tables of tokens and last norms differ a little."""
+    """Compare block by block; embeddings and final norms differ a little."""
     peer = pronounce_speed.marian(model)
     blocks = sum(p.numel() for side in (model.encoder, model.decoder) for p in side.parameters())
     theirs = sum(p.numel() for side in (peer.model.encoder, peer.model.decoder) for p in side.layers.parameters())
     assert theirs == blocks
 
 
-def test_the_peer_writes_as_many_tokens_as_it_is_told(model):
-    """Whatever it writes: each word alone takes its own number of steps, a batch that of its longest."""
+def test_the_peer_generates_the_given_number_of_tokens(model):
+    """One word alone takes its own number of steps, a batch that of its longest word."""
     peer = pronounce_speed.marian(model)
     written = []
     peer.register_forward_hook(lambda *_: written.append(1))
