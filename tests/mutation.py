@@ -345,7 +345,7 @@ MUTANTS = (
         "attention/contract/identities.py",
         "torch.stack([x.abs().max() for x in tensors]).max()",
         "max(x.abs().max() for x in tensors)",
-        (CONTRACT + "::test_a_nan_is_infinitely_far_wherever_it_is",),
+        (CONTRACT + "::test_distance_is_inf_wherever_a_nan_is",),
     ),
     Mutant("tasks/recall.py", "// settings.batch_size % len", "% len", ("tests/tasks/test_recall.py",)),
     # text

@@ -25,6 +25,7 @@ class Additive(Scored):
 
     accepts = frozenset({"pairs", "bias"})
     backends = ("reference",)
+    materializes_weights = True
 
     def __init__(self, key_dim: int, hidden_dim: int | None = None, *, backend: str = "auto"):
         super().__init__()

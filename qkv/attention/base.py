@@ -57,6 +57,8 @@ class Attention(nn.Module, ABC):
     """Implementations of `forward`; backend="auto" chooses among them."""
     typical_key_dim: ClassVar[int] = 64
     """Usual key_dim of this kind, for benchmarks and figures."""
+    materializes_weights: ClassVar[bool] = False
+    """Whether the fastest backend holds the whole attention matrix: memory quadratic in length."""
 
     normalizes: ClassVar[bool] = True
     """Whether the weights of a query are divided by their sum."""

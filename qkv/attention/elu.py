@@ -11,6 +11,7 @@ from dataclasses import replace
 from qkv.attention.base import check_backend, check_chunk, register
 from qkv.attention.feature_map import FeatureMap
 from qkv.attention.law import Law
+from qkv.attention.triton.kinds import ELU
 from qkv.shapes import Features, KernelMatrix, KeyRows, QueryRows, Vectors
 
 
@@ -19,6 +20,7 @@ class Elu(FeatureMap):
     """Attention weighted by the dot product of elu(x) + 1."""
 
     backends = (*FeatureMap.backends, "triton")
+    triton = ELU
 
     def __init__(self, *, scale: float | None = None, chunk: int | None = None, backend: str = "auto"):
         super().__init__()

@@ -22,7 +22,8 @@ from qkv.attention.internal.precision import no_autocast, upcast, upcast_dtype
 from qkv.attention.internal.validation import Modifiers, check_inputs
 from qkv.attention.law import Law, ScoreTerms
 from qkv.attention.recurrent_state import RecurrentState
-from qkv.attention.triton import dispatch as kernels
+from qkv.attention.triton import dispatch
+from qkv.attention.triton.kinds import KernelKind
 from qkv.cost import Cost, Shape
 from qkv.shapes import (
     Bias,
@@ -47,6 +48,8 @@ class FeatureMap(Attention):
 
     accepts = frozenset({"decay"})
     backends: ClassVar[tuple[str, ...]] = ("reference", "chunked")
+    triton: ClassVar[KernelKind | None] = None
+    """Kernels of backend "triton"."""
 
     scale: float | None = None
     """Factor of q; default: `default_scale`."""
@@ -122,7 +125,7 @@ class FeatureMap(Attention):
         check_inputs(self, q, k, v, modifiers)
         backend = self._select_backend(q, v, _shape_of(q, k, v, modifiers))
         if backend == "triton":
-            return kernels.attend(self, q, k, v, modifiers)
+            return dispatch.forward(self, q, k, v, modifiers)
         if backend == "reference":
             values = upcast(expand_heads(zero_hidden(v, mask), q.shape[1]))
             with no_autocast(q):
@@ -206,7 +209,7 @@ class FeatureMap(Attention):
 
     def _executed(self, shape: Shape, backend: str) -> dict[str, int]:
         if backend == "triton":
-            return kernels.multiplications(self, shape)
+            return dispatch.multiplications(self, shape)
         inside = shape.queries * shape.keys
         if backend == "chunked":
             chunk = self._chunk_size(shape.key_dim)
@@ -231,12 +234,12 @@ class FeatureMap(Attention):
         """Return the backend that runs; "auto" on CUDA dispatches to the kernels, with chunked as fallback."""
         if self.backend != "triton" and not (self.backend == "auto" and q.is_cuda and "triton" in self.backends):
             return self._choose_torch_backend(shape)
-        refused = kernels.refusal(self, q, v)
-        if refused is None:
+        reason = dispatch.unsupported_reason(self, q, v)
+        if reason is None:
             return "triton"
         if self.backend == "triton":
-            raise ValueError(f"backend='triton' cannot take this call of attention kind {self.kind!r}: {refused}")
-        kernels.warn_once(self.kind, refused)
+            raise ValueError(f"backend='triton' cannot take this call of attention kind {self.kind!r}: {reason}")
+        dispatch.warn_fallback(self.kind, reason)
         return "chunked"
 
     def _step_sums(
@@ -249,8 +252,8 @@ class FeatureMap(Attention):
             return self._forward_causal(q, k, v, sums, modifiers)
         if q.shape[2] == 1 and torch.is_inference_mode_enabled() and all(x.is_contiguous() for x in sums):
             state.consume()
-            return kernels.advance(self, q, k, v, sums, modifiers), sums
-        return kernels.walk(self, q, k, v, sums, modifiers)
+            return dispatch.decode_step(self, q, k, v, sums, modifiers), sums
+        return dispatch.forward_with_state(self, q, k, v, sums, modifiers)
 
     def _chunk_size(self, key_dim: int) -> int:
         """Return a size whose features fit in a CPU's cache; larger where reading the state costs more."""

@@ -1,6 +1,6 @@
 r"""A kind's formula as data, for programs that print it.
 
-Formulas are a small part of LaTeX: letters, numbers, operators, `_{}`, `^{}`, `\frac{}{}`, `\exp`, `\tanh`, `\phi`,
+Formulas are a small part of LaTeX: letters, digits, operators, `_{}`, `^{}`, `\frac{}{}`, `\exp`, `\tanh`, `\phi`,
 `\cdot` and `\dots`. The letters s, q and k are the score, the query and the key of one pair.
 """
 

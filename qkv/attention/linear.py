@@ -10,6 +10,7 @@ Paper: https://arxiv.org/abs/2006.16236 (with the identity as its map).
 from qkv.attention.base import check_backend, check_chunk, register
 from qkv.attention.feature_map import FeatureMap
 from qkv.attention.law import Law
+from qkv.attention.triton.kinds import LINEAR
 from qkv.shapes import Features, KernelMatrix, KeyRows, QueryRows, Vectors
 
 
@@ -19,6 +20,7 @@ class Linear(FeatureMap):
 
     accepts = frozenset({"decay", "rotation"})
     backends = (*FeatureMap.backends, "triton")
+    triton = LINEAR
     normalizes = False
 
     def __init__(self, *, scale: float | None = None, chunk: int | None = None, backend: str = "auto"):

@@ -19,6 +19,7 @@ from torch.nn import functional
 from qkv.attention.base import check_backend, check_chunk, check_integer, register
 from qkv.attention.feature_map import FeatureMap
 from qkv.attention.law import Law
+from qkv.attention.triton.kinds import TAYLOR
 from qkv.shapes import Features, KernelMatrix, KeyRows, QueryRows, Vectors
 
 
@@ -28,6 +29,7 @@ class Taylor(FeatureMap):
 
     accepts = frozenset({"decay", "rotation"})
     backends = (*FeatureMap.backends, "triton")
+    triton = TAYLOR
     typical_key_dim = 16
     variants = ("taylor(order=4)",)
 

@@ -1,4 +1,4 @@
-"""The feed-forward layer: two linear maps with an activation between, applied to each token independently."""
+"""The position-wise feed-forward layer: two linear layers with an activation between them."""
 
 from torch import nn
 
@@ -17,9 +17,9 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(hidden_dim, dim)
 
     def forward(self, x: Hidden) -> Hidden:
-        """Return down(dropout(activation(up(x))))."""
+        """Return down(activation(up(x)))."""
         return self.down(self.dropout(self.activation(self.up(x))))
 
     def cost(self, span: Span) -> Cost:
-        """Return the cost of two products per token."""
+        """Return the cost of two matrix products per token."""
         return linear(self.up, span.tokens).within("up") + linear(self.down, span.tokens).within("down")

@@ -139,7 +139,7 @@ def pack_documents(starts: Bool[Tensor, "rows time"]) -> Packing | None:
 def _group_by_length(lengths: Tensor, max_padding: float) -> list[Tensor]:
     """Group document indices by powers of two of their length, then merge while padding is at most `max_padding`."""
     classes = torch.log2(lengths.double()).ceil().long()
-    groups = [(classes == number).nonzero()[:, 0] for number in classes.unique().tolist()]
+    groups = [(classes == power).nonzero()[:, 0] for power in classes.unique().tolist()]
     widths = [int(lengths[group].max()) for group in groups]
     padding = sum(len(group) * width for group, width in zip(groups, widths, strict=True)) - int(lengths.sum())
     while len(groups) > 1:

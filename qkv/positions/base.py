@@ -48,7 +48,7 @@ class Positions(nn.Module, ABC):
 
     @classmethod
     def role_for(cls, accepts: frozenset[str]) -> str | None:
-        """Return the form that this scheme takes with a mechanism that accepts these; None if there is none."""
+        """Return the form that this scheme takes with a mechanism that accepts these; None if they share nothing."""
         shared = cls.gives & (accepts | {"input"})
         return min(shared, key=("input", "rotation", "bias", "decay").index, default=None)
 

@@ -1,6 +1,6 @@
 """Learned positions: one trained vector per position, added to the input.
 
-There are none beyond `length`, and those beyond the longest training sequence stay untrained.
+Positions beyond `length` raise, and those beyond the longest training sequence stay untrained.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Attention by plain loops over Python numbers: slow, obvious, and sharing no code with the library."""
+"""Attention by plain loops over Python floats: slow, obvious, and sharing no code with the library."""
 
 import math
 
@@ -33,6 +33,6 @@ def dot(x, y):
 
 
 def random_qkv(queries=5, keys=7, heads=6, key_heads=3, key_dim=11, value_dim=13, batch=2):
-    """Distinct primes for the axes, so that a swapped one cannot pass."""
+    """Draw inputs with distinct primes for the axes, so that swapped axes cannot pass."""
     shapes = (batch, heads, queries, key_dim), (batch, key_heads, keys, key_dim), (batch, key_heads, keys, value_dim)
     return [torch.randn(*shape, dtype=torch.float64) for shape in shapes]

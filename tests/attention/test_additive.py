@@ -23,28 +23,28 @@ def test_equals_plain_loops():
     )
 
 
-def test_its_own_weights_learn():
+def test_every_parameter_gets_a_gradient():
     q, k, v = random_qkv()
     mechanism = Additive(key_dim=11).double()
     mechanism(q, k, v).sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in mechanism.parameters())
 
 
-def test_cost_counts_its_weights():
+def test_cost_counts_its_parameters():
     mechanism = Additive(key_dim=11, hidden_dim=17)
     cost = mechanism.cost(Shape(2, 6, 5, 7, 11, 13, key_heads=3))
     assert sum(cost.parameters.values()) == sum(p.numel() for p in mechanism.parameters()) == 17 * (11 + 11 + 1)
     assert cost.needed["scores"] == 2 * 6 * 5 * 7 * 17
 
 
-def test_keys_of_another_width_are_refused():
+def test_keys_of_another_width_raise():
     q, k, v = random_qkv()
     with pytest.raises(ValueError, match="k has key_dim 11, but this Additive was built for 5"):
         Additive(key_dim=5).double()(q, k, v)
 
 
-def test_autocast_leaves_scores_as_wide_as_the_inputs():
-    """In float16 these projections leave its range."""
+def test_autocast_keeps_scores_in_the_dtype_of_the_inputs():
+    """These projections overflow float16."""
     q, k, v = (3e4 * x for x in torch.randn(3, 1, 2, 7, 5))
     mechanism = Additive(5)
     expected, weights = mechanism(q, k, v), mechanism.weights(q, k)

@@ -1,3 +1,6 @@
+import doctest
+from importlib import import_module
+
 import pytest
 import torch
 
@@ -38,12 +41,12 @@ def test_parse_a_kind_with_options():
 @pytest.mark.parametrize(
     "text", ["", "taylor(", "taylor(4)", "taylor(order=open('x'))", "os.system('x')", "taylor; linear"]
 )
-def test_parse_refuses_all_else(text):
+def test_parse_rejects_everything_else(text):
     with pytest.raises(ValueError, match="attention|must be a number"):
         parse(text)
 
 
-def test_additive_is_built_not_named():
+def test_attend_cannot_build_additive():
     with pytest.raises(ValueError, match=r"'additive' has learned parameters.*qkv.attention.Additive\(key_dim=...\)"):
         qkv.attend(Q, K, V, kind="additive")
 
@@ -62,6 +65,11 @@ def test_attend_takes_no_key_dim():
         qkv.attend(Q, K, V, kind="softmax", key_dim=4)
 
 
-def test_additive_refuses_a_scale():
+def test_additive_has_no_scale():
     with pytest.raises(ValueError, match="unknown option of attention kind 'additive': 'scale'"):
         build("additive", key_dim=4, scale=0.5)
+
+
+@pytest.mark.parametrize(("module", "examples"), [("qkv.attention", 9), ("qkv.attention.attend", 4)])
+def test_docstring_examples_run(module, examples):
+    assert doctest.testmod(import_module(module)) == (0, examples)

@@ -9,7 +9,7 @@ from qkv.attention.internal.validation import Modifiers
 
 
 def body(constants, carry, pieces):
-    """A leaky sum: something with every kind of input in it."""
+    """A leaky sum, which uses every kind of input."""
     (rate,), (total,), (x, keep) = constants, carry, pieces
     x = torch.where(keep, x, 0)
     output = x.cumsum(-2) + rate * total[..., None, :]
@@ -53,8 +53,8 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(call, inputs)
 
 
-def test_keeps_no_more_than_the_carries():
-    """What a chunk builds inside is not kept for the backward."""
+def test_saves_only_inputs_and_checkpoints():
+    """Intermediates of a chunk are not saved for the backward."""
     kept = []
     x = torch.randn(1, 64, 5, requires_grad=True)
     total, rate = torch.zeros(1, 5), torch.ones(5)
@@ -64,17 +64,17 @@ def test_keeps_no_more_than_the_carries():
     assert sum(kept) == 5 + 64 * 5 + 64 + 8 * 5
 
 
-def test_second_derivatives_are_refused():
+def test_second_derivatives_raise():
     x = torch.randn(1, 4, 5, requires_grad=True)
     keep = torch.ones(1, 4, 1, dtype=torch.bool)
     _, outputs = chunked_scan(body, (torch.ones(5),), (torch.zeros(1, 5),), (x, keep), 2)
-    for loss in ((outputs**2).sum(), outputs.sum()):  # the gradient that comes in has a history, or is a constant
+    for loss in ((outputs**2).sum(), outputs.sum()):  # the incoming gradient requires grad, or is a constant
         with pytest.raises(RuntimeError, match=r"second derivatives .*backend=\"reference\""):
             torch.autograd.grad(loss, x, create_graph=True, retain_graph=True)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_checkpoint_may_stand_around_it(reentrant):
+def test_works_inside_torch_checkpoint(reentrant):
     x = torch.randn(1, 4, 5, requires_grad=True)
     keep = torch.ones(1, 4, 1, dtype=torch.bool)
 
@@ -88,8 +88,8 @@ def test_a_checkpoint_may_stand_around_it(reentrant):
 
 @pytest.mark.parametrize("kind", ["linear", "elu", "taylor"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_transforms_of_functions_go_through(kind, causal):
-    """torch.func.grad, and of each example of a batch its own: at a length where chunks are chosen."""
+def test_torch_func_transforms(kind, causal):
+    """torch.func.grad, also per example by vmap, at a length where the chunked backend is chosen."""
     q, k, v = (torch.randn(3, 2, 300, 3, dtype=torch.float64) for _ in range(3))
     fast, law = parse(kind), parse(f"{kind}(backend='reference')")
     shape = _shape_of(q, k, v, Modifiers(causal))
@@ -108,15 +108,15 @@ def test_transforms_of_functions_go_through(kind, causal):
 
 
 def multiply(constants, carry, pieces):
-    """A product that autocast would narrow, added to a carry that it would not."""
+    """A product that autocast would lower to float16, added to a carry that it would not."""
     (weight,), (total,), (x,) = constants, carry, pieces
     product = torch.bmm(x, weight)
     return (torch.baddbmm(total, x.transpose(1, 2), product),), product
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_autocast_changes_neither_direction(inside):
-    """The backward of a training step runs outside of the autocast region that its forward was in."""
+def test_autocast_changes_neither_forward_nor_backward(inside):
+    """The backward of a training step runs outside the autocast region of its forward."""
     weight = torch.randn(2, 5, 3, requires_grad=True)
     total = torch.randn(2, 5, 3, requires_grad=True)
     x = torch.randn(2, 11, 5, requires_grad=True)
@@ -132,7 +132,7 @@ def test_autocast_changes_neither_direction(inside):
 @pytest.mark.parametrize("kind", ["linear", "elu", "taylor"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backend", ["reference", "chunked"])
-def test_autocast_leaves_the_sums_of_features_as_wide_as_they_are(kind, causal, backend):
+def test_autocast_keeps_sums_of_features_in_float32(kind, causal, backend):
     """In float16 each product would be off by about 1e-3."""
     q, k, v = (torch.randn(2, 3, 7, 5, requires_grad=True) for _ in range(3))
     mechanism = parse(f"{kind}(backend={backend!r},chunk=3)")

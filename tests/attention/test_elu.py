@@ -26,13 +26,13 @@ def test_features_are_elu_plus_one():
 
 
 @pytest.mark.parametrize("x", [-2.0, 0.0, 2.0])
-def test_the_slope_is_that_of_elu_at_zero_too(x):
+def test_gradient_equals_that_of_elu_also_at_zero(x):
     x = torch.tensor(x, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(Elu().features(x), x)
     assert float(slope) == min(1.0, float(x.detach().exp()))
 
 
-def test_a_query_far_below_zero_still_takes_a_mean():
+def test_queries_far_below_zero_still_give_a_mean():
     q = torch.full((1, 1, 1, 4), -1e4)
     k, v = torch.randn(1, 1, 9, 4), torch.ones(1, 1, 9, 2)
     torch.testing.assert_close(Elu()(q, k, v), torch.ones(1, 1, 1, 2))

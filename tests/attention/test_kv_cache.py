@@ -9,8 +9,8 @@ def start(mechanism, capacity=None):
     return mechanism.start(2, 6, 11, 13, key_heads=3, capacity=capacity, dtype=torch.float64)
 
 
-def step(mechanism, qkv, state, place):
-    return mechanism.step(*(x[:, :, place : place + 1] for x in qkv), state)
+def step(mechanism, qkv, state, position):
+    return mechanism.step(*(x[:, :, position : position + 1] for x in qkv), state)
 
 
 def test_in_place_a_state_cannot_be_continued_twice():
@@ -22,7 +22,7 @@ def test_in_place_a_state_cannot_be_continued_twice():
             step(mechanism, qkv, state, 1)
 
 
-def test_select_gives_a_branch_of_its_own():
+def test_select_gives_an_independent_branch():
     qkv, mechanism = random_qkv(queries=5, keys=5), Softmax()
     with torch.inference_mode():
         _, state = step(mechanism, qkv, start(mechanism, capacity=8), 0)
@@ -46,29 +46,29 @@ def test_capacity_is_allocated_once():
     with torch.inference_mode():
         state = start(mechanism, capacity=20)
         homes = set()
-        for place in range(20):
-            _, state = step(mechanism, qkv, state, place)
+        for position in range(20):
+            _, state = step(mechanism, qkv, state, position)
             homes.add(state.keys.untyped_storage().data_ptr())
     assert len(homes) == 1
 
 
-def test_a_window_keeps_no_more_than_its_tokens():
+def test_a_window_bounds_the_cache():
     qkv, mechanism = random_qkv(queries=50, keys=50), Softmax(window=4)
     with torch.inference_mode():
         state = start(mechanism)
-        for place in range(50):
-            _, state = step(mechanism, qkv, state, place)
+        for position in range(50):
+            _, state = step(mechanism, qkv, state, position)
     assert (state.addressable_keys, state.length) == (4, 50)
     assert state.bytes == 2 * 3 * 4 * (11 + 13) * 8
     assert state.keys.untyped_storage().nbytes() <= 4 * 2 * 3 * 11 * 8 * 4
 
 
 @pytest.mark.parametrize("inference", [False, True])
-def test_an_empty_state_takes_the_type_of_its_first_tokens(inference):
+def test_an_empty_cache_adopts_the_dtype_of_its_first_tokens(inference):
     qkv, mechanism = [x.half() for x in random_qkv(queries=5, keys=5)], Softmax()
     with torch.inference_mode(inference):
         state = start(mechanism, capacity=5)
-        for place in range(5):
-            out, state = step(mechanism, qkv, state, place)
+        for position in range(5):
+            out, state = step(mechanism, qkv, state, position)
     assert {x.dtype for x in (out, state.keys, state.values)} == {torch.float16}
     torch.testing.assert_close(out, mechanism(*qkv, causal=True)[:, :, -1:])

@@ -1,4 +1,4 @@
-"""A new kind by what CONTRIBUTING.md asks for, and by nothing else."""
+"""A new kind needs only what CONTRIBUTING.md lists."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from qkv.positions import Rope
 
 
 class Squared(FeatureMap):
-    """Attention weighted by q^2.k^2, number by number."""
+    """Attention weighted by q^2.k^2, elementwise squares."""
 
     def similarity(self, q, k):
         return q**2 @ (k**2).transpose(-1, -2)
@@ -51,7 +51,7 @@ every_family = pytest.mark.parametrize("family", [Squared, Distance])
 
 
 @every_family
-def test_it_obeys_the_contract(family):
+def test_a_new_kind_satisfies_the_contract(family):
     results = check(family())
     assert len(results) > 10
     assert [result for result in results if not result.ok] == []
@@ -59,11 +59,11 @@ def test_it_obeys_the_contract(family):
 
 
 @every_family
-def test_an_object_serves_multi_head_and_refusals_name_its_class(family):
+def test_an_unregistered_kind_works_in_multi_head_and_errors_name_its_class(family):
     heads, x = MultiHead(8, 2, family()), torch.randn(2, 5, 8)
     state, steps = heads.start(2), []
-    for place in range(5):
-        out, state = heads.step(x[:, place : place + 1], state)
+    for position in range(5):
+        out, state = heads.step(x[:, position : position + 1], state)
         steps.append(out)
     torch.testing.assert_close(torch.cat(steps, 1), heads(x, causal=True))
     with pytest.raises(ValueError, match=f"attention kind '{family.__name__}' does not accept here"):
@@ -74,7 +74,7 @@ def test_an_object_serves_multi_head_and_refusals_name_its_class(family):
 
 
 @every_family
-def test_registered_it_is_known_by_its_name(family, monkeypatch):
+def test_a_registered_kind_is_found_by_name(family, monkeypatch):
     monkeypatch.setattr(kinds, "_classes", dict(kinds._classes))
     named = type("Named", (family,), {})
     kinds.register("yours")(named)
@@ -82,7 +82,7 @@ def test_registered_it_is_known_by_its_name(family, monkeypatch):
     assert repr(named()) == "Named()"
 
 
-def test_what_is_no_mechanism_is_refused():
+def test_multi_head_rejects_other_objects():
     for given in ("softmax", Squared, None):
         with pytest.raises(TypeError, match=r"attention must be a mechanism.*build\('softmax'\), got"):
             MultiHead(8, 2, given)

@@ -51,7 +51,7 @@ def test_window_sees_the_last_keys_only():
 
 
 def test_window_over_many_blocks():
-    """Longer than a block of queries, so the blocks have to meet without a seam."""
+    """Longer than a block of queries, so several blocks must join correctly."""
     case = Case(queries=211, keys=211, masked=True, modifier="bias")
     assert identities.form_error(Softmax(window=7), case, identities.forward_output) <= 1e-12
 
@@ -93,7 +93,7 @@ def test_a_bias_of_minus_infinity_hides():
 
 
 def test_narrow_keys_are_padded_not_computed_by_the_slow_kernel():
-    """torch's fused CPU kernel takes one width for all; with two it falls back to the whole matrix."""
+    """torch's fused CPU kernel needs key_dim = value_dim; otherwise it falls back to the full matrix."""
     q, k, v = random_qkv(queries=7, heads=3, key_dim=3)
     cost = Softmax().cost(Case(queries=7, keys=7, heads=3, key_dim=3, value_dim=13, causal=False).shape)
     assert cost.executed == {"scores": 2 * 3 * 49 * 13, "values": 2 * 3 * 49 * 13}
@@ -110,7 +110,7 @@ def test_bfloat16_on_a_cpu_is_computed_in_float32():
 
 
 def test_dropout_leaves_out_weights_and_keeps_the_mean():
-    """With as many equal weights as values of one-hot form, an output is the weights themselves: 0 or 1/n / (1 - p)."""
+    """With equal weights and one-hot values, the outputs are the weights themselves: 0 or 1/n / (1 - p)."""
     n = 64
     q, k, v = torch.zeros(1, 5, 500, 3), torch.zeros(1, 5, n, 3), torch.eye(n).expand(1, 5, n, n)
     softmax = Softmax(dropout=0.25)
@@ -129,20 +129,20 @@ def test_dropout_leaves_out_weights_and_keeps_the_mean():
         ({"dropout": 0.1, "backend": "reference"}, "dropout=0.1 needs backend='sdpa'"),
     ],
 )
-def test_bad_input_of_dropout_is_refused(options, words):
+def test_invalid_dropout_raises(options, words):
     with pytest.raises(ValueError, match=words):
         Softmax(**options)
 
 
-def test_dropout_comes_by_name():
+def test_dropout_is_an_option_of_attend():
     softmax = parse("softmax(dropout=0.125)")
     assert isinstance(softmax, Softmax)
     assert softmax.dropout == 0.125
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "reference"])
-def test_autocast_leaves_scores_as_wide_as_the_inputs(backend):
-    """In float16 these scores leave its range: their weights would be NaN."""
+def test_autocast_keeps_scores_in_the_dtype_of_the_inputs(backend):
+    """These scores overflow float16, where the weights would be NaN."""
     q, k, v = (60 * x for x in torch.randn(3, 1, 2, 7, 5))
     softmax = Softmax(backend=backend, scale=20.0)
     expected, weights = softmax(q, k, v, causal=True), softmax.weights(q, k, causal=True)
@@ -155,7 +155,7 @@ def test_autocast_leaves_scores_as_wide_as_the_inputs(backend):
 @pytest.mark.parametrize("scale", [-2.0, -0.0, 0.0])
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
-def test_a_scale_below_zero_prefers_the_opposite(scale, window, dtype):
+def test_negative_and_zero_scales(scale, window, dtype):
     q, k, v = (x.to(dtype) for x in random_qkv(queries=7))
     given = [[x.clone().requires_grad_() for x in (q, k, v)] for _ in range(2)]
     fast, law = (Softmax(scale=scale, window=window, backend=backend) for backend in ("sdpa", "reference"))

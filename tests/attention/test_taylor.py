@@ -37,7 +37,7 @@ def test_features_of_any_order(order, key_dim):
 
 
 def test_feature_counts_by_hand():
-    """Packed by symmetry: 6 instead of 7 for two numbers, 153 instead of 273 for sixteen."""
+    """Packed by symmetry: 6 features instead of 7 for key_dim 2, 153 instead of 273 for 16."""
     assert Taylor().feature_dim(2) == 6
     assert Taylor().feature_dim(16) == 153
 
@@ -60,14 +60,14 @@ def test_weights_are_positive_and_a_mean(order):
 
 @pytest.mark.parametrize(("order", "zero"), [(1, -1.0), (3, -1.596)])
 def test_odd_orders_turn_negative(order, zero):
-    """Below -1 for order 1 and below -1.596 for order 3: that is why attention refuses them."""
+    """Below -1 for order 1 and below -1.596 for order 3: Taylor attention therefore rejects odd orders."""
     assert polynomial(zero + 0.001, order) > 0 > polynomial(zero - 0.001, order)
     with pytest.raises(ValueError, match=f"order must be even and at least 2.*got {order}"):
         Taylor(order)
 
 
 def test_gradients_after_a_first_call_without_them():
-    """The tables of monomials are kept between calls: those made for inference must serve training too."""
+    """Tables of monomials are cached between calls: those made in inference mode must work in training."""
     x = torch.randn(37, dtype=torch.float64, requires_grad=True)  # of a width that no other test has
     y = torch.randn(37, dtype=torch.float64)
     with torch.inference_mode():
@@ -88,7 +88,7 @@ def test_higher_orders_come_closer_to_softmax():
 @pytest.mark.parametrize(("order", "causal"), list(product([2, 4], [True, False])))
 @pytest.mark.parametrize("score", [1.0, 10.0])
 def test_float32_rounding_at_real_sizes(order, causal, score):
-    """The linear form adds thousands of features; it must round hardly worse than the definition."""
+    """The linear form sums thousands of features; its rounding error must stay close to the definition's."""
     case = Case(1, 2, 2, 1031, 1031, 16, 17, causal=causal, max_score=score, dtype=torch.float32)
     assert identities.rounding_ratio(Taylor(order, backend="chunked"), case, seeds=16 if order == 2 else 4) <= 2
 

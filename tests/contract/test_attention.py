@@ -23,7 +23,7 @@ drawn = settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
 
 @st.composite
 def cases(draw, name, ordered=None):
-    """Any sizes, an odd one for every axis included."""
+    """Draw a case of any sizes, odd ones included."""
     key_heads = draw(st.sampled_from([1, 2, 3]))
     keys = draw(st.integers(0, 37))
     causal = draw(st.booleans()) if ordered is None else ordered
@@ -61,8 +61,8 @@ def test_every_form_equals_the_definition(name, data):
 def test_steps_of_any_lengths_equal_the_definition(name, data):
     case = data.draw(cases(name, ordered=True))
     mechanism = make(name, case.key_dim)
-    cuts = sorted(data.draw(st.lists(st.integers(0, case.keys), max_size=5)))
-    lengths = [end - start for start, end in zip([0, *cuts], [*cuts, case.keys], strict=True)]
+    splits = sorted(data.draw(st.lists(st.integers(0, case.keys), max_size=5)))
+    lengths = [end - start for start, end in zip([0, *splits], [*splits, case.keys], strict=True)]
     assert identities.form_error(mechanism, case, identities.step_output(lengths)) <= mechanism.precision
 
 
@@ -77,7 +77,7 @@ def test_no_token_changes_what_came_before_it(name, data):
 @every_mechanism
 @drawn
 @given(data=st.data())
-def test_hidden_keys_have_no_influence_whatever_they_hold(name, data):
+def test_masked_keys_have_no_influence_whatever_they_hold(name, data):
     case = data.draw(cases(name))
     mechanism = make(name, case.key_dim)
     for variant in identities.variants(mechanism, chunks=[data.draw(st.integers(1, 50))]):
@@ -98,7 +98,7 @@ def test_grouped_heads_and_reordered_states(name, data):
 @every_mechanism
 @drawn
 @given(data=st.data())
-def test_cost_is_what_was_counted(name, data):
+def test_declared_cost_equals_the_counted(name, data):
     case = data.draw(cases(name))
     mechanism = make(name, case.key_dim)
     for variant in (mechanism, *identities.variants(mechanism, chunks=[data.draw(st.integers(1, 50))])):
@@ -128,8 +128,8 @@ def test_inference_in_place_equals_steps_with_gradients(name, data):
     with torch.inference_mode():
         state = identities.start_state(mechanism, x, capacity)
         parts = [expected[:, :, :0]]
-        for place in range(case.keys):
-            out, state = identities.step_range(mechanism, x, state, place, place + 1)
+        for position in range(case.keys):
+            out, state = identities.step_range(mechanism, x, state, position, position + 1)
             parts.append(out)
     assert identities.distance([torch.cat(parts, 2)], [expected]) <= mechanism.precision
     assert state.length == case.keys
@@ -140,7 +140,7 @@ def test_enough_cases():
 
 
 @every_mechanism
-def test_check_finds_nothing_wrong(name):
+def test_check_passes(name):
     results = check(make(name, 5), key_dim=5)
     assert len(results) >= 14
     assert [result for result in results if not result.ok] == []
@@ -148,7 +148,7 @@ def test_check_finds_nothing_wrong(name):
 
 @every_mechanism
 def test_check_finds_a_broken_scale(name):
-    """A mechanism whose fast form is off by a little fails the check."""
+    """A mechanism whose forward is slightly wrong fails the check."""
 
     class Off(type(make(name, 5))):
         def forward(self, q, k, v, **modifiers):
@@ -160,15 +160,15 @@ def test_check_finds_a_broken_scale(name):
     assert "forward = definition, and gradients" in failed
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_nan_is_infinitely_far_wherever_it_is(place):
-    """Python's `max` passes over one that does not come first."""
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_distance_is_inf_wherever_a_nan_is(index):
+    """Python's `max` skips a NaN that does not come first."""
     expected = [torch.ones(2), torch.ones(3), torch.ones(4)]
     actual = [x.clone() for x in expected]
     assert identities.distance(actual, expected) == 0
-    actual[place][-1] = torch.nan
+    actual[index][-1] = torch.nan
     assert identities.distance(actual, expected) == float("inf")
     errors = [0.5, 0.1, 0.2]
     assert identities.largest_error(errors) == 0.5
-    errors[place] = float("nan")
+    errors[index] = float("nan")
     assert not identities.largest_error(errors) <= 1

@@ -10,7 +10,7 @@ from tests.layers.test_multi_head import copied
 
 
 def copied_block(block, reference):
-    """Weights of torch's encoder layer, in ours."""
+    """Copy the weights of torch's encoder layer into ours."""
     copied(block.attention, reference.self_attn, 16)
     block.feed_forward.up.load_state_dict(reference.linear1.state_dict())
     block.feed_forward.down.load_state_dict(reference.linear2.state_dict())
@@ -58,8 +58,8 @@ def test_decoder_steps_equal_the_whole(attention, residual):
     x, other = torch.randn(2, 9, 16, dtype=torch.float64), torch.randn(2, 5, 16, dtype=torch.float64)
     context = block.project_context(other)
     state, parts = block.start(2), []
-    for place in range(9):
-        out, state = block.step(x[:, place : place + 1], state, context=context)
+    for position in range(9):
+        out, state = block.step(x[:, position : position + 1], state, context=context)
         parts.append(out)
     torch.testing.assert_close(torch.cat(parts, 1), block(x, context=context), rtol=0, atol=1e-12)
 
@@ -87,8 +87,8 @@ def test_context_and_cross_attention_belong_together():
         plain.project_context(x)
 
 
-def test_padding_need_not_think():
-    """With the places of real tokens, those come out the same, values and gradients, and padding is left as it is."""
+def test_feed_forward_skips_padding():
+    """With `real_tokens`, their values and gradients are the same, and padding is unchanged."""
     torch.manual_seed(0)
     heads = MultiHead(12, 3, Softmax())
     block = EncoderBlock(heads, FeedForward(12, 17), partial(PostNorm, 12)).double()

@@ -11,17 +11,17 @@ def test_equals_plain_loops(causal, width):
     x = torch.randn(2, 7, 5, dtype=torch.float64)
     mask = torch.rand(2, 7) > 0.3
     out = layer(x, causal=causal, mask=mask)
-    own = width - 1 if causal else width // 2  # which of the places looked at is the token's own
+    own = width - 1 if causal else width // 2  # the tap of the token itself
     taps = layer.taps[:, 0] if causal else layer.taps[:, 0].roll(own - (width - 1), -1)
     for b in range(2):
         for t in range(7):
-            places = [(t + w - own, w) for w in range(width) if 0 <= t + w - own < 7]
-            expected = sum(taps[:, w] * x[b, p] * mask[b, p] for p, w in places)
+            positions = [(t + w - own, w) for w in range(width) if 0 <= t + w - own < 7]
+            expected = sum(taps[:, w] * x[b, p] * mask[b, p] for p, w in positions)
             torch.testing.assert_close(out[b, t], expected + torch.zeros(5, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_starts_as_the_identity_and_a_little_of_the_neighbors(causal):
+def test_initialized_near_the_identity(causal):
     """Three taps of noise with deviation 0.3: the mean square of the difference is 3 * 0.09."""
     x = torch.randn(2, 200, 500)
     difference = (ShortConvolution(500)(x, causal=causal) - x).square().mean()

@@ -46,7 +46,7 @@ def test_ten_to_twenty_with_batch_normalization_has_240_parameters():
 
 
 @pytest.mark.parametrize("kind", ["batch", "layer"])
-def test_the_norm_stands_between_the_sum_and_the_activation(kind):
+def test_norm_is_between_the_product_and_the_activation(kind):
     layer = Dense(5, 7, "relu", normalization=kind).double()
     x = torch.randn(11, 5, dtype=torch.float64)
     a = layer.linear(x)
@@ -57,8 +57,8 @@ def test_the_norm_stands_between_the_sum_and_the_activation(kind):
 
 @pytest.mark.parametrize("kind", ["batch", "layer"])
 @pytest.mark.parametrize("shape", [(11, 7, 5), (2, 3, 7, 5)])
-def test_a_norm_is_over_the_units_however_many_axes_come_first(kind, shape):
-    """As many as 7 stand where torch looks for units by itself."""
+def test_norm_is_over_the_units_for_any_number_of_leading_axes(kind, shape):
+    """Axis 1, where BatchNorm1d expects the units, also has size 7."""
     layer, x = Dense(5, 7, "relu", normalization=kind).double(), torch.randn(shape, dtype=torch.float64)
     flat = Dense(5, 7, "relu", normalization=kind).double()
     flat.load_state_dict(layer.state_dict())
@@ -74,7 +74,7 @@ def test_the_residual_path():
         Dense(5, 7, residual=ScaledBranch())
 
 
-def test_bad_input_as_residual_path():
+def test_invalid_residual_raises():
     with pytest.raises(TypeError, match=r"residual must be a module such as ScaledBranch\(\), or None, got True"):
         Dense(5, 5, residual=True)
 
@@ -96,7 +96,7 @@ def test_variances_of_initial_weights(name, variance):
     assert layer.linear.bias.abs().max() == 0
 
 
-def test_auto_suits_the_activation():
+def test_auto_initialization_depends_on_the_activation():
     for activation, variance in (("relu", 2 / 300), ("gelu", 2 / 300), ("tanh", 2 / 800), ("sigmoid", 2 / 800)):
         assert Dense(300, 500, activation).linear.weight.var().item() == pytest.approx(variance, rel=0.03)
 
@@ -119,12 +119,12 @@ def test_unknown_names(options, message):
         Dense(3, 5, **options)
 
 
-def test_sizes_of_nothing():
+def test_sizes_must_be_positive():
     with pytest.raises(ValueError, match="inputs and outputs must be at least 1, got 0 and 5"):
         Dense(0, 5)
 
 
-def test_it_is_torch_s_own_linear_layer():
+def test_parity_with_torch_linear():
     layer, torchs = Dense(5, 7), nn.Linear(5, 7)
     torchs.load_state_dict(layer.linear.state_dict())
     x = torch.randn(2, 3, 5)

@@ -27,7 +27,7 @@ COMBINATIONS = {
 
 
 def copied(heads, reference, dim):
-    """Weights of torch's module, in ours."""
+    """Copy the weights of torch's module into ours."""
     with torch.no_grad():
         for n, linear in enumerate((heads.query, heads.key, heads.value)):
             linear.weight.copy_(reference.in_proj_weight[n * dim : (n + 1) * dim])
@@ -75,7 +75,7 @@ def test_steps_equal_the_whole(name, masked):
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
-def test_a_reordered_state_goes_on_in_the_new_order(name):
+def test_a_selected_state_continues_in_the_new_order(name):
     heads, rows = COMBINATIONS[name]().double(), torch.tensor([1, 1, 0])
     x = torch.randn(2, 6, 12, dtype=torch.float64)
     _, state = heads.step(x[:, :4], heads.start(2))
@@ -84,7 +84,7 @@ def test_a_reordered_state_goes_on_in_the_new_order(name):
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
-def test_every_parameter_learns(name):
+def test_every_parameter_gets_a_gradient(name):
     heads = COMBINATIONS[name]()
     heads(torch.randn(2, 11, 12), causal=True).square().sum().backward()
     # the bias of the keys shifts all scores of a softmax alike, so it cannot learn there
@@ -98,7 +98,7 @@ def test_grouped_heads_share_keys():
     assert heads.start(1).attention.keys.shape == (1, 2, 0, 2)
 
 
-def test_head_count_changes_no_parameters():
+def test_head_count_does_not_change_parameter_count():
     """Worked by hand: 768 wide, one projection has 589,824 weights, the three 1,769,472, whatever the heads."""
     for count in (1, 12):
         heads = MultiHead(768, count, Softmax(), bias=False)
@@ -120,8 +120,8 @@ def test_bad_input():
         mixing.cross_attend(torch.zeros(1, 2, 12), plain.project_context(torch.zeros(1, 2, 12)))
 
 
-def test_under_autocast_three_projections_share_one_cast():
-    """Stopped before any product: some CPUs fault in those of half precision."""
+def test_three_projections_share_one_autocast_cast():
+    """Stopped before any product: some CPUs crash in half-precision products."""
     layer, seen = MultiHead(6, 2, Softmax()), []
 
     def stop(module, given):
@@ -140,7 +140,7 @@ def test_under_autocast_three_projections_share_one_cast():
 
 
 class Adapted(nn.Module):
-    """A projection with a low-rank one beside it, and no weight of its own."""
+    """A projection plus a low-rank adapter, without a `weight` attribute."""
 
     def __init__(self, base):
         super().__init__()
@@ -173,11 +173,11 @@ def quantized(heads):
         (quantized, False, 0.1),  # to eight bits, by the range of what is given at once
     ],
 )
-def test_step_by_step_with_projections_of_another_making(make, change, half, near):
+def test_steps_with_wrapped_or_quantized_projections(make, change, half, near):
     heads, x = change(MultiHead(8, 2, make())), torch.randn(2, 5, 8)
     with torch.inference_mode(), torch.autocast("cpu", torch.float16, enabled=half):
         state, steps = heads.start(2), []
-        for place in range(5):
-            out, state = heads.step(x[:, place : place + 1], state)
+        for position in range(5):
+            out, state = heads.step(x[:, position : position + 1], state)
             steps.append(out)
         torch.testing.assert_close(torch.cat(steps, 1), heads(x, causal=True), rtol=0, atol=near)

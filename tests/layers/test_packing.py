@@ -10,13 +10,13 @@ from qkv.positions import T5, Alibi, Positions, Rope, Shaw, schemes
 
 
 def rows_of(*lengths, time):
-    """True where documents of these lengths start, in rows of `time` tokens; they must fill them."""
-    flat = [place == 0 for length in lengths for place in range(length)]
+    """Return True where documents of these lengths start, in rows of `time` tokens, which they must fill."""
+    flat = [position == 0 for length in lengths for position in range(length)]
     return torch.tensor(flat).view(-1, time)
 
 
-def test_places_and_groups_by_hand():
-    """Documents of 3, 1, 2 and 6 in rows of 6: those of 1 and 2 do not begin a row, and are filled up to 2."""
+def test_positions_and_groups_by_hand():
+    """Documents of 3, 1, 2 and 6 in rows of 6: those of 1 and 2 do not begin a row, and are padded to 2."""
     packing = pack_documents(rows_of(3, 1, 2, 6, time=6))
     assert packing.positions.tolist() == [[0, 1, 2, 0, 0, 1], [0, 1, 2, 3, 4, 5]]
     assert packing.token_index.tolist() == [3, 4, 5]
@@ -24,8 +24,8 @@ def test_places_and_groups_by_hand():
     assert packing.slot_index.tolist() == [0, 2, 3]
 
 
-def test_where_most_would_be_worked_on_twice_all_documents_are_taken_out():
-    """2, 1, 3 and 1, 5: 9 of 12 do not begin a row. 2 and 3 go together, for 1 filled up; any more would be over 3."""
+def test_all_documents_are_extracted_if_most_would_run_twice():
+    """2, 1, 3 and 1, 5: 9 of 12 do not begin a row. 2 and 3 form a group with 1 padding; more would exceed 3."""
     packing = pack_documents(rows_of(2, 1, 3, 1, 5, time=6))
     assert packing.token_index.tolist() == list(range(12))
     assert [group.tolist() for group in packing.groups] == [
@@ -37,13 +37,13 @@ def test_where_most_would_be_worked_on_twice_all_documents_are_taken_out():
 
 
 def running_sum(*given):
-    """Of all that came before in a row; it looks back only."""
+    """Return the running sum over a row, which is causal."""
     return sum(x.cumsum(1) for x in given)
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("rate", [0.003, 0.5])
-def test_each_document_has_a_running_sum_of_its_own(seed, rate):
+def test_running_sums_are_per_document(seed, rate):
     chance = torch.Generator().manual_seed(seed)
     starts = torch.rand(7, 101, generator=chance) < rate
     starts[3, 1] = True
@@ -60,7 +60,7 @@ def test_each_document_has_a_running_sum_of_its_own(seed, rate):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_little_is_worked_on_in_vain(seed):
+def test_padding_and_repeated_work_are_bounded(seed):
     chance = torch.Generator().manual_seed(seed)
     starts = torch.rand(7, 101, generator=chance) < 10.0 ** -torch.rand((), generator=chance) / 2
     packing = pack_documents(starts)
@@ -84,7 +84,7 @@ def test_only_causal_attention_can_be_packed():
         layer(x, causal=True, mask=torch.ones(1, 5, dtype=torch.bool), packing=packing)
 
 
-def test_who_sees_whom_by_hand():
+def test_document_mask_by_hand():
     """Documents of 3, 1, 2 in a row of 6, and one of 6."""
     packing = pack_documents(rows_of(3, 1, 2, 6, time=6))
     first = ["100000", "110000", "111000", "000100", "000010", "000011"]
@@ -95,7 +95,7 @@ def test_who_sees_whom_by_hand():
 
 
 class Own(Positions):
-    """Each place has a bias of its own as a key: it is no distance that counts."""
+    """A bias per key position: not a relative scheme."""
 
     gives = frozenset({"bias"})
     kind = "own"
@@ -109,7 +109,7 @@ class Own(Positions):
 
 
 class OwnWay(Softmax):
-    """A softmax that takes no mask of pairs."""
+    """A softmax that does not accept a mask of pairs."""
 
     accepts = frozenset({"bias", "rotation"})
 
@@ -137,7 +137,7 @@ BY_DOCUMENT = {
 
 
 def outputs_and_gradients(layer, x, run):
-    """What `run` makes of rows, then the gradients of the rows and of every parameter."""
+    """Return the outputs of `run`, then the gradients of the rows and of every parameter."""
     x = x.clone().requires_grad_()
     out = run(x)
     slopes = torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view_as(out)
@@ -146,8 +146,8 @@ def outputs_and_gradients(layer, x, run):
 
 @pytest.mark.parametrize("short", [False, True])
 @pytest.mark.parametrize("name", [*MASKED, *BY_DOCUMENT])
-def test_one_masked_call_is_each_document_alone(name, short, monkeypatch):
-    """Documents of 11, 1 and 7, then of 19, or many short ones: by mask, by groups, and one by one."""
+def test_one_masked_call_equals_each_document_alone(name, short, monkeypatch):
+    """Documents of 11, 1 and 7, then of 19, or many short ones: by mask, by groups, and one at a time."""
     torch.manual_seed(0)
     layer, x = (MASKED | BY_DOCUMENT)[name]().double(), torch.randn(2, 19, 12).double()
     lengths = [2, 5, 1, 4, 7, 3, 3, 13] if short else [11, 1, 7, 19]
@@ -169,25 +169,25 @@ def test_one_masked_call_is_each_document_alone(name, short, monkeypatch):
             torch.testing.assert_close(other, expected, rtol=0, atol=bound)
 
 
-def test_every_scheme_of_distances_is_tried():
-    """Those that heads are told; a new one has to say whether distances alone count, and to show it above."""
-    told = {name for name in schemes if schemes[name].role_for(Softmax.accepts) not in ("input", None)}
+def test_every_relative_scheme_is_tested():
+    """A new scheme for heads must declare `relative`, and be tested above."""
+    for_heads = {name for name in schemes if schemes[name].role_for(Softmax.accepts) not in ("input", None)}
     tried = {make().positions.kind for make in MASKED.values() if make().positions is not None}
-    assert {name for name in told if schemes[name].relative} == tried == {"rope", "alibi", "t5", "shaw"}
+    assert {name for name in for_heads if schemes[name].relative} == tried == {"rope", "alibi", "t5", "shaw"}
 
 
 @pytest.mark.parametrize(
     ("rows", "time", "heads", "fits"),
     [(1, 2048, 1, True), (1, 2049, 1, False), (32, 2048, 1, True), (33, 2048, 1, False), (17, 2048, 2, False)],
 )
-def test_masks_are_for_gpus_and_rows_of_some_length(rows, time, heads, fits, monkeypatch):
+def test_masks_are_preferred_on_gpus_for_short_rows(rows, time, heads, fits, monkeypatch):
     packing = Packing.from_tensors([torch.zeros(rows, time, dtype=torch.long), *torch.zeros(2, 1, dtype=torch.long)])
     assert not packing.prefers_mask(heads)
     monkeypatch.setattr(packing_module, "MASK_DEVICE", "cpu")
     assert packing.prefers_mask(heads) == fits
 
 
-def test_a_bias_makes_a_mask_for_each_head(monkeypatch):
+def test_a_bias_needs_one_mask_per_head(monkeypatch):
     """2 rows of 5 tokens are 50 pairs, and 150 for 3 heads."""
     monkeypatch.setattr(packing_module, "MASK_DEVICE", "cpu")
     monkeypatch.setattr(packing_module, "MAX_MASKED_PAIRS", 149)
@@ -197,8 +197,8 @@ def test_a_bias_makes_a_mask_for_each_head(monkeypatch):
         assert ("document_mask" in packing._cache) == masked
 
 
-def test_autocast_of_the_masked_way_is_that_of_plain_rows(monkeypatch):
-    """The same type comes out, and the first document is what it would be by itself."""
+def test_autocast_with_a_document_mask_equals_plain_rows(monkeypatch):
+    """The output dtype is the same, and the first document equals that document alone."""
     monkeypatch.setattr(packing_module, "MASK_DEVICE", "cpu")
     layer, x = MultiHead(12, 3, Softmax(), Rope()), torch.randn(1, 5, 12)
     with torch.autocast("cpu", torch.float16):

@@ -5,7 +5,7 @@ from torch import nn
 from qkv.layers import RecurrentCell
 
 
-def test_it_is_torch_s_own_cell():
+def test_parity_with_torch_rnn_cell():
     cell, torchs = RecurrentCell(5, 7).double(), nn.RNN(5, 7, batch_first=True).double()
     with torch.no_grad():
         torchs.weight_ih_l0.copy_(cell.input.weight)
@@ -32,7 +32,7 @@ def test_an_alternating_sum_with_set_weights():
     assert last.item() == (5 - 3) + (1 - 2) + (9 - 4) + 0.5
 
 
-def test_no_tokens_leave_the_state():
+def test_empty_input_keeps_the_state():
     cell = RecurrentCell(5, 7)
     h = torch.randn(3, 7)
     states, last = cell(torch.zeros(3, 0, 5), h)

@@ -24,7 +24,7 @@ def test_which_kinds_a_scheme_serves(scheme):
 
 @pytest.mark.parametrize("positions", [T5(2, bidirectional=True), Shaw(4)])
 @pytest.mark.parametrize("attention", [Linear(), Elu(), Taylor()])
-def test_impossible_pairs_are_refused(positions, attention):
+def test_impossible_pairs_raise(positions, attention):
     message = rf"positions '{positions.kind}' give a bias, which attention kind '{attention.kind}' does not.*use alibi"
     with pytest.raises(ValueError, match=message):
         MultiHead(8, 2, attention, positions)
@@ -42,25 +42,25 @@ def test_input_positions_belong_to_the_model(positions):
         MultiHead(8, 2, Softmax(), positions)
 
 
-def test_what_a_scheme_does_not_give():
-    q, places = torch.zeros(1, 2, 3, 4), torch.arange(3)
+def test_methods_a_scheme_lacks_raise():
+    q, index = torch.zeros(1, 2, 3, 4), torch.arange(3)
     with pytest.raises(NotImplementedError, match="'alibi' give no rotation"):
-        Alibi(2).rotate(q, places)
+        Alibi(2).rotate(q, index)
     with pytest.raises(NotImplementedError, match="'rope' give no bias"):
-        Rope().bias(q, places, places)
+        Rope().bias(q, index, index)
     with pytest.raises(NotImplementedError, match="'rope' give no decay"):
         Rope().decay(q)
 
 
-@pytest.mark.parametrize("place", [Sinusoidal(8), Learned(8, 5), Rope().rotate])
+@pytest.mark.parametrize("apply", [Sinusoidal(8), Learned(8, 5), Rope().rotate])
 @pytest.mark.parametrize("index", [torch.arange(1), torch.arange(4), torch.zeros(2, 5, dtype=torch.long)])
-def test_bad_input_as_places_of_tokens(place, index):
+def test_index_needs_one_position_per_token(apply, index):
     x = torch.zeros(2, 5, 8)  # rope rotates any (..., time, dim)
     with pytest.raises(ValueError, match=r"index must hold .* shape \(time,\) = \(5,\), got"):
-        place(x, index)
+        apply(x, index)
 
 
-def test_a_scheme_that_is_in_no_registry_is_called_by_its_class():
+def test_an_unregistered_scheme_is_named_by_its_class():
     class Nowhere(Positions):
         gives = frozenset({"bias"})
 
@@ -72,6 +72,6 @@ def test_a_scheme_that_is_in_no_registry_is_called_by_its_class():
         MultiHead(8, 2, Linear(), Nowhere())
 
 
-def test_what_is_unusual_is_seen():
+def test_repr_shows_options_that_are_not_default():
     assert repr(Rope()) == "Rope()"
     assert repr(Rope(base=500.0)) == "Rope(base=500.0)"

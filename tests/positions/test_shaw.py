@@ -17,12 +17,12 @@ def test_bias_equals_a_plain_loop():
             torch.testing.assert_close(bias[:, :, a, j], expected, rtol=0, atol=1e-12)
 
 
-def test_built_for_another_width():
+def test_wrong_key_dim():
     with pytest.raises(ValueError, match="q has key_dim 4, but shaw was built for 5"):
         Shaw(key_dim=5).bias(torch.zeros(1, 1, 2, 4), torch.arange(2), torch.arange(2))
 
 
-def test_no_width_and_no_distance():
+def test_sizes_must_be_valid():
     with pytest.raises(ValueError, match="key_dim must be at least 1, got 0"):
         Shaw(0)
     with pytest.raises(ValueError, match="distance must be at least 0, got -1"):

@@ -10,11 +10,11 @@ from qkv.positions import Sinusoidal
 
 def test_the_formula():
     waves = Sinusoidal(6).encode(torch.arange(11), torch.float64)
-    for place in range(11):
+    for position in range(11):
         for i in range(3):
-            angle = place / 10000 ** (2 * i / 6)
-            assert float(waves[place, 2 * i]) == pytest.approx(math.sin(angle), abs=1e-14)
-            assert float(waves[place, 2 * i + 1]) == pytest.approx(math.cos(angle), abs=1e-14)
+            angle = position / 10000 ** (2 * i / 6)
+            assert float(waves[position, 2 * i]) == pytest.approx(math.sin(angle), abs=1e-14)
+            assert float(waves[position, 2 * i + 1]) == pytest.approx(math.cos(angle), abs=1e-14)
 
 
 def test_a_shift_is_a_fixed_rotation():
@@ -29,8 +29,8 @@ def test_without_positions_attention_is_permutation_equivariant_and_with_them_no
     heads, x = MultiHead(8, 2, Softmax()).double(), torch.randn(1, 11, 8, dtype=torch.float64)
     order = torch.randperm(11)
     torch.testing.assert_close(heads(x[:, order]), heads(x)[:, order], rtol=0, atol=1e-12)
-    placed, places = Sinusoidal(8), torch.arange(11)
-    difference = heads(placed(x[:, order], places)) - heads(placed(x, places))[:, order]
+    positions, index = Sinusoidal(8), torch.arange(11)
+    difference = heads(positions(x[:, order], index)) - heads(positions(x, index))[:, order]
     assert difference.abs().max() > 1e-3
 
 

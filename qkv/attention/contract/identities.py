@@ -74,7 +74,7 @@ def forward_output(mechanism: Attention, x: Inputs) -> Tensor:
 
 
 def step_output(lengths: Sequence[int]) -> Outputs:
-    """Return a function that computes the outputs by `step`, with these numbers of tokens per call."""
+    """Return a function that computes the outputs by `step`, with these token counts per call."""
 
     def run(mechanism: Attention, x: Inputs) -> Tensor:
         state = start_state(mechanism, x)

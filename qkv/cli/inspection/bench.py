@@ -74,7 +74,7 @@ def _contestants(names: list[str] | None) -> list[tuple[str, "Attention", int]]:
     from qkv.attention import Softmax, build, kinds
 
     softmax = ("softmax", Softmax(), Softmax.typical_key_dim)
-    chosen = names or [name for name in kinds if name != "additive"]  # additive is quadratic in memory, too
+    chosen = names or [name for name in kinds if not kinds[name].materializes_weights]
     others = [(name, build(name), kinds[name].typical_key_dim) for name in chosen if name != "softmax"]
     narrow = sorted({key_dim for _, _, key_dim in others} - {Softmax.typical_key_dim})
     return [softmax, *((f"softmax, key_dim {dim}", Softmax(), dim) for dim in narrow), *others]

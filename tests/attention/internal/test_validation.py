@@ -1,4 +1,4 @@
-"""Bad input: each a ValueError or TypeError that names the argument, what came and what was expected."""
+"""Invalid input raises a ValueError or TypeError that names the argument, its value and what was expected."""
 
 import pytest
 import torch
@@ -53,12 +53,12 @@ def test_bias_never_broadcasts_by_accident(shape):
         Softmax()(Q, K, V, bias=torch.zeros(shape))
 
 
-def test_bias_must_be_a_number():
+def test_bias_must_be_floating_point():
     with pytest.raises(TypeError, match="bias must be a floating-point tensor, got torch.bool"):
         Softmax()(Q, K, V, bias=torch.ones(1, 6, 5, 5, dtype=torch.bool))
 
 
-def test_decay_needs_an_order_and_a_rate_per_head():
+def test_decay_needs_causal_and_a_rate_per_head():
     with pytest.raises(ValueError, match="decay needs causal=True"):
         Taylor()(Q, K, V, decay=torch.ones(6))
     with pytest.raises(ValueError, match=r"decay must be .* \(heads,\) = \(6,\), got shape \(3,\)"):
@@ -67,7 +67,7 @@ def test_decay_needs_an_order_and_a_rate_per_head():
         Taylor()(Q, K, V, causal=True, decay=0.5)
 
 
-def test_window_needs_an_order():
+def test_window_needs_causal():
     with pytest.raises(ValueError, match="window=3 ends at .*needs causal=True"):
         Softmax(window=3)(Q, K, V)
     with pytest.raises(ValueError, match="window must be at least 1.*got 0"):
@@ -100,33 +100,33 @@ def test_step_takes_a_padding_mask_only():
         mechanism.step(Q, K, V, mechanism.start(2, 6, 4, 7, key_heads=3), mask=torch.ones(2, 6, 5, 5, dtype=torch.bool))
 
 
-def test_decay_in_steps_needs_a_memory_per_query_head():
+def test_decay_in_steps_needs_a_state_per_query_head():
     mechanism = Taylor()
     with pytest.raises(ValueError, match="started with key_heads=3; start it with key_heads=6"):
         mechanism.step(Q, K, V, mechanism.start(2, 6, 4, 7, key_heads=3), decay=torch.ones(6))
 
 
 @pytest.mark.parametrize("kind", ["softmax", "linear", "elu", "taylor"])
-def test_a_backend_that_is_not_there(kind):
+def test_unknown_backend(kind):
     with pytest.raises(ValueError, match=f"attention kind '{kind}' has no backend 'warp' .available: auto"):
         qkv.attend(Q, K, V, kind=kind, backend="warp")
 
 
 @pytest.mark.parametrize("kind", ["softmax", "linear", "elu", "taylor"])
-def test_keys_of_no_width(kind):
+def test_key_dim_zero(kind):
     with pytest.raises(ValueError, match="q and k have key_dim 0, which must be at least 1"):
         qkv.attend(Q[..., :0], K[..., :0], V, kind=kind)
 
 
-def test_what_is_no_tensor():
+def test_mask_and_bias_must_be_tensors():
     with pytest.raises(TypeError, match="mask must be a bool tensor, got list"):
         Softmax()(Q, K, V, mask=[[True] * 5] * 2)
     with pytest.raises(TypeError, match="bias must be a floating-point tensor, got list"):
         Softmax()(Q, K, V, bias=[0.0])
 
 
-def test_everything_must_be_where_the_queries_are():
-    """A bias on the meta device was memory that nobody had written."""
+def test_modifiers_must_be_on_the_device_of_q():
+    """A bias on the meta device once read uninitialized memory."""
     away = {"device": "meta"}
     with pytest.raises(ValueError, match="bias is on meta, but q is on cpu"):
         Softmax()(Q, K, V, bias=torch.zeros(1, 6, 5, 5, **away))
@@ -137,13 +137,13 @@ def test_everything_must_be_where_the_queries_are():
 
 
 @pytest.mark.parametrize("rate", [-0.1, float("nan")])
-def test_a_decay_never_grows(rate):
+def test_decay_must_not_be_negative_or_nan(rate):
     with pytest.raises(ValueError, match=f"decay must be at least 0 for every head, got .*{rate}"):
         Taylor()(Q, K, V, causal=True, decay=torch.tensor([0.0, 1.0, 2.0, rate, 4.0, 5.0]))
 
 
 @pytest.mark.parametrize("mechanism", [Softmax(), Softmax(backend="reference"), Additive(4)])
-def test_a_bias_of_another_type_is_cast_and_a_nan_in_it_is_seen(mechanism):
+def test_bias_of_another_dtype_is_cast_and_its_nan_propagates(mechanism):
     bias = torch.randn(1, 6, 5, 5)
     torch.testing.assert_close(mechanism(Q, K, V, bias=bias.double()), mechanism(Q, K, V, bias=bias))
     bias[0, 0, 1, 2] = float("nan")
@@ -162,20 +162,20 @@ def test_a_bias_of_another_type_is_cast_and_a_nan_in_it_is_seen(mechanism):
         (lambda x: Linear(chunk=x), "chunk"),
     ],
 )
-@pytest.mark.parametrize("number", [2.5, 2.0, True, "2"])
-def test_whole_numbers(make, name, number):
-    with pytest.raises(TypeError, match=f"{name} must be an integer, got {number!r}"):
-        make(number)
+@pytest.mark.parametrize("value", [2.5, 2.0, True, "2"])
+def test_integer_options(make, name, value):
+    with pytest.raises(TypeError, match=f"{name} must be an integer, got {value!r}"):
+        make(value)
 
 
-def test_additive_needs_a_width():
+def test_additive_needs_positive_sizes():
     with pytest.raises(ValueError, match="key_dim and hidden_dim must be at least 1, got 0 and 0"):
         Additive(0)
     with pytest.raises(ValueError, match="got 4 and 0"):
         Additive(4, hidden_dim=0)
 
 
-def test_options_that_are_not_usual_are_seen():
+def test_repr_shows_options_that_are_not_default():
     assert repr(Taylor(order=4, backend="chunked")) == "Taylor(order=4, backend='chunked')"
     assert repr(Softmax(window=3, dropout=0.1)) == "Softmax(window=3, dropout=0.1)"
     assert [repr(x) for x in (Taylor(), Softmax(), Elu(), Linear())] == ["Taylor()", "Softmax()", "Elu()", "Linear()"]
