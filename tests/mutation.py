@@ -206,7 +206,7 @@ MUTANTS = (
     # costs
     Mutant("cost/record.py", "ramp * (ramp + 1) // 2", "ramp * ramp // 2"),
     Mutant("profile/timing/rates.py", "2 * operation.elements * 4", "operation.bytes", ("tests/profile/timing/test_rates.py",)),
-    Mutant("profile/timing/predict.py", "+ called * known.binding", "", ("tests/profile/timing/test_rates.py",)),
+    Mutant("profile/timing/rates.py", " + bound * self.binding", "", ("tests/profile/timing/test_rates.py",)),
     Mutant("profile/timing/fit.py", "bool((found >= 0).all()) and ", "", ("tests/profile/timing/test_fit.py",)),
     Mutant("profile/timing/time_crossover.py", "low = behind[-1]", "low = behind[0]", ("tests/profile/timing/test_time_crossover.py",)),
     Mutant(

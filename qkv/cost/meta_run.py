@@ -27,7 +27,7 @@ class ModuleCall:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of `forward`."""
     real_weights: bool = False
-    """Whether to run on the CPU with copies of the weights: needed if `forward` depends on tensor values."""
+    """Whether to run on the CPU with copies of the weights (zeros, if they are on meta)."""
 
     def make_arguments(self, sizes: Mapping[str, int]) -> tuple[dict[str, Tensor], list[Tensor]]:
         """Return weights and inputs for one call."""
@@ -41,7 +41,7 @@ class ModuleCall:
         named = (self.module.named_parameters, self.module.named_buffers)
         for name, weight in (pair for list_all in named for pair in list_all(remove_duplicate=False)):
             if id(weight) not in copies:
-                copy = weight.detach().clone() if self.real_weights else torch.empty_like(weight, device=device)
+                copy = _copy_to_cpu(weight) if self.real_weights else torch.empty_like(weight, device=device)
                 if isinstance(weight, nn.Parameter):
                     copy = nn.Parameter(copy, requires_grad=weight.requires_grad)
                 copies[id(weight)] = copy
@@ -51,6 +51,10 @@ class ModuleCall:
     def run(self, weights: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> Any:
         """Call the module with these weights instead of its own."""
         return torch.func.functional_call(self.module, dict(weights), tuple(tensors), dict(self.options))
+
+
+def _copy_to_cpu(weight: Tensor) -> Tensor:
+    return torch.zeros_like(weight, device="cpu") if weight.is_meta else weight.detach().clone()
 
 
 @contextmanager

@@ -28,6 +28,8 @@ CONVENTION = (
     "elementwise work (softmax, norms, activations, scales) is counted by class and not added to multiplications",
     "tied weights and layers called again count once as parameters and at each call as multiplications",
 )
+MAX_REAL_BYTES = 2 * 2**30
+"""Bytes of meta weights above which a module that reads tensor values is not run on the CPU."""
 _MAX_DEGREE = 2
 _DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -144,7 +146,7 @@ class _ReportBuilder:
         try:
             return self._counted(tuple(sizes.items()))
         except DataDependentError as error:
-            if any(p.is_meta for p in self.call.module.parameters()):
+            if sum(p.nbytes for p in self.call.module.parameters() if p.is_meta) > MAX_REAL_BYTES:
                 raise ForwardError(self.call, sizes, error) from error
             self.call, self.reason_for_real_run = replace(self.call, real_weights=True), str(error)
             return self._counted(tuple(sizes.items()))

@@ -1,6 +1,6 @@
-"""Attention kinds beside each other: formulas in the length, and the lengths at which one overtakes another, exactly.
+"""Compare attention kinds: formulas in the length, and the exact lengths at which one becomes cheaper than another.
 
-Projections before and after are the same for all, so they cancel, and only the mechanisms are compared.
+The projections before and after are the same for all kinds, so only the mechanisms are compared.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from qkv.cost.polynomial import Expression, Sizes, interpolate, interpolate_near
 from qkv.profile.crossover import CostFunction, Crossovers, find_crossovers
 
 MAX_COMPARED_LENGTH = 2**20
-"""Length up to which costs are compared as they are; beyond it the laws that they have there are taken to hold."""
+"""Length up to which costs are evaluated; beyond it, the formulas found there are assumed to hold."""
 
 
 @dataclass(frozen=True)
 class KindCost:
-    """One kind at one shape."""
+    """Cost of one kind at one shape."""
 
     kind: str
     mechanism: Attention
@@ -27,14 +27,14 @@ class KindCost:
     """Multiplications."""
     executed: int
     cache: Quantity
-    """Bytes held after all tokens."""
+    """Bytes of state after all tokens."""
     cost_functions: dict[str, CostFunction]
-    """What is "needed" and held in the "cache" at any length."""
+    """"needed" and "cache" as functions of the length."""
 
 
 @dataclass(frozen=True)
 class KindCrossover:
-    """Where two kinds cost the same."""
+    """Lengths at which two kinds cost the same."""
 
     first: str
     second: str
@@ -43,65 +43,57 @@ class KindCrossover:
 
     @property
     def lengths(self) -> tuple[Expression, ...]:
-        """Exact; empty: one of them is cheaper at every length, or both cost the same along a stretch of lengths."""
+        """Exact lengths; empty if one kind is always cheaper, or if both are equal over an interval."""
         return self.crossovers.lengths
 
 
 def compare_kinds(kinds: Sequence[str], shape: Shape) -> list[KindCost]:
-    """The kinds of these names at this shape, whose number of queries is the length asked for."""
+    """Return the cost of each kind at this shape; `shape.queries` is the length."""
     return [_kind_cost(kind, shape) for kind in kinds]
 
 
-def find_kind_crossovers(rivals: Sequence[KindCost]) -> list[KindCrossover]:
-    """Every pair, for multiplications and for the cache."""
+def find_kind_crossovers(costs: Sequence[KindCost]) -> list[KindCrossover]:
+    """Return the crossovers of every pair of kinds, in multiplications and in cache bytes."""
     found = []
-    for first, second in combinations(rivals, 2):
-        for what, name in (("needed", "multiplications"), ("cache", "cache bytes")):
-            formulas = getattr(first, what).formula, getattr(second, what).formula
-            meeting = find_crossovers(
-                first.cost_functions[what], second.cost_functions[what], MAX_COMPARED_LENGTH, formulas
-            )
-            found.append(KindCrossover(first.kind, second.kind, name, meeting))
+    for first, second in combinations(costs, 2):
+        for attribute, quantity in (("needed", "multiplications"), ("cache", "cache bytes")):
+            formulas = getattr(first, attribute).formula, getattr(second, attribute).formula
+            functions = first.cost_functions[attribute], second.cost_functions[attribute]
+            crossovers = find_crossovers(*functions, MAX_COMPARED_LENGTH, formulas)
+            found.append(KindCrossover(first.kind, second.kind, quantity, crossovers))
     return found
-
-
-def split_kinds(text: str) -> list[str]:
-    """`softmax,taylor(order=4,chunk=64)` at the commas that stand outside of brackets."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]
 
 
 def _kind_cost(kind: str, shape: Shape) -> KindCost:
     mechanism = parse(kind, key_dim=shape.key_dim)
-    cost = mechanism.cost(shape)
 
     @cache
     def at(length: int) -> dict[str, int]:
-        long = mechanism.cost(replace(shape, queries=length, keys=length))
-        return {"needed": sum(long.needed.values()), "cache": sum(long.state.values())}
+        cost = mechanism.cost(replace(shape, queries=length, keys=length))
+        return {"needed": sum(cost.needed.values()), "cache": sum(cost.state.values())}
 
-    laws: dict[str, CostFunction] = {
+    functions: dict[str, CostFunction] = {
         "needed": lambda length: at(length)["needed"],
         "cache": lambda length: at(length)["cache"],
     }
-    needed, cached = (_quantity(laws[what], shape.queries) for what in ("needed", "cache"))
-    return KindCost(kind, mechanism, needed, sum(cost.executed.values()), cached, laws)
+    return KindCost(
+        kind,
+        mechanism,
+        needed=_quantity(functions["needed"], shape.queries),
+        executed=sum(mechanism.cost(shape).executed.values()),
+        cache=_quantity(functions["cache"], shape.queries),
+        cost_functions=functions,
+    )
 
 
-def _quantity(law: CostFunction, length: int) -> Quantity:
-    """The cost at this length, and its formula, with a word where that does not hold at every other length."""
+def _quantity(function: CostFunction, length: int) -> Quantity:
+    """Return the cost at this length and its formula; `holds` is set if the formula is not valid at every length."""
 
     def at(sizes: Sizes) -> int:
-        return law(sizes["n"])
+        return function(sizes["n"])
 
-    asked = {"n": length}
-    found = interpolate(at, {"n": 2}, asked)
-    if found is not None and evaluate(found, {"n": MAX_COMPARED_LENGTH}) == law(MAX_COMPARED_LENGTH):
-        return Quantity(law(length), found)
-    return Quantity(law(length), interpolate_near(at, {"n": 2}, asked), holds=f"around n = {length}")
+    sizes = {"n": length}
+    found = interpolate(at, {"n": 2}, sizes)
+    if found is not None and evaluate(found, {"n": MAX_COMPARED_LENGTH}) == function(MAX_COMPARED_LENGTH):
+        return Quantity(function(length), found)
+    return Quantity(function(length), interpolate_near(at, {"n": 2}, sizes), holds=f"around n = {length}")

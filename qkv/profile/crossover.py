@@ -1,6 +1,7 @@
-"""Where two costs are equal: looked for among whole lengths by the costs themselves, then solved by the laws there.
+"""Lengths at which two costs are equal: found on integer lengths from the costs, then solved with local formulas.
 
-A formula may hold on one side of a length only (a window's does), and a root on the other side means nothing.
+A formula may hold on one side of a length only (under a sliding window it does); its roots on the other side are
+meaningless.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,89 +10,102 @@ from itertools import pairwise
 
 import sympy
 
-from qkv.cost import crossing, evaluate
+from qkv.cost import crossings, evaluate
 from qkv.cost.polynomial import Expression, interpolate_near
 
-OCTAVE = 8
-"""Lengths that are looked at from one power of two to the next; two crossings between two of them are not seen."""
+SAMPLES_PER_OCTAVE = 8
+"""Lengths sampled between powers of two; two crossovers between neighboring samples are missed."""
 
-Law = Callable[[int], int]
+CostFunction = Callable[[int], int]
 """Length -> cost."""
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """Where two costs are equal."""
+class Crossovers:
+    """Lengths at which two costs are equal."""
 
     lengths: tuple[Expression, ...]
-    """Exact, smallest first; one where a law changes just there is the first whole length beyond it."""
-    stretches: tuple[tuple[int, int | None], ...]
-    """The first and the last of neighboring whole lengths at all of which they are equal; None: for ever."""
+    """Exact lengths in increasing order; where a formula changes, the first integer length after it."""
+    intervals: tuple[tuple[int, int | None], ...]
+    """First and last of adjacent integer lengths with equal costs; None: without end."""
 
     @property
     def always(self) -> bool:
-        """Whether there is no difference at any length."""
-        return self.stretches == ((1, None),)
+        """Whether the costs are equal at every length."""
+        return self.intervals == ((1, None),)
 
 
-def meet(first: Law, second: Law, longest: int, formulas: tuple[Expression | None, Expression | None]) -> Meeting:
-    """Where these costs are equal, up to a length and, if their laws stay what they are there, beyond it.
+def find_crossovers(
+    first: CostFunction,
+    second: CostFunction,
+    max_length: int,
+    formulas: tuple[Expression | None, Expression | None],
+) -> Crossovers:
+    """Return where two costs are equal, up to `max_length` and beyond it if their formulas there continue to hold.
 
-    `formulas` are tried first; where they do not hold, those of the neighborhood are.
+    `formulas` are tried first; where they do not hold, local ones are interpolated.
     """
 
-    def lead(length: int) -> int:
+    def sign(length: int) -> int:
         difference = first(length) - second(length)
         return (difference > 0) - (difference < 0)
 
-    leads = list(_leads(lead, longest))
-    ends = [start - 1 for _, start in leads[1:]] + [longest]
-    level = [(start, end) for (sign, start), end in zip(leads, ends, strict=True) if sign == 0]
-    lengths = [sympy.Integer(start) for start, end in level if start == end]
-    for (before, _), (after, length) in pairwise(leads):
+    runs = list(_runs_of_equal_sign(sign, max_length))
+    ends = [start - 1 for _, start in runs[1:]] + [max_length]
+    equal = [(start, end) for (value, start), end in zip(runs, ends, strict=True) if value == 0]
+    lengths = [sympy.Integer(start) for start, end in equal if start == end]
+    for (before, _), (after, length) in pairwise(runs):
         if before and after:
             lengths.append(_solve(first, second, length, formulas))
-    lengths += _beyond(first, second, longest)
-    stretches = tuple((start, None if end == longest else end) for start, end in level if start < end)
-    return Meeting(tuple(sorted(lengths, key=float)), stretches)
+    lengths += _roots_beyond(first, second, max_length)
+    intervals = tuple((start, None if end == max_length else end) for start, end in equal if start < end)
+    return Crossovers(tuple(sorted(lengths, key=float)), intervals)
 
 
-def _leads(lead: Callable[[int], int], longest: int) -> Iterator[tuple[int, int]]:
-    """The signs of the difference that follow one another, each with the length from which on it is that."""
-    steps = range(OCTAVE * longest.bit_length())
-    grid = sorted({min(round(2 ** (step / OCTAVE)), longest) for step in steps} | {longest})
-    sign = lead(1)
-    yield sign, 1
+def _runs_of_equal_sign(sign: Callable[[int], int], max_length: int) -> Iterator[tuple[int, int]]:
+    """Yield the successive signs of the difference, each with the first length that has it."""
+    steps = range(SAMPLES_PER_OCTAVE * max_length.bit_length())
+    grid = sorted({min(round(2 ** (step / SAMPLES_PER_OCTAVE)), max_length) for step in steps} | {max_length})
+    current = sign(1)
+    yield current, 1
     for left, right in pairwise(grid):
         low = left
-        while sign != lead(right):
+        while current != sign(right):
             high = right
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (middle, high) if lead(middle) == sign else (low, middle)
-            low, sign = high, lead(high)
-            yield sign, high
+                low, high = (middle, high) if sign(middle) == current else (low, middle)
+            low, current = high, sign(high)
+            yield current, high
 
 
-def _solve(first: Law, second: Law, length: int, formulas: tuple[Expression | None, Expression | None]) -> Expression:
-    """The root between this length and the one before, by formulas that hold at both."""
-    for mine, theirs in (formulas, (_near(first, length), _near(second, length))):
-        if _holds(first, mine, length) and _holds(second, theirs, length):
-            for root in crossing(mine, theirs):
+def _solve(
+    first: CostFunction,
+    second: CostFunction,
+    length: int,
+    formulas: tuple[Expression | None, Expression | None],
+) -> Expression:
+    """Return the root between `length - 1` and `length`, from formulas that hold at both."""
+    local = _local_formula(first, length), _local_formula(second, length)
+    for one, other in (formulas, local):
+        if _holds(first, one, length) and _holds(second, other, length):
+            for root in crossings(one, other):
                 if length - 1 < root < length:
                     return root
     return sympy.Integer(length)
 
 
-def _beyond(first: Law, second: Law, longest: int) -> list[Expression]:
-    """The roots above all lengths that were looked at, of the laws that hold at the last of them."""
-    mine, theirs = _near(first, longest), _near(second, longest)
-    return [] if mine is None or theirs is None else [root for root in crossing(mine, theirs) if root > longest]
+def _roots_beyond(first: CostFunction, second: CostFunction, max_length: int) -> list[Expression]:
+    """Return the roots above `max_length` of the formulas that hold there."""
+    one, other = _local_formula(first, max_length), _local_formula(second, max_length)
+    if one is None or other is None:
+        return []
+    return [root for root in crossings(one, other) if root > max_length]
 
 
-def _near(law: Law, length: int) -> Expression | None:
-    return interpolate_near(lambda sizes: law(sizes["n"]), {"n": 2}, {"n": length})
+def _local_formula(function: CostFunction, length: int) -> Expression | None:
+    return interpolate_near(lambda sizes: function(sizes["n"]), {"n": 2}, {"n": length})
 
 
-def _holds(law: Law, formula: Expression | None, length: int) -> bool:
-    return formula is not None and all(evaluate(formula, {"n": n}) == law(n) for n in (length - 1, length))
+def _holds(function: CostFunction, formula: Expression | None, length: int) -> bool:
+    return formula is not None and all(evaluate(formula, {"n": n}) == function(n) for n in (length - 1, length))

@@ -1,7 +1,7 @@
-"""What `qkv cost` is asked about: a preset, a run folder, somebody's factory, a Hugging Face config; on no weights.
+"""Resolve the SPEC of `qkv cost` to a module on torch's meta device: no weights are allocated or downloaded.
 
-pronounce:quick          a task's preset            runs/mine          a run folder
-package.module:function  gives an nn.Module         config.json        of a Hugging Face model
+pronounce:quick          a task's preset               runs/mine      a run folder
+package.module:function  returns any nn.Module         config.json    of a Hugging Face model
 """
 
 import json
@@ -17,31 +17,30 @@ import torch
 from torch import nn
 
 from qkv.cost import Input
+from qkv.errors import QkvError, unknown_name_error
 from qkv.models import family
-from qkv.registry import unknown_name_error
-from qkv.runs.load import Config, configure, preset, read_config
-from qkv.storage import QkvError, open_file, read_json
-from qkv.tasks.base import Task, ModelSizes, tasks
-from qkv.tasks.classification import ClassificationTask
+from qkv.runs import Config, configure, preset, read_config
+from qkv.storage import open_file, read_json
+from qkv.tasks import ModelSizes, Task, tasks
 from qkv.train import Run
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A module and how it is called."""
+class ProfileTarget:
+    """A module to profile and the inputs to call it with."""
 
     label: str
     module: nn.Module
     inputs: tuple[Input, ...]
     options: dict[str, Any] = field(default_factory=dict)
-    longest: int | None = None
-    """The most tokens that it takes; None: not known."""
+    max_tokens: int | None = None
+    """Maximum sequence length; None: not known."""
     note: str | None = None
-    """Where its sizes are from, if no data were read for them."""
+    """Source of its sizes, if no data were read for them."""
 
 
-def find(spec: str, inputs: Sequence[str] = ()) -> Subject:
-    """The module that a word on the command line means; `inputs` in words such as float[1,n,768]."""
+def resolve_spec(spec: str, inputs: Sequence[str] = ()) -> ProfileTarget:
+    """Return the module that `spec` names; `inputs` are specs such as float[1,n,768]."""
     given = tuple(Input.parse(text) for text in inputs)
     path = Path(spec)
     if path.suffix == ".json" or path.is_file():
@@ -58,24 +57,28 @@ def find(spec: str, inputs: Sequence[str] = ()) -> Subject:
     )
 
 
-def _from_preset(task: str, chosen: str | None, given: tuple[Input, ...]) -> Subject:
+def _from_preset(task: str, chosen: str | None, given: tuple[Input, ...]) -> ProfileTarget:
     config = configure(task, preset(task, chosen), {})
     try:
-        outline = tasks[task].model_sizes(config.data) or _outline(tasks[task].load(config.data))
+        sizes = tasks[task].model_sizes(config.data) or _read_sizes(tasks[task].load(config.data))
     except QkvError as error:
         raise QkvError(f"the sizes of {task} come from its data; train a run and name its folder ({error})") from None
-    return _of_outline(f"{task}:{chosen or next(iter(tasks[task].presets))}", outline, config, given)
+    return _from_model_sizes(f"{task}:{chosen or next(iter(tasks[task].presets))}", sizes, config, given)
 
 
-def _from_folder(folder: Path, given: tuple[Input, ...]) -> Subject:
-    if "model_type" in _load(folder / "config.json"):
+def _from_folder(folder: Path, given: tuple[Input, ...]) -> ProfileTarget:
+    if "model_type" in _read_json_object(folder / "config.json"):
         return _from_config(folder / "config.json", given)
     config = read_config(Run(folder))
-    job = tasks[config.task].restore(config.data, read_json(folder / "vocabulary.json"))
-    return _of_outline(str(folder), _outline(job), config, given)
+    task = tasks[config.task].restore(config.data, read_json(folder / "vocabulary.json"))
+    return _from_model_sizes(str(folder), _read_sizes(task), config, given)
 
 
-def _from_factory(module: str, function: str, given: tuple[Input, ...]) -> Subject:
+def _read_sizes(task: Task) -> ModelSizes:
+    return ModelSizes(task.sizes(), task.input_shape)
+
+
+def _from_factory(module: str, function: str, given: tuple[Input, ...]) -> ProfileTarget:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -87,42 +90,38 @@ def _from_factory(module: str, function: str, given: tuple[Input, ...]) -> Subje
     factory = getattr(home, function)
     if not callable(factory):
         raise TypeError(
-            f"{module}:{function} is a {type(factory).__name__}, but a function that gives a module is needed"
+            f"{module}:{function} is a {type(factory).__name__}, but a function that returns a module is needed"
         )
     made = factory()
     if not isinstance(made, nn.Module):
-        raise TypeError(f"{module}:{function} gives a {type(made).__name__}, but an nn.Module is needed")
-    return Subject(f"{module}:{function}", made, given or _usual_inputs(made))
+        raise TypeError(f"{module}:{function} returns a {type(made).__name__}, but an nn.Module is needed")
+    return ProfileTarget(f"{module}:{function}", made, given or _default_inputs(made))
 
 
-def _outline(job: Task) -> ModelSizes:
-    return ModelSizes(job.sizes(), job.shape if isinstance(job, ClassificationTask) else None)
-
-
-def _of_outline(label: str, outline: ModelSizes, config: Config, given: tuple[Input, ...]) -> Subject:
-    """A model of ours: one example of a job that knows their shape, or what `forward` names."""
+def _from_model_sizes(label: str, sizes: ModelSizes, config: Config, given: tuple[Input, ...]) -> ProfileTarget:
+    """Return a model of a family, built on meta; its inputs have the task's shape or follow from `forward`."""
     chosen = family(config.family)
-    with torch.random.fork_rng():  # what the weights are does not matter
-        model = chosen.build(chosen.configure(config.model), *outline.sizes)
-    if not given and outline.shape is not None:
-        given = (Input.parse(f"float[1,{','.join(map(str, outline.shape))}]"),)
-    longest = config.model.get("max_length")
-    return Subject(label, model, given or _usual_inputs(model), longest=longest, note=outline.note)
+    with torch.device("meta"):
+        model = chosen.build(chosen.configure(config.model), *sizes.sizes)
+    if not given and sizes.shape is not None:
+        given = (Input.parse(f"float[1,{','.join(map(str, sizes.shape))}]"),)
+    max_tokens = config.model.get("max_length")
+    return ProfileTarget(label, model, given or _default_inputs(model), max_tokens=max_tokens, note=sizes.note)
 
 
-def _usual_inputs(model: nn.Module) -> tuple[Input, ...]:
-    """By what `forward` calls them: tokens, or a source and a target."""
+def _default_inputs(model: nn.Module) -> tuple[Input, ...]:
+    """Return inputs by the parameter names of `forward`: tokens, or a source and a target."""
     needed = [p.name for p in signature(model.forward).parameters.values() if p.default is p.empty]
-    usual = {"tokens": "int[1,n]", "source": "int[1,n]", "target": "int[1,m]"}
-    if not needed or any(name not in usual for name in needed):
-        wanted = ", ".join(needed) or "nothing that has a name"
+    known = {"tokens": "int[1,n]", "source": "int[1,n]", "target": "int[1,m]"}
+    if not needed or any(name not in known for name in needed):
+        parameters = ", ".join(needed) or "no named parameters"
         raise ValueError(
-            f"{type(model).__name__}.forward takes {wanted}: say what with --input, such as float[1,n,768]"
+            f"{type(model).__name__}.forward takes {parameters}: describe them with --input, such as float[1,n,768]"
         )
-    return tuple(Input.parse(usual[name]) for name in needed)
+    return tuple(Input.parse(known[name]) for name in needed)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _read_json_object(path: Path) -> dict[str, Any]:
     with open_file(path) as file:
         try:
             record = json.loads(file.read())
@@ -133,16 +132,18 @@ def _load(path: Path) -> dict[str, Any]:
     return record
 
 
-def _from_config(path: Path, given: tuple[Input, ...]) -> Subject:
-    """A model of Hugging Face's transformers from its config.json alone: nothing is downloaded, nothing allocated."""
-    record = _load(path)
+def _from_config(path: Path, given: tuple[Input, ...]) -> ProfileTarget:
+    """Return a Hugging Face model built on meta from its config.json alone."""
+    record = _read_json_object(path)
     try:
         import transformers  # noqa: PLC0415 - large, and only needed here
     except ModuleNotFoundError:
         raise QkvError("a Hugging Face config needs the package transformers: pip install transformers") from None
     kinds = transformers.CONFIG_MAPPING
     if record.get("model_type") not in kinds:
-        named = unknown_name_error("model_type", record.get("model_type"), ["gpt2", "llama", "mistral", "bert", "qwen2"])
+        named = unknown_name_error(
+            "model_type", record.get("model_type"), ["gpt2", "llama", "mistral", "bert", "qwen2"]
+        )
         raise QkvError(str(named).split(" (")[0] + " to the transformers that is installed", path)
     try:
         config = kinds[record["model_type"]].from_dict(record)
@@ -151,11 +152,11 @@ def _from_config(path: Path, given: tuple[Input, ...]) -> Subject:
             model = model_class._from_config(config) if hasattr(model_class, "_from_config") else model_class(config)
     except QkvError:
         raise
-    except Exception as error:  # whatever the library makes of a config that does not hold together
+    except Exception as error:  # transformers may raise anything for an inconsistent config
         raise QkvError(f"no model can be built from it: {str(error).strip().splitlines()[0]}", path) from error
     caches = "use_cache" in signature(model.forward).parameters
     options = {"use_cache": True} if caches else {}
-    return Subject(f"{model_class.__name__} of {path}", model, given or (Input.parse("int[1,n]"),), options)
+    return ProfileTarget(f"{model_class.__name__} of {path}", model, given or (Input.parse("int[1,n]"),), options)
 
 
 def _architecture(transformers: Any, record: dict[str, Any], path: Path) -> Any:

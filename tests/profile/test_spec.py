@@ -1,19 +1,25 @@
-"""What `qkv cost` is asked about: the sizes of presets, without their data."""
+"""`resolve_spec`: presets are sized without their data and built without memory for weights."""
+
+import resource
 
 import pytest
 
+from qkv.cost import analyze
+from qkv.cost.to_json import to_record
 from qkv.data import Tokenizer
 from qkv.data.corpora import archive
-from qkv.profile.spec import find
-from qkv.tasks import DigitsTask, MaskedTask, ModelSizes, TextTask, WordsTask, tasks
+from qkv.models import family
+from qkv.profile.spec import resolve_spec
+from qkv.runs import configure
+from qkv.tasks import DigitsTask, MaskedTask, ModelSizes, Preset, TextTask, WordsTask, tasks
 from tests.data.archives import need, need_word_tests
 
 SPECS = [f"{task}:{preset}" for task in tasks if task != "pairs" for preset in tasks[task].presets]
 
 
 @pytest.fixture
-def cut_off(monkeypatch, tmp_path):
-    """A machine that has fetched nothing and can fetch nothing."""
+def no_network(monkeypatch, tmp_path):
+    """A machine with an empty cache and no network."""
 
     def fetch(wanted):
         raise AssertionError(f"{wanted.file} was to be fetched")
@@ -22,30 +28,55 @@ def cut_off(monkeypatch, tmp_path):
     monkeypatch.setattr(archive, "_fetch", fetch)
 
 
-@pytest.mark.usefixtures("cut_off")
+@pytest.mark.usefixtures("no_network")
 @pytest.mark.parametrize("spec", SPECS)
-def test_every_preset_is_counted_without_a_network(spec, tmp_path):
-    assert find(spec).label == spec
+def test_every_preset_is_built_on_meta_without_a_network(spec, tmp_path):
+    found = resolve_spec(spec)
+    assert found.label == spec
+    assert {weight.device.type for weight in found.module.parameters()} == {"meta"}
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_large_preset_takes_no_memory(monkeypatch):
+    """More than 10^9 parameters, 4 GB in float32; the peak of this process grows by less than 200 MB."""
+    large = Preset("decoder", {"dim": 4096, "heads": 32, "hidden_dim": 16384, "layers": 6}, {"steps": 1}, {"size": 16000})
+    monkeypatch.setitem(TextTask.presets, "large", lambda: large)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    module = resolve_spec("text:large").module
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # KiB
+    assert sum(weight.numel() for weight in module.parameters()) > 1e9
+    assert grown < 200_000
+
+
+@pytest.mark.parametrize("spec", ["recall:small", "pronounce:recurrent"])
+def test_figures_are_those_of_a_model_with_weights(spec):
+    """The second reads tensor values, so it runs on the CPU, with zeros for weights."""
+    found = resolve_spec(spec)
+    task, preset = spec.split(":")
+    config = configure(task, tasks[task].presets[preset](), {})
+    sizes = tasks[task].model_sizes(config.data) or ModelSizes(tasks[task].load(config.data).sizes())
+    model = family(config.family).build(family(config.family).configure(config.model), *sizes.sizes)
+    on_meta, with_weights = (analyze(m, found.inputs, {"n": 7, "m": 5}) for m in (found.module, model))
+    assert to_record(on_meta) == to_record(with_weights)
+
+
 def count(spec):
-    return sum(weight.numel() for weight in find(spec).module.parameters())
+    return sum(weight.numel() for weight in resolve_spec(spec).module.parameters())
 
 
-@pytest.mark.usefixtures("cut_off")
-def test_the_vocabulary_is_of_the_size_asked_for(monkeypatch):
+@pytest.mark.usefixtures("no_network")
+def test_the_vocabulary_has_the_requested_size(monkeypatch):
     """Blocks have 12 matrices of d x d, in all, and 13 vectors of d: biases and two norms."""
     monkeypatch.setattr(Tokenizer, "train", None)
     d, blocks = 384, 6 * (12 * 384**2 + 13 * 384)
     assert count("text:wikitext") == (16_000 + 1024) * d + blocks + 2 * d
     heads = 2 * (d**2 + d) + 2 * d + 8192 + 2 * d + 2  # the pooler, what fills in with its norm and biases, the pairs
     assert count("masked:wikitext") == (8192 + 128 + 2) * d + 2 * d + blocks + heads
-    told = "the vocabulary is of the size asked for, data.size = {}; no text was read"
-    assert [find(spec).note for spec in ("text:wikitext", "masked:wikitext", "masked:small")] == [
-        told.format(size) for size in ("16,000", "8,192", "2,000")
+    note = "the vocabulary has the requested size, data.size = {}; no text was read"
+    assert [resolve_spec(spec).note for spec in ("text:wikitext", "masked:wikitext", "masked:small")] == [
+        note.format(size) for size in ("16,000", "8,192", "2,000")
     ]
-    assert [find(spec).note for spec in ("pronounce:quick", "recall:small")] == [None, None]
+    assert [resolve_spec(spec).note for spec in ("pronounce:quick", "recall:small")] == [None, None]
 
 
 def sizes(task, preset):
@@ -55,7 +86,7 @@ def sizes(task, preset):
 
 
 @pytest.mark.parametrize("task", ["text", "masked"])
-def test_a_trained_vocabulary_has_the_size_asked_for(task):
+def test_a_trained_vocabulary_has_the_requested_size(task):
     expected, found = sizes(task, "small")
     assert expected == found
 

@@ -1,25 +1,24 @@
-"""How long a forward pass will take on this CPU: every operation at the rates of its sort; and how long it takes.
+"""Forecast the time of a forward pass on this CPU from its operations and the machine's rates; and measure it.
 
-seconds = sum over operations of sum over terms of (amount * seconds each), and one rate for every call in Python
+seconds = sum over operations, over terms, of (amount * seconds per unit), plus one rate per Python call
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from qkv.cost.counter import count_multiplications
-from qkv.cost.meta_kernels import rehearsing, unfused_layers
-from qkv.cost.meta_run import Play, mode
-from qkv.profile.timing.predict import foresee, predict
-from qkv.profile.timing.quiet_timer import quiet_seconds, settle
+from qkv.cost.meta_run import ModuleCall, dry_run, module_mode, unfused_layers
+from qkv.profile.timing.python_overhead import count_calls
 from qkv.profile.timing.rates import Rates
-from qkv.profile.timing.rates_cache import rates
+from qkv.profile.timing.rates_cache import machine_rates
+from qkv.profile.timing.timer import fastest_seconds, warm_allocator
 
-LARGEST = 2 * 2**30
-"""Bytes of weights above which nothing is measured."""
+MAX_MEASURED_BYTES = 2 * 2**30
+"""Bytes of weights above which a module is predicted but not measured."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +26,13 @@ class Forecast:
     """Seconds of one forward pass."""
 
     parts: dict[str, float]
-    """Sort of operation -> seconds predicted for all of that sort; "python" is the program between them."""
+    """Operation category -> predicted seconds; "python" is the program between the operations."""
     measured: float | None
-    """None: too large to be run here, or in half precision, which is not run on a CPU."""
+    """None: too large to run here, or in half precision, which is not run on a CPU."""
 
     @property
     def predicted(self) -> float:
-        """The sum of the parts."""
+        """Sum of the parts."""
         return sum(self.parts.values())
 
     @property
@@ -42,37 +41,50 @@ class Forecast:
         return float("nan") if self.measured is None else self.predicted / self.measured
 
 
-def forecast(play: Play, sizes: Mapping[str, int], known: Rates | None = None) -> Forecast:
-    """Predicted from this machine's rates, and measured; a module that cannot be run here is only predicted."""
-    known = known or rates()
-    module = _runnable(play.module)
+def forecast(call: ModuleCall, sizes: Mapping[str, int], rates: Rates | None = None) -> Forecast:
+    """Predict from the rates (default: of this machine) and measure; a module too large is only predicted."""
+    rates = rates or machine_rates()
+    module = _with_real_weights(call.module)
     if module is None:
-        counting = count_multiplications(strict=False, trace=True)
-        with (
-            mode(play.module, training=False),
-            rehearsing(play, sizes) as (weights, tensors),
-            torch.no_grad(),
-            counting,
-        ):
-            play.call(weights, tensors)
-        return Forecast(predict(counting.trace or [], known), None)
-    tensors = [given.make(sizes, "cpu") for given in play.inputs]
+        return Forecast(_predict_on_meta(call, sizes, rates), None)
+    tensors = [given.make_tensor(sizes, "cpu") for given in call.inputs]
     tensors = [torch.randn_like(x) if x.is_floating_point() else x for x in tensors]
-    with mode(module, training=False), torch.no_grad(), unfused_layers():
-        parts = foresee(lambda: module(*tensors, **play.options), known)
-        settle()
-        measured = quiet_seconds(lambda: module(*tensors, **play.options), seconds=0.3)
+    with module_mode(module, training=False), torch.no_grad(), unfused_layers():
+        parts = predict_call(lambda: module(*tensors, **call.options), rates)
+        warm_allocator()
+        measured = fastest_seconds(lambda: module(*tensors, **call.options), seconds=0.3)
     return Forecast(parts, measured)
 
 
-def _runnable(module: nn.Module) -> nn.Module | None:
-    """The module with real weights, drawn at random if it has none; None if it is too much for here."""
+def predict_call(call: Callable[[], object], rates: Rates) -> dict[str, float]:
+    """Return operation category -> predicted seconds; `call` runs, but is not timed."""
+    with count_multiplications(strict=False, trace=True) as counting:
+        call()
+    return rates.predict(counting.trace or [], count_calls(call))
+
+
+def _predict_on_meta(call: ModuleCall, sizes: Mapping[str, int], rates: Rates) -> dict[str, float]:
+    counting = count_multiplications(strict=False, trace=True)
+    with (
+        module_mode(call.module, training=False),
+        dry_run(call, sizes) as (weights, tensors),
+        torch.no_grad(),
+        counting,
+    ):
+        call.run(weights, tensors)
+    return rates.predict(counting.trace or [])
+
+
+def _with_real_weights(module: nn.Module) -> nn.Module | None:
+    """Return the module, with random weights if it is on meta; None if it is too large or in half precision."""
     weights = [p for p in (*module.parameters(), *module.buffers()) if p.is_floating_point()]
-    if sum(p.nbytes for p in weights) > LARGEST or any(p.element_size() < 4 for p in weights):
+    if sum(p.nbytes for p in weights) > MAX_MEASURED_BYTES or any(p.element_size() < 4 for p in weights):
         return None
     if not any(p.is_meta for p in weights):
         return module
     module = copy.deepcopy(module).to_empty(device="cpu")
     for weight in module.parameters():
         nn.init.normal_(weight, std=0.02)
+    for buffer in module.buffers():
+        buffer.zero_()  # a valid index, too
     return module

@@ -1,4 +1,4 @@
-"""How much Python is in a call: between the operations of a model there is a program, and small models wait for it."""
+"""Count the function calls of a Python program: small models wait for the interpreter between operations."""
 
 import sys
 from collections import Counter
@@ -8,26 +8,26 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Calls:
-    """How many functions a program called in one run."""
+class CallCounts:
+    """Functions called in one run."""
 
     python: int = 0
-    """Those written in Python."""
+    """Calls of functions written in Python."""
     compiled: int = 0
-    """Those that are not, torch's operations among them; what these call in turn is not seen."""
+    """Calls of compiled functions, torch's operations among them; calls made by these are not visible."""
 
 
-def python_calls(call: Callable[[], object]) -> Calls:
-    """Run it, and count."""
-    seen: Counter[str] = Counter()
+def count_calls(call: Callable[[], object]) -> CallCounts:
+    """Run `call` and count the functions it calls."""
+    events: Counter[str] = Counter()
 
-    def note(_frame: Any, event: str, _argument: Any) -> None:
-        seen[event] += 1
+    def record(_frame: Any, event: str, _argument: Any) -> None:
+        events[event] += 1
 
     before = sys.getprofile()
-    sys.setprofile(note)
+    sys.setprofile(record)
     try:
         call()
     finally:
         sys.setprofile(before)
-    return Calls(seen["call"] - 1, seen["c_call"] - 1)  # without `call` itself, and the one that ends it
+    return CallCounts(events["call"] - 1, events["c_call"] - 1)  # without `call` itself and the closing setprofile

@@ -1,8 +1,7 @@
-"""This machine's rates: measured once, then kept in the cache folder."""
+"""The rates of this machine: measured once, then read from the cache folder."""
 
 import hashlib
 import json
-import os
 import platform
 from contextlib import suppress
 from dataclasses import asdict
@@ -12,45 +11,45 @@ from typing import Any
 import torch
 
 from qkv.profile.timing.calibrate import calibrate
-from qkv.profile.timing.op_terms import MOVING, TERMS
+from qkv.profile.timing.op_terms import MEMORY_BOUND, TERMS
 from qkv.profile.timing.rates import Rates
+from qkv.storage import cache_dir, write_atomic
 
-FORMAT = 2
+FORMAT = 3
 
 
-def rates(*, again: bool = False) -> Rates:
-    """Those of this machine, from the cache folder if they were measured before with this torch and thread count."""
-    path = _folder() / f"rates-{_machine()}.json"
-    if path.exists() and not again:
-        with suppress(ValueError, KeyError, TypeError, AttributeError):  # damaged or of another version: measured again
-            return _read(json.loads(path.read_text()))
+def machine_rates(*, remeasure: bool = False) -> Rates:
+    """Return the rates of this machine; they are measured once per torch version and thread count."""
+    path = cache_dir() / f"rates-{_machine_hash()}.json"
+    if path.exists() and not remeasure:
+        with suppress(ValueError, KeyError, TypeError, AttributeError):  # damaged or of another format: remeasure
+            return _parse(json.loads(path.read_text()))
     found = calibrate()
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps({"format": FORMAT, **asdict(found)}))
-    beside.replace(path)
+    write_atomic(path, json.dumps({"format": FORMAT, **asdict(found)}).encode())
     return found
 
 
-def _folder() -> Path:
-    """`QKV_CACHE`, or the usual place."""
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qkv"
-    return Path(os.environ.get("QKV_CACHE") or usual)
-
-
-def _machine() -> str:
-    """A word for this processor, torch and number of threads."""
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
+def _machine_hash() -> str:
+    """Return a hash of the processor, the torch version and the number of threads."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     processor = next((line for line in lines if line.startswith("model name")), platform.processor())
-    told = f"{processor} {platform.node()} {torch.__version__} {torch.get_num_threads()}"
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+    description = f"{processor} {platform.node()} {torch.__version__} {torch.get_num_threads()}"
+    return hashlib.sha256(description.encode()).hexdigest()[:12]
 
 
-def _read(record: dict[str, Any]) -> Rates:
-    moving = {sort: [(float(a), float(b)) for a, b in points] for sort, points in record["moving"].items()}
-    terms = {sort: {term: float(each) for term, each in rates.items()} for sort, rates in record["terms"].items()}
-    if set(moving) != set(MOVING) or {sort: tuple(each) for sort, each in terms.items()} != TERMS:
-        raise KeyError("rates of other sorts")
+def _parse(record: dict[str, Any]) -> Rates:
+    memory_bound = {
+        category: [(float(size), float(seconds)) for size, seconds in points]
+        for category, points in record["memory_bound"].items()
+    }
+    coefficients = {
+        category: {term: float(seconds) for term, seconds in terms.items()}
+        for category, terms in record["coefficients"].items()
+    }
+    terms = {category: tuple(names) for category, names in coefficients.items()}
+    if set(memory_bound) != set(MEMORY_BOUND) or terms != TERMS:
+        raise KeyError("the cached rates have other categories")
     call, binding, view, start = (float(record[name]) for name in ("call", "binding", "view", "start"))
-    return Rates(call, binding, view, start, terms, moving)
+    return Rates(call, binding, view, start, coefficients, memory_bound)

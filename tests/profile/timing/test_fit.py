@@ -18,7 +18,7 @@ def test_rates_that_made_the_times_are_found():
     assert fit_rates(rows(), seconds(TRUE)) == pytest.approx(TRUE, rel=1e-9)
 
 
-def test_no_rate_is_below_nothing():
+def test_no_rate_is_negative():
     """Times that fall with one amount: its rate is 0, not negative."""
     made = seconds(TRUE | {"left": -2e-10})
     found = fit_rates(rows(), made)
@@ -32,6 +32,6 @@ def test_one_disturbed_timing_moves_the_others_little():
     found = fit_rates(rows(), taken)
     fitted = [sum(found[term] * amount for term, amount in row.items()) for row in rows()]
     undisturbed = [
-        fit / true for place, (fit, true) in enumerate(zip(fitted, seconds(TRUE), strict=True)) if place != 2
+        fit / true for index, (fit, true) in enumerate(zip(fitted, seconds(TRUE), strict=True)) if index != 2
     ]
     assert undisturbed == pytest.approx([1.0] * 5, rel=0.35)

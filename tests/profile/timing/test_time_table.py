@@ -9,7 +9,7 @@ import pytest
 from benchmarks.cost_time import RESULTS, table
 from benchmarks.cost_time_modules import development, held_out, held_out_races, validation
 
-DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "cost.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "cost.md"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""How forecasts are told."""
+"""How forecasts are printed."""
 
 import pytest
 
@@ -9,9 +9,9 @@ from qkv.profile.timing.forecast import Forecast
 
 def test_predicted_measured_and_the_parts(capsys):
     print_timing(Forecast({"product": 3e-3, "python": 1e-3}, 2e-3))
-    told = capsys.readouterr().out
-    assert "predicted 4 ms, measured 2 ms, ratio 2.00" in told
-    assert "predicted, in ms: product 3 + python 1" in told
+    printed = capsys.readouterr().out
+    assert "predicted 4 ms, measured 2 ms, ratio 2.00" in printed
+    assert "predicted, in ms: product 3 + python 1" in printed
 
 
 def test_what_is_too_large_to_run_is_said_to_be(capsys):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from qkv.profile.timing.quiet_timer import quiet_seconds
+from qkv.profile.timing.timer import fastest_seconds
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr("qkv.profile.timing.quiet_timer.time", made)
+    monkeypatch.setattr("qkv.profile.timing.timer.time", made)
     return made
 
 
@@ -47,12 +47,12 @@ WAITS = [0.0, 0.0, 0.05, 0.01, 0.03, 0.05, 0.05]  # the first two are not counte
 
 def test_with_one_thread_waiting_does_not_count(threads, clock):
     threads(1)
-    assert quiet_seconds(work(clock, WAITS), seconds=0, least=5) == pytest.approx(0.002)
+    assert fastest_seconds(work(clock, WAITS), seconds=0, min_repeats=5) == pytest.approx(0.002)
 
 
 def test_with_more_it_is_the_clock_and_the_fastest_counts(threads, clock):
     threads(2)
-    assert quiet_seconds(work(clock, WAITS), seconds=0, least=5) == pytest.approx(0.012)
+    assert fastest_seconds(work(clock, WAITS), seconds=0, min_repeats=5) == pytest.approx(0.012)
 
 
 def test_short_calls_are_timed_by_the_batch(threads, clock):
@@ -65,5 +65,5 @@ def test_short_calls_are_timed_by_the_batch(threads, clock):
         clock.processor += 1e-5
         clock.wall += 1.001e-5
 
-    assert quiet_seconds(call, seconds=0, least=3) == pytest.approx(1e-5)
+    assert fastest_seconds(call, seconds=0, min_repeats=3) == pytest.approx(1e-5)
     assert len(calls) == 2 + 3 * 9

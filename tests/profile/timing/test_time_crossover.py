@@ -3,7 +3,7 @@ import math
 import pytest
 
 from qkv.profile.timing.forecast import Forecast
-from qkv.profile.timing.overtake import Overtaking, crossing_length, overtaking
+from qkv.profile.timing.time_crossover import TimeCrossover, crossing_length, find_time_crossover
 
 
 def test_powers_of_length_cross_where_they_are_equal():
@@ -23,12 +23,12 @@ def test_ahead_from_the_start_or_never(leads, expected):
 def test_predicted_and_measured():
     first = {n: Forecast({"product": 1e-9 * n * n}, 2e-9 * n * n) for n in (16, 64, 256)}
     second = {n: Forecast({"product": 60e-9 * n}, 80e-9 * n) for n in (16, 64, 256)}
-    found = overtaking(first, second)
+    found = find_time_crossover(first, second)
     assert (found.predicted, found.measured) == pytest.approx((60, 40))
     assert found.ratio == pytest.approx(1.5)
 
 
 def test_without_a_clock_there_is_no_ratio():
     first, second = {8: Forecast({"product": 2.0}, None)}, {8: Forecast({"product": 1.0}, None)}
-    assert overtaking(first, second) == Overtaking(8.0, None)
-    assert math.isnan(overtaking(first, second).ratio)
+    assert find_time_crossover(first, second) == TimeCrossover(8.0, None)
+    assert math.isnan(find_time_crossover(first, second).ratio)
