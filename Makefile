@@ -48,8 +48,8 @@ bench: $(READY)  ## measure speed and memory on this machine; write benchmarks/r
 	$(BIN)/python -m benchmarks.attention_cpu
 
 docs: $(READY)  ## build the site in build/site: pages, worked problems computed now, reference
-	$(BIN)/python -m docs.generate build/docs
-	$(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m docs.generate build
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file build/mkdocs.yml
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""Every example runs as its first line says."""
+"""Every example runs as its docstring shows."""
 
 import subprocess
 import sys
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+pytestmark = pytest.mark.process
 
 
 def run(*arguments):
@@ -33,5 +34,5 @@ def test_attention_picture(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["softmax", "taylor", "linear", "elu"])
 def test_recall_a_string(kind):
-    """A tiny training run, and the sentence comes back letter by letter."""
+    """After a tiny training run the model repeats the sentence, letter by letter."""
     assert run(EXAMPLES / "recall_a_string.py", kind).rstrip().endswith("attention is a weighted mean of values.")

@@ -1,1 +1,1 @@
-"""The pages that code writes."""
+"""Generate the pages that are computed."""

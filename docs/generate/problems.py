@@ -16,12 +16,12 @@ GROUPS = {
     "F": "Detection",
 }
 SHOWN = 8
-"""Items of a list that stand on a page."""
+"""Maximum number of list items on a page."""
 Record = dict[str, Any]
 
 
 def problem_pages(records: Iterable[Record]) -> dict[str, str]:
-    """File name -> text, of the pages and of their pictures."""
+    """Return file name -> text for the pages and their pictures."""
     found = list(records)
     pages = {"problems/index.md": _contents(found)}
     for letter, title in GROUPS.items():
@@ -39,10 +39,10 @@ def _contents(records: list[Record]) -> str:
     lines = [
         "# Worked problems",
         "",
-        f"{len(answered)} problems, answered by the calls beside them; {slips} of the answers that were once written "
-        "by hand slip somewhere, and the slip is named. `qkv problems ID` computes one again.",
+        f"{len(answered)} problems, each with the code that answers it and a hand-written answer. In {slips} of them "
+        "the hand-written answer has a mistake, which is named. `qkv problems ID` computes an answer again.",
         "",
-        "| | question | |",
+        "| | question | result |",
         "|---|---|---|",
         *(
             f"| [{r['id']}]({r['id'][0].lower()}.md#{r['id'].lower()}) | {_cell(r['question'].splitlines()[0])} "
@@ -62,12 +62,12 @@ def _section(record: Record, pictures: list[str]) -> str:
             f"| {_cell(name)} | {_cell(write_value(value, SHOWN, lines=False))} |"
             for name, value in record["answer"].items()
         ]
-        parts.append("\n".join(["| computed | |", "|---|---|", *rows]))
+        parts.append("\n".join(["| computed | value |", "|---|---|", *rows]))
     parts += [f"![{record['id']}]({name})" for name in pictures]
     parts += [slider()] if record["id"] == "B5" else []
     parts.append(f"By hand: {_prose(record['hand_written'])}")
     if record["slip"]:
-        parts.append(f"**The slip:** {_prose(record['slip'])}.")
+        parts.append(f"**The mistake:** {_prose(record['slip'])}.")
     return "\n\n".join([*parts, f"*{_verdict(record)}*"])
 
 
@@ -75,7 +75,7 @@ def _verdict(record: Record) -> str:
     if record["ok"] is None:
         return "open"
     tick = "✓" if record["ok"] else "✗ not as expected"
-    return f"{tick}, by hand with a slip" if record["slip"] else tick
+    return f"{tick}, with a mistake by hand" if record["slip"] else tick
 
 
 def _prose(text: str) -> str:

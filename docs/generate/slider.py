@@ -1,4 +1,4 @@
-"""A slider for problem B5: the weights at many sizes of beta, computed here, chosen from in the browser."""
+"""A slider for problem B5: the weights at 16 values of beta, computed at build time, selected in the browser."""
 
 import json
 
@@ -19,7 +19,7 @@ _PAGE = """<div>
     const [beta, weights] = found[slider.value];
     document.getElementById("beta-value").textContent = beta.toFixed(2);
     document.getElementById("beta-weights").innerHTML = weights.map((row, i) =>
-      `<tr><th>x${{i + 1}} looks at</th>` + row.map((w, j) =>
+      `<tr><th>x${{i + 1}} attends to</th>` + row.map((w, j) =>
         `<td style="background: rgba(201, 82, 10, ${{w}})">x${{j + 1}}: ${{w.toFixed(6)}}</td>`).join("") + "</tr>"
     ).join("");
   }};
@@ -30,7 +30,7 @@ _PAGE = """<div>
 
 
 def slider() -> str:
-    """HTML without a blank line, so that Markdown leaves it as it is."""
+    """Return HTML without a blank line, so that Markdown leaves it unchanged."""
     found = []
     for quarter in range(1, 17):
         a, b, c, d = quarter / 4 * torch.eye(4, dtype=torch.float64)
