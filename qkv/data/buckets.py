@@ -1,7 +1,7 @@
-"""Batches of about equal length, in an order that is a pure function of (seed, epoch, position).
+"""Batches of similar length, in an order that is a pure function of (seed, epoch, position).
 
-Each epoch: shuffle the ids, sort by length within pools of 100 batches, cut, shuffle the batches. To continue a run
-only the step is needed, and a run on any number of processes sees the same batches.
+Each epoch: shuffle the ids, sort by length within pools of 100 batches, split into batches, shuffle the batches.
+Resuming a run needs only the step, and a run on any number of processes sees the same batches.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from torch import Tensor
 
 from qkv.random import derive_seed, uniforms
 
-POOL = 100
-"""Batches that are sorted together: more wastes less padding, fewer mixes better."""
+POOL_BATCHES = 100
+"""Batches that are sorted together: a larger pool wastes less padding, a smaller one shuffles better."""
 
 
 class Buckets:
-    """The batches of a dataset whose examples have these lengths, or pairs of lengths (source, target).
+    """Batches of a data set whose examples have these lengths, or pairs of lengths (source, target).
 
-    The last batch of an epoch's cut is smaller unless the size divides, and may come at any position.
+    One batch of an epoch is smaller unless `batch_size` divides the number of examples; it may come at any position.
     """
 
     def __init__(self, lengths: Sequence[int] | Sequence[tuple[int, int]], batch_size: int, seed: int):
@@ -28,48 +28,48 @@ class Buckets:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         sizes = torch.tensor(lengths)
         if sizes.is_floating_point() or sizes.dim() > 2 or sizes.min() < 0:
-            raise ValueError(f"lengths must be whole numbers or pairs of them, at least 0, got {lengths[0]!r}, ...")
+            raise ValueError(f"lengths must be integers or pairs of integers, at least 0, got {lengths[0]!r}, ...")
         self.batch_size = batch_size
         self.seed = seed
-        self.per_epoch = -(-len(lengths) // batch_size)
+        self.batches_per_epoch = -(-len(lengths) // batch_size)
         """Batches in an epoch."""
-        # the place of each length among all: equal ones share it, and pairs go by source, then target
+        # dense ranks: equal lengths share a rank; pairs are ranked by source, then target
         self._ranks = torch.unique(sizes, dim=0, return_inverse=True)[1]
         self._current: tuple[int, tuple[Tensor, ...]] | None = None
 
     def batch(self, epoch: int, position: int) -> list[int]:
-        """The ids of the examples of this batch."""
+        """Return the ids of the examples of this batch."""
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
-        if not 0 <= position < self.per_epoch:
-            raise ValueError(f"position must be 0 to {self.per_epoch - 1}, got {position}")
+        if not 0 <= position < self.batches_per_epoch:
+            raise ValueError(f"position must be 0 to {self.batches_per_epoch - 1}, got {position}")
         current = self._current
         if current is None or current[0] != epoch:
             current = self._current = epoch, self._batches(epoch)
         return current[1][position].tolist()
 
-    def at(self, step: int) -> tuple[int, int]:
-        """Epoch and position of a step, counted from 0."""
+    def locate(self, step: int) -> tuple[int, int]:
+        """Return the epoch and the position of a step, counted from 0."""
         if step < 0:
             raise ValueError(f"step must be at least 0, got {step}")
-        return divmod(step, self.per_epoch)
+        return divmod(step, self.batches_per_epoch)
 
     def _batches(self, epoch: int) -> tuple[Tensor, ...]:
         order = self._shuffle("order of the examples", epoch, len(self._ranks))
-        pools = torch.arange(len(order)) // (POOL * self.batch_size)
-        places = pools * len(order) + self._ranks[order]
-        cut = order[places.argsort(stable=True)].split(self.batch_size)
-        return tuple(cut[place] for place in self._shuffle("order of the batches", epoch, len(cut)))
+        pools = torch.arange(len(order)) // (POOL_BATCHES * self.batch_size)
+        sort_keys = pools * len(order) + self._ranks[order]
+        batches = order[sort_keys.argsort(stable=True)].split(self.batch_size)
+        return tuple(batches[index] for index in self._shuffle("order of the batches", epoch, len(batches)))
 
     def _shuffle(self, purpose: str, epoch: int, count: int) -> Tensor:
         return uniforms(derive_seed(self.seed, purpose, epoch), torch.arange(count)).argsort(stable=True)
 
 
-def shard(ids: Sequence[int], rank: int, world: int) -> list[int]:
-    """The part of a batch that process `rank` of `world` takes: ids[rank::world].
+def shard(ids: Sequence[int], rank: int, world_size: int) -> list[int]:
+    """Return the part of a batch for process `rank`: ids[rank::world_size].
 
     A small batch may leave some processes with one example fewer, or with none.
     """
-    if not 0 <= rank < world:
-        raise ValueError(f"rank must be 0 to world - 1 = {world - 1}, got {rank}")
-    return list(ids[rank::world])
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank must be 0 to world_size - 1 = {world_size - 1}, got {rank}")
+    return list(ids[rank::world_size])

@@ -1,4 +1,4 @@
-"""Examples with one label each."""
+"""Examples with one class label each."""
 
 import math
 from dataclasses import dataclass
@@ -13,41 +13,43 @@ Ids = Int64[Tensor, " chosen"]
 
 
 @dataclass(frozen=True)
-class Labeled:
-    """`inputs` of any shape, example first, and the number of the class of each."""
+class LabeledExamples:
+    """`inputs` of any shape, examples on the first axis, and the class index of each."""
 
     inputs: Tensor
     labels: Int64[Tensor, " examples"]
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.labels):
-            raise ValueError(f"there must be as many labels as inputs, got {len(self.labels)} and {len(self.inputs)}")
+            raise ValueError(f"labels and inputs must be equally many, got {len(self.labels)} and {len(self.inputs)}")
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def select(self, ids: Ids) -> "Labeled":
-        """These examples."""
-        return Labeled(self.inputs[ids], self.labels[ids])
+    def select(self, ids: Ids) -> "LabeledExamples":
+        """Return these examples."""
+        return LabeledExamples(self.inputs[ids], self.labels[ids])
 
-    def hold_out(self, share: float, seed: int = 0, *, least: float = math.inf) -> tuple["Labeled", "Labeled"]:
-        """The examples without, and only with, this share of each class, which chance and the seed choose.
+    def hold_out(
+        self, fraction: float, seed: int = 0, *, min_class_size: float = math.inf
+    ) -> tuple["LabeledExamples", "LabeledExamples"]:
+        """Split into the examples that stay and a random `fraction` of each class.
 
-        The share is rounded down, but a class of `least` examples or more gives one at any rate.
+        The count is rounded down, but a class of at least `min_class_size` examples always gives one.
         """
-        chosen = torch.zeros(len(self), dtype=torch.bool)
+        is_held_out = torch.zeros(len(self), dtype=torch.bool)
         for label in self.labels.unique().tolist():
             members = (self.labels == label).nonzero()[:, 0]
             order = uniforms(derive_seed(seed, "held-out examples", int(label)), torch.arange(len(members))).argsort()
-            count = max(int(share * len(members)), len(members) >= least)
-            chosen[members[order[:count]]] = True
-        return self.select((~chosen).nonzero()[:, 0]), self.select(chosen.nonzero()[:, 0])
+            count = max(int(fraction * len(members)), len(members) >= min_class_size)
+            is_held_out[members[order[:count]]] = True
+        return self.select((~is_held_out).nonzero()[:, 0]), self.select(is_held_out.nonzero()[:, 0])
 
 
-class Shuffled:
+class ShuffledBatches:
     """Batches of one size in an order that is a pure function of (seed, step).
 
-    The epochs, each shuffled anew, stand in a row and are cut where a batch is full: there is never a small last one.
+    Epochs, each with its own shuffle, are concatenated before they are split: there is never a smaller last batch.
     """
 
     def __init__(self, count: int, batch_size: int, seed: int):
@@ -57,29 +59,30 @@ class Shuffled:
         self._epochs: dict[int, Tensor] = {}
 
     def batch(self, step: int) -> list[int]:
-        """Ids of the examples of batch number `step`."""
-        _, ids, later = self._pieces(step)
-        numbers: list[int] = torch.cat((ids, later)).tolist()
-        return numbers
+        """Return the ids of the examples of batch `step`."""
+        _, ids, next_epoch_ids = self._epoch_parts(step)
+        batch: list[int] = torch.cat((ids, next_epoch_ids)).tolist()
+        return batch
 
-    def visits(self, step: int) -> list[int]:
-        """epoch * count + id of the examples of batch number `step`: an example has another number each time."""
-        epoch, ids, later = self._pieces(step)
-        numbers: list[int] = torch.cat((ids + epoch * self.count, later + (epoch + 1) * self.count)).tolist()
-        return numbers
+    def visit_ids(self, step: int) -> list[int]:
+        """Return epoch * count + id for each example of batch `step`, so each visit to an example has its own id."""
+        epoch, ids, next_epoch_ids = self._epoch_parts(step)
+        visits = torch.cat((ids + epoch * self.count, next_epoch_ids + (epoch + 1) * self.count))
+        batch: list[int] = visits.tolist()
+        return batch
 
-    def _pieces(self, step: int) -> tuple[int, Tensor, Tensor]:
-        """The epoch in which the batch begins, its ids of that epoch and those of the next."""
+    def _epoch_parts(self, step: int) -> tuple[int, Tensor, Tensor]:
+        """Return the epoch in which the batch starts, its ids in that epoch and its ids in the next."""
         if step < 0:
             raise ValueError(f"step must be at least 0, got {step}")
         epoch, start = divmod(step * self.batch_size, self.count)
         ids = self._order(epoch)[start : start + self.batch_size]
-        later = self._order(epoch + 1)[: self.batch_size - len(ids)] if len(ids) < self.batch_size else ids[:0]
-        return epoch, ids, later
+        missing = self.batch_size - len(ids)
+        return epoch, ids, self._order(epoch + 1)[:missing] if missing else ids[:0]
 
     def _order(self, epoch: int) -> Tensor:
         if epoch not in self._epochs:
             key = derive_seed(self.seed, "order of the examples", epoch)
-            self._epochs = {number: order for number, order in self._epochs.items() if number == epoch - 1}
+            self._epochs = {other: order for other, order in self._epochs.items() if other == epoch - 1}
             self._epochs[epoch] = uniforms(key, torch.arange(self.count)).argsort(stable=True)
         return self._epochs[epoch]

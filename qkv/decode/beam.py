@@ -1,18 +1,18 @@
-"""Beam search: the best few paths, side by side.
+"""Beam search: the most probable paths, extended in parallel.
 
-    score = log_probability / length^length_power        END counts in the length
+    score = log_probability / length^length_penalty        END counts in the length
 
-Each step takes the best `beams` continuations of all live paths of a source; those that are END
-leave the beam. A wide beam finds what the model thinks best, which for a poor model is not what is
-right: without a length power it comes to prefer short outputs.
+Each step keeps the best `beams` continuations of all live paths of a source; those that end in END leave the beam. A
+wide beam finds what the model prefers, which for a poor model is not what is right: with a length penalty of 0 it comes
+to prefer short outputs.
 """
 
 from dataclasses import dataclass
 
 import torch
 
-from qkv.decode.hypothesis import Hypothesis, conclude, normalize
-from qkv.decode.limits import Limits
+from qkv.decode.hypothesis import Hypothesis, length_normalize, make_hypothesis
+from qkv.decode.limits import SearchLimits
 from qkv.decode.protocol import Decodable, Inputs, S
 from qkv.decode.stepper import Stepper, best_tokens
 from qkv.decode.tree import Node, SearchTree, trace
@@ -20,149 +20,159 @@ from qkv.shapes import Mask
 
 
 @dataclass(frozen=True)
-class Begun:
-    """What stands already when a search begins."""
+class DecodingPrefix:
+    """Number and log-probability of the tokens written before a search starts."""
 
     tokens: int = 0
     log_probability: float = 0.0
 
 
-NOTHING = Begun()
+EMPTY_PREFIX = DecodingPrefix()
 
 
 def beam(
     model: Decodable[S],
     inputs: Inputs,
     mask: Mask | None,
-    limits: Limits,
+    limits: SearchLimits,
     *,
     beams: int,
-    best: int = 1,
-    length_power: float = 0.0,
+    n_best: int = 1,
+    length_penalty: float = 0.0,
 ) -> list[list[Hypothesis]]:
-    """The `best` hypotheses of each input, best first (fewer if the tree has fewer paths).
+    """Return the `n_best` hypotheses of each input, best first (fewer if the tree has fewer paths).
 
-    One that is cut at `max_length` counts like the others, by its score. Of equals the one found
-    first wins, then the one from the better path, then the lower token id.
+    A hypothesis truncated at `max_length` is ranked by its score like the others. Ties go to the one found first, then
+    to the one from the better path, then to the lower token id.
     """
-    plan = _Plan(limits, beams, best, length_power)
-    return [search.hypotheses() for search in _search(model, inputs, mask, plan)]
+    settings = _BeamSettings(limits, beams, n_best, length_penalty)
+    return [search.hypotheses() for search in _search(model, inputs, mask, settings)]
 
 
 def beam_with_trees(
     model: Decodable[S],
     inputs: Inputs,
     mask: Mask | None,
-    limits: Limits,
+    limits: SearchLimits,
     *,
     beams: int,
-    best: int = 1,
-    length_power: float = 0.0,
-    begun: Begun = NOTHING,
+    n_best: int = 1,
+    length_penalty: float = 0.0,
+    prefix: DecodingPrefix = EMPTY_PREFIX,
 ) -> tuple[list[list[Hypothesis]], list[SearchTree]]:
-    """The same hypotheses as `beam`, and beside them all that it looked at, a tree for each input.
+    """Return the hypotheses of `beam`, and for each input the tree of all continuations considered.
 
-    Tokens that the model wrote before the search began (`begun`) count in every step, probability and length.
+    The tokens of `prefix` count in every step, log-probability and length.
     """
-    plan = _Plan(limits, beams, best, length_power, begun, record=True)
-    searches = _search(model, inputs, mask, plan)
+    settings = _BeamSettings(limits, beams, n_best, length_penalty, prefix, record=True)
+    searches = _search(model, inputs, mask, settings)
     return [search.hypotheses() for search in searches], [search.tree() for search in searches]
 
 
 @dataclass(frozen=True)
-class _Plan:
-    limits: Limits
+class _BeamSettings:
+    limits: SearchLimits
     beams: int
-    best: int
-    length_power: float
-    begun: Begun = NOTHING
+    n_best: int
+    length_penalty: float
+    prefix: DecodingPrefix = EMPTY_PREFIX
     record: bool = False
-    """Whether the continuations that were not taken are remembered too."""
+    """Whether rejected continuations are recorded too."""
 
     def __post_init__(self) -> None:
         if self.beams < 1:
             raise ValueError(f"beams must be at least 1, got {self.beams}")
-        if not 1 <= self.best <= self.beams:
-            raise ValueError(f"best must be from 1 to beams={self.beams}, got {self.best}")
-        if not self.length_power >= 0:
-            raise ValueError(f"length_power must be 0 or more, got {self.length_power}")
+        if not 1 <= self.n_best <= self.beams:
+            raise ValueError(f"n_best must be from 1 to beams={self.beams}, got {self.n_best}")
+        if not self.length_penalty >= 0:
+            raise ValueError(f"length_penalty must be at least 0, got {self.length_penalty}")
 
 
 class _Search:
-    """The search for one source; it is over when nothing is live."""
+    """Search for one source; it is finished when no path is live."""
 
-    def __init__(self, plan: _Plan):
-        self.plan = plan
-        before = plan.begun
-        root = Node(None, plan.limits.start, before.log_probability, before.tokens, kept=True, finished=False)
+    def __init__(self, settings: _BeamSettings):
+        self.settings = settings
+        prefix = settings.prefix
+        root = Node(None, settings.limits.start, prefix.log_probability, prefix.tokens, kept=True, finished=False)
         self.nodes = [root]
         self.live = [0]
-        self.ended: list[tuple[float, int]] = []  # (score, node), best first, never more than are asked for
+        self.ended: list[tuple[float, int]] = []  # (score, node), best first, at most n_best
 
     def advance(self, log_probabilities: list[list[float]], tokens: list[list[int]]) -> list[int]:
-        """Go one step on, given the best continuations of each live path; returns, for each now live, its parent's."""
+        """Take one step, given the best continuations of each live path; return the parent of each new live path."""
         continuations = [
-            (self.nodes[node].log_probability + own, place, token)
-            for place, node in enumerate(self.live)
-            for own, token in zip(log_probabilities[place], tokens[place], strict=True)
+            (self.nodes[node].log_probability + own, parent, token)
+            for parent, node in enumerate(self.live)
+            for own, token in zip(log_probabilities[parent], tokens[parent], strict=True)
             if own > -torch.inf
         ]
         continuations.sort(key=lambda continuation: -continuation[0])
-        looked_at = continuations if self.plan.record else continuations[: self.plan.beams]
+        considered = continuations if self.settings.record else continuations[: self.settings.beams]
         step = self.nodes[self.live[0]].step + 1
         live, parents = [], []
-        for rank, (log_probability, place, token) in enumerate(looked_at):
-            kept = rank < self.plan.beams
-            finished = kept and token == self.plan.limits.end
-            self.nodes.append(Node(self.live[place], token, log_probability, step, kept, finished))
-            if finished or (kept and step == self.plan.limits.max_length):
-                self._end(len(self.nodes) - 1)
+        for rank, (log_probability, parent, token) in enumerate(considered):
+            kept = rank < self.settings.beams
+            finished = kept and token == self.settings.limits.end
+            self.nodes.append(Node(self.live[parent], token, log_probability, step, kept, finished))
+            if finished or (kept and step == self.settings.limits.max_length):
+                self._finish(len(self.nodes) - 1)
             elif kept:
                 live.append(len(self.nodes) - 1)
-                parents.append(place)
+                parents.append(parent)
         self.live = [] if live and self._is_decided(live[0]) else live
         return parents if self.live else []
 
     def hypotheses(self) -> list[Hypothesis]:
-        limits, power, before = self.plan.limits, self.plan.length_power, self.plan.begun.tokens
+        """Return the finished hypotheses, best first."""
+        settings = self.settings
         return [
-            conclude(trace(self.nodes, node), self.nodes[node].log_probability, limits.end, power, before)
+            make_hypothesis(
+                trace(self.nodes, node),
+                self.nodes[node].log_probability,
+                settings.limits.end,
+                settings.length_penalty,
+                settings.prefix.tokens,
+            )
             for _, node in self.ended
         ]
 
     def tree(self) -> SearchTree:
+        """Return all recorded nodes."""
         return SearchTree(tuple(self.nodes), tuple(node for _, node in self.ended))
 
-    def _end(self, place: int) -> None:
-        node = self.nodes[place]
-        self.ended.append((normalize(node.log_probability, node.step, self.plan.length_power), place))
+    def _finish(self, index: int) -> None:
+        node = self.nodes[index]
+        self.ended.append((length_normalize(node.log_probability, node.step, self.settings.length_penalty), index))
         self.ended.sort(key=lambda ended: -ended[0])
-        del self.ended[self.plan.best :]
+        del self.ended[self.settings.n_best :]
 
     def _is_decided(self, first: int) -> bool:
-        """Whether no path through this node, the best one live, can still come among the best.
+        """Return whether no path through this node, the best live one, can still reach the n-best list.
 
-        A log-probability only falls, and is divided by max_length^length_power at most.
+        A log-probability only decreases, and is divided by at most max_length^length_penalty.
         """
-        hope = normalize(self.nodes[first].log_probability, self.plan.limits.max_length, self.plan.length_power)
-        return len(self.ended) == self.plan.best and hope <= self.ended[-1][0]
+        bound = length_normalize(
+            self.nodes[first].log_probability, self.settings.limits.max_length, self.settings.length_penalty
+        )
+        return len(self.ended) == self.settings.n_best and bound <= self.ended[-1][0]
 
 
-def _search(model: Decodable[S], inputs: Inputs, mask: Mask | None, plan: _Plan) -> list[_Search]:
-    """All sources side by side; the rows of the model are the live paths of those that are not over."""
-    searches = [_Search(plan) for _ in range(inputs.shape[0])]
+def _search(model: Decodable[S], inputs: Inputs, mask: Mask | None, settings: _BeamSettings) -> list[_Search]:
+    """Search all sources in parallel; the rows of the model are the live paths of unfinished searches."""
+    searches = [_Search(settings) for _ in range(inputs.shape[0])]
     active = searches
     parents = list(range(len(searches)))
     with torch.inference_mode():
-        stepper = Stepper(model, inputs, mask, plan.limits)
+        stepper = Stepper(model, inputs, mask, settings.limits)
         while active:
             last = [search.nodes[node].token for search in active for node in search.live]
-            values, choices = best_tokens(stepper.step(parents, last), plan.beams)
+            values, choices = best_tokens(stepper.step(parents, last), settings.beams)
             log_probabilities, tokens = values.tolist(), choices.tolist()
             parents, row = [], 0
             for search in active:
                 rows = slice(row, row + len(search.live))
-                parents += [row + place for place in search.advance(log_probabilities[rows], tokens[rows])]
+                parents += [row + parent for parent in search.advance(log_probabilities[rows], tokens[rows])]
                 row = rows.stop
             active = [search for search in active if search.live]
     return searches

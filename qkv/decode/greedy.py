@@ -1,25 +1,25 @@
 """Greedy decoding: always the most probable next token.
 
-It never looks back: a good first token can lead where every ending is poor, which `beam` repairs.
+It never backtracks: a probable first token can lead to improbable endings only, which `beam` avoids.
 """
 
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.limits import Limits
+from qkv.decode.limits import SearchLimits
 from qkv.decode.protocol import Decodable, Inputs, S
-from qkv.decode.single_path import follow
+from qkv.decode.single_path import search_single_path
 from qkv.shapes import Mask
 
 
-def greedy(model: Decodable[S], inputs: Inputs, mask: Mask | None, limits: Limits) -> list[Hypothesis]:
-    """One hypothesis per input, each token the most probable one; of equals, the lowest id.
+def greedy(model: Decodable[S], inputs: Inputs, mask: Mask | None, limits: SearchLimits) -> list[Hypothesis]:
+    """Return one hypothesis per input, each token the most probable one; ties go to the lowest id.
 
-    Equals `beam` with one beam exactly, to the last bit.
+    The result equals `beam` with one beam bit by bit.
     """
-    return follow(model, inputs, mask, limits, likeliest)
+    return search_single_path(model, inputs, mask, limits, argmax_token)
 
 
-def likeliest(log_probabilities: Tensor, _sources: list[int], _position: int) -> Tensor:
-    """The most probable token of each row; argmax gives the first of equals."""
+def argmax_token(log_probabilities: Tensor, _sources: list[int], _position: int) -> Tensor:
+    """Return the most probable token of each row; argmax returns the first of equal values."""
     return log_probabilities.argmax(-1)

@@ -1,4 +1,4 @@
-"""What a search finds."""
+"""Results of a search."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,27 +6,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One output, with what the model thinks of it."""
+    """An output sequence with its log-probability and score."""
 
     tokens: tuple[int, ...]
-    """Without START and END."""
+    """Token ids without START and END."""
     log_probability: float
-    """Sum over all tokens, with that of END where it is finished."""
+    """Sum over all tokens, including END if finished."""
     score: float
-    """log_probability / length^length_power, END counted in the length; what hypotheses are ranked by."""
+    """log_probability / length^length_penalty, END counted in the length; hypotheses are ranked by it."""
     finished: bool
-    """Whether it came to END; if not, it was cut at `max_length`."""
+    """Whether it reached END; otherwise it was truncated at `max_length`."""
 
 
-def normalize(log_probability: float, length: int, length_power: float) -> float:
-    """log_probability / length^length_power: 0 ranks by probability, 1 by the mean over tokens."""
-    return log_probability / length**length_power
+def length_normalize(log_probability: float, length: int, length_penalty: float) -> float:
+    """Return log_probability / length^length_penalty: 0 ranks by probability, 1 by the mean over tokens."""
+    return log_probability / length**length_penalty
 
 
-def conclude(
-    path: Sequence[int], log_probability: float, end: int, length_power: float = 0.0, before: int = 0
+def make_hypothesis(
+    path: Sequence[int], log_probability: float, end: int, length_penalty: float = 0.0, prefix_length: int = 0
 ) -> Hypothesis:
-    """The hypothesis of a path that has come to `end` or was cut, and that so many tokens were written before."""
+    """Return the hypothesis of a path that ended or was truncated, after `prefix_length` tokens written earlier."""
     finished = path[-1] == end
-    score = normalize(log_probability, before + len(path), length_power)
+    score = length_normalize(log_probability, prefix_length + len(path), length_penalty)
     return Hypothesis(tuple(path[: len(path) - finished]), log_probability, score, finished)

@@ -1,18 +1,18 @@
-"""What a search may emit, and how much of it."""
+"""Limits of a search: maximum length and special tokens."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The bounds of a search, in tokens and in token ids."""
+class SearchLimits:
+    """Maximum length of a search, its start and end tokens, and the tokens it never emits."""
 
     max_length: int
-    """The most tokens a hypothesis may have, its END included; one step of the model each."""
+    """Maximum tokens of a hypothesis, END included; one model step each."""
     start: int = 1
-    """The token that every hypothesis begins with."""
+    """Token that every hypothesis starts with."""
     end: int = 2
-    """The token that finishes a hypothesis."""
+    """Token that finishes a hypothesis."""
     forbidden: tuple[int, ...] = (0, 1)
     """Tokens that are never emitted: padding and START."""
 
@@ -21,6 +21,6 @@ class Limits:
             raise ValueError(f"max_length must be at least 1, got {self.max_length}")
         for name, ids in (("start", (self.start,)), ("end", (self.end,)), ("forbidden", self.forbidden)):
             if min(ids, default=0) < 0:
-                raise ValueError(f"{name} must be a token id of 0 or more, got {min(ids)}")
+                raise ValueError(f"{name} must be a token id of at least 0, got {min(ids)}")
         if self.end in self.forbidden:
-            raise ValueError(f"end={self.end} is in forbidden={self.forbidden}; nothing could ever finish")
+            raise ValueError(f"end={self.end} must not be in forbidden={self.forbidden}: no hypothesis could finish")

@@ -1,4 +1,4 @@
-"""All that decoding knows of a model: how it starts, how it takes one more token, how its state is reordered."""
+"""The model interface of decoding: start, take one more token, reorder the state."""
 
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -14,28 +14,28 @@ Same = TypeVar("Same")  # typing.Self, which beartype cannot check in single met
 
 
 @runtime_checkable
-class State(Protocol):
-    """What a model remembers of the tokens it was given, one row per sequence."""
+class DecodingState(Protocol):
+    """State of a model after the tokens so far, such as a KV cache; one row per sequence."""
 
     def select(self: Same, rows: Rows) -> Same:
-        """The state of these rows: reordered, repeated or left out."""
+        """Return the state of these rows: reordered, repeated or dropped."""
         ...
 
 
-S = TypeVar("S", bound=State)
+S = TypeVar("S", bound=DecodingState)
 
 
 @runtime_checkable
 class Decodable(Protocol[S]):
-    """A model that can be decoded.
+    """A model that can be decoded step by step.
 
-    A state is continued at most once by a search: a model may write into it.
+    A search passes each state to `step` at most once, so a model may update it in place.
     """
 
     def start(self, inputs: Inputs, mask: Mask | None) -> S:
-        """The state before the first token, one row per input; `mask` (batch, time) is False on padding."""
+        """Return the state before the first token, one row per input; `mask` (batch, time) is False on padding."""
         ...
 
     def step(self, tokens: Rows, state: S) -> tuple[Logits, S]:
-        """Logits of what follows these tokens, one per row of the state, and the state after them."""
+        """Return the next-token logits after these tokens, one token per row of the state, and the new state."""
         ...

@@ -1,10 +1,9 @@
-"""Sampling: the next token is drawn, not chosen.
+"""Sampling: the next token is drawn at random.
 
-    p(token) ~ exp(log_probability / temperature),    of the `top_k` most probable tokens,
-    and of those of the fewest that together have probability `top_p`
+    p(token) ~ exp(log_probability / temperature)
 
-Each draw is a pure function of (seed, row, position): neither the rest of the batch nor the
-global random state has a part in it.
+among the `top_k` most probable tokens, and among the smallest set of those with total probability `top_p`. Each draw is
+a pure function of (seed, row, position): it depends neither on the rest of the batch nor on the global random state.
 """
 
 import math
@@ -14,9 +13,9 @@ import torch
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.limits import Limits
+from qkv.decode.limits import SearchLimits
 from qkv.decode.protocol import Decodable, Inputs, Logits, S
-from qkv.decode.single_path import Choose, follow
+from qkv.decode.single_path import TokenChooser, search_single_path
 from qkv.decode.stepper import best_tokens
 from qkv.random import derive_seed, uniforms
 from qkv.shapes import Mask
@@ -26,67 +25,66 @@ def sample(
     model: Decodable[S],
     inputs: Inputs,
     mask: Mask | None,
-    limits: Limits,
+    limits: SearchLimits,
     *,
     seed: int,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> list[Hypothesis]:
-    """One drawn hypothesis per input.
+    """Return one sampled hypothesis per input.
 
-    Its log_probability is that of the model, whatever the temperature, so hypotheses can be compared.
+    Its log_probability is the model's, independent of the temperature, so hypotheses can be compared.
     """
-    choose = drawing(seed=seed, temperature=temperature, top_k=top_k, top_p=top_p)
-    return follow(model, inputs, mask, limits, choose)
+    choose = sampler(seed=seed, temperature=temperature, top_k=top_k, top_p=top_p)
+    return search_single_path(model, inputs, mask, limits, choose)
 
 
-def drawing(
+def sampler(
     *,
     seed: int,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    numbers: Sequence[int] | None = None,
-) -> Choose:
-    """What draws a token for each row.
+    row_ids: Sequence[int] | None = None,
+) -> TokenChooser:
+    """Return a function that samples a token for each row.
 
-    `numbers` are those of the inputs, 0, 1, ... without: who draws for one batch after another gives each input its
-    own, lest the draws repeat.
+    `row_ids` identify the inputs (default: 0, 1, ...). With several batches, pass distinct ids, or the draws repeat.
     """
-    _check(temperature, top_k, top_p)
+    _check_options(temperature, top_k, top_p)
 
     def draw(log_probabilities: Tensor, sources: list[int], position: int) -> Tensor:
-        reached = _shares(log_probabilities, temperature, top_k, top_p).cumsum(-1)
-        own = sources if numbers is None else [numbers[source] for source in sources]
-        rows = torch.tensor(own, dtype=torch.int64, device=reached.device)
-        # below the whole even after rounding, since a uniform is at most 1 - 2^-53
-        aim = uniforms(derive_seed(seed, "sample", position), rows)[:, None] * reached[:, -1:]
-        return torch.searchsorted(reached, aim, right=True)[:, 0]
+        cumulative = _sampling_weights(log_probabilities, temperature, top_k, top_p).cumsum(-1)
+        ids = sources if row_ids is None else [row_ids[source] for source in sources]
+        rows = torch.tensor(ids, dtype=torch.int64, device=cumulative.device)
+        # below the total even after rounding, since a uniform is at most 1 - 2^-53
+        target = uniforms(derive_seed(seed, "sample", position), rows)[:, None] * cumulative[:, -1:]
+        return torch.searchsorted(cumulative, target, right=True)[:, 0]
 
     return draw
 
 
-def _shares(log_probabilities: Logits, temperature: float, top_k: int | None, top_p: float | None) -> Tensor:
-    """What each token is drawn in proportion to, in float64; 0 for those that are left out."""
-    heat = log_probabilities.double()
-    # the best is moved to 0 first, so that a low temperature cannot send every token to -inf
-    shares = ((heat - heat.amax(-1, keepdim=True)) / temperature).exp()
+def _sampling_weights(log_probabilities: Logits, temperature: float, top_k: int | None, top_p: float | None) -> Tensor:
+    """Return unnormalized probabilities in float64; 0 for excluded tokens."""
+    logits = log_probabilities.double()
+    # subtract the maximum first, or a low temperature could send every token to -inf
+    weights = ((logits - logits.amax(-1, keepdim=True)) / temperature).exp()
     if top_k is not None:
-        keep = best_tokens(shares, top_k)[1]
-        shares = torch.zeros_like(shares).scatter(-1, keep, shares.gather(-1, keep))
+        keep = best_tokens(weights, top_k)[1]
+        weights = torch.zeros_like(weights).scatter(-1, keep, weights.gather(-1, keep))
     if top_p is not None:
-        ordered, tokens = shares.sort(dim=-1, descending=True, stable=True)
+        ordered, tokens = weights.sort(dim=-1, descending=True, stable=True)
         before = ordered.cumsum(-1) - ordered
         ordered = ordered.masked_fill(before >= top_p * ordered.sum(-1, keepdim=True), 0)
-        shares = torch.zeros_like(shares).scatter(-1, tokens, ordered)
-    return shares
+        weights = torch.zeros_like(weights).scatter(-1, tokens, ordered)
+    return weights
 
 
-def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:
+def _check_options(temperature: float, top_k: int | None, top_p: float | None) -> None:
     if not 0 < temperature < math.inf:
-        hint = "; at 0 only the most probable token is left: use greedy" if temperature <= 0 else ""
-        raise ValueError(f"temperature must be a number above 0, got {temperature}{hint}")
+        hint = "; use greedy for the limit 0" if temperature <= 0 else ""
+        raise ValueError(f"temperature must be finite and above 0, got {temperature}{hint}")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k must be at least 1, or None for all tokens, got {top_k}")
     if top_p is not None and not 0 < top_p <= 1:

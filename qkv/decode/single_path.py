@@ -1,22 +1,24 @@
-"""One path for each source, chosen token by token."""
+"""Single-path search: one path per source, chosen token by token."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from qkv.decode.hypothesis import Hypothesis, conclude
-from qkv.decode.limits import Limits
+from qkv.decode.hypothesis import Hypothesis, make_hypothesis
+from qkv.decode.limits import SearchLimits
 from qkv.decode.protocol import Decodable, Inputs, S
 from qkv.decode.stepper import Stepper
 from qkv.shapes import Mask
 
-Choose = Callable[[Tensor, list[int], int], Tensor]
-"""(log-probabilities (rows, vocabulary), the source of each row, position) -> a token for each row"""
+TokenChooser = Callable[[Tensor, list[int], int], Tensor]
+"""(log-probabilities [rows, vocabulary], source of each row, position) -> one token per row"""
 
 
-def follow(model: Decodable[S], inputs: Inputs, mask: Mask | None, limits: Limits, choose: Choose) -> list[Hypothesis]:
-    """The path that `choose` takes from each source; a row that has come to END costs nothing more."""
+def search_single_path(
+    model: Decodable[S], inputs: Inputs, mask: Mask | None, limits: SearchLimits, choose: TokenChooser
+) -> list[Hypothesis]:
+    """Return the path that `choose` takes from each source; rows that reached END are dropped from the batch."""
     batch = inputs.shape[0]
     paths: list[list[int]] = [[] for _ in range(batch)]
     totals = [0.0] * batch
@@ -40,4 +42,4 @@ def follow(model: Decodable[S], inputs: Inputs, mask: Mask | None, limits: Limit
             else:
                 sources = [sources[row] for row in parents]
                 given = [tokens[row] for row in parents]
-    return [conclude(path, total, limits.end) for path, total in zip(paths, totals, strict=True)]
+    return [make_hypothesis(path, total, limits.end) for path, total in zip(paths, totals, strict=True)]

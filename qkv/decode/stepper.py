@@ -1,4 +1,4 @@
-"""A model in the middle of decoding: what every search does at every step."""
+"""One decoding step, shared by all searches: reorder the state, run the model, mask and normalize the logits."""
 
 import math
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ from typing import Generic
 import torch
 from torch import Tensor
 
-from qkv.decode.limits import Limits
+from qkv.decode.limits import SearchLimits
 from qkv.decode.protocol import Decodable, Inputs, Logits, S
 from qkv.shapes import Mask
 
 
 class Stepper(Generic[S]):
-    """Holds the state of a model and keeps its rows in line with those of the search."""
+    """The state of a model, with its rows aligned to those of a search."""
 
-    def __init__(self, model: Decodable[S], inputs: Inputs, mask: Mask | None, limits: Limits):
+    def __init__(self, model: Decodable[S], inputs: Inputs, mask: Mask | None, limits: SearchLimits):
         _check_inputs(inputs, mask)
         self.model = model
         self.limits = limits
@@ -25,10 +25,10 @@ class Stepper(Generic[S]):
         self.forbidden = torch.tensor(limits.forbidden, dtype=torch.int64, device=self.device)
 
     def step(self, parents: Sequence[int], tokens: Sequence[int] | Tensor) -> Logits:
-        """log p(next | path) for each row, float32 or float64.
+        """Return log p(next | path) for each row, in float32 or float64.
 
-        Row i continues row `parents[i]` of the step before with `tokens[i]`. Forbidden tokens are
-        taken out before normalizing, so the others sum to 1.
+        Row i continues row `parents[i]` of the previous step with `tokens[i]`. Forbidden tokens are masked before
+        normalizing, so the others sum to 1.
         """
         if list(parents) != list(range(self.rows)):
             self.state = self.state.select(torch.tensor(parents, dtype=torch.int64, device=self.device))
@@ -39,36 +39,36 @@ class Stepper(Generic[S]):
         self._check_logits(logits)
         allowed = logits.index_fill(-1, self.forbidden, -torch.inf)
         result = (allowed if allowed.dtype == torch.float64 else allowed.float()).log_softmax(-1)
-        if math.isnan(result.sum().item()):  # no logarithm of a share is +inf, so only NaN makes NaN; one look is cheap
+        if math.isnan(result.sum().item()):  # log-probabilities are never +inf, so only NaN gives NaN; one sync
             broken = result.isnan().any(-1)
             raise ValueError(
-                f"model.step gave logits that are no distribution for {int(broken.sum())} of {self.rows} rows: "
-                "NaN, +inf, or -inf for every token that is allowed"
+                f"model.step returned invalid logits for {int(broken.sum())} of {self.rows} rows: "
+                "NaN, +inf, or -inf for every allowed token"
             )
         return result
 
     def _check_logits(self, logits: Tensor) -> None:
         if logits.dim() != 2 or logits.shape[0] != self.rows:
             raise ValueError(
-                f"model.step must give logits of shape (rows, vocabulary) = ({self.rows}, ...), "
+                f"model.step must return logits of shape (rows, vocabulary) = ({self.rows}, ...), "
                 f"got {tuple(logits.shape)}"
             )
         highest = max(self.limits.end, *self.limits.forbidden, 0)
         if logits.shape[1] <= highest:
             raise ValueError(
-                f"the limits name token {highest}, but model.step gave logits of {logits.shape[1]} tokens only"
+                f"limits has token {highest}, but model.step returned logits of {logits.shape[1]} tokens only"
             )
 
 
 def best_tokens(log_probabilities: Logits, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` most probable tokens of each row and their values, best first; of equals, the lowest id.
+    """Return the values and ids of the `count` most probable tokens of each row, best first; ties by lowest id.
 
-    `topk` leaves the order of equals open, a stable sort is thirty times slower for thousands of
-    tokens; so the sort is for where there are equals.
+    `topk` leaves the order of ties open, and a stable sort is thirty times slower for thousands of tokens, so the sort
+    runs only where there are ties.
     """
     count = min(count, log_probabilities.shape[-1])
     if count == 1:
-        values, tokens = log_probabilities.max(-1, keepdim=True)  # max gives the first of equals
+        values, tokens = log_probabilities.max(-1, keepdim=True)  # max returns the first of equal values
         return values, tokens
     if count < log_probabilities.shape[-1]:
         values, tokens = log_probabilities.topk(count + 1)

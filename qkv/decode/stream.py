@@ -1,20 +1,22 @@
-"""One text, token by token, as it is made."""
+"""Streaming generation: one sequence, token by token."""
 
 from collections.abc import Iterator
 
 import torch
 
-from qkv.decode.limits import Limits
+from qkv.decode.limits import SearchLimits
 from qkv.decode.protocol import Decodable, Inputs, S
-from qkv.decode.single_path import Choose
+from qkv.decode.single_path import TokenChooser
 from qkv.decode.stepper import Stepper
 
 
-def stream(model: Decodable[S], inputs: Inputs, limits: Limits, choose: Choose) -> Iterator[tuple[int, float]]:
-    """Each token with its log-probability, END too, the moment it is chosen; `inputs` is one row.
+def stream(
+    model: Decodable[S], inputs: Inputs, limits: SearchLimits, choose: TokenChooser
+) -> Iterator[tuple[int, float]]:
+    """Yield each token, END included, with its log-probability as soon as it is chosen; `inputs` is one row.
 
-    `choose` is `likeliest` or what `drawing` gives: the tokens are those of `greedy` and of `sample`. Nothing grows
-    but what the model itself remembers, so with a constant state any number of tokens takes the same memory.
+    `choose` is `argmax_token` or a `sampler`; the tokens equal those of `greedy` and `sample`. Only the model's state
+    can grow, so with a state of constant size any number of tokens takes constant memory.
     """
     if inputs.shape[0] != 1:
         raise ValueError(f"inputs must be one row, got {inputs.shape[0]}")
@@ -22,10 +24,10 @@ def stream(model: Decodable[S], inputs: Inputs, limits: Limits, choose: Choose) 
         stepper = Stepper(model, inputs, None, limits)
     token = limits.start
     for position in range(limits.max_length):
-        with torch.inference_mode():  # not around the yield: whoever takes the token may want gradients
+        with torch.inference_mode():  # not around the yield: the caller may need gradients
             log_probabilities = stepper.step([0], [token])
             token = int(choose(log_probabilities, [0], position))
-            own = float(log_probabilities[0, token])
-        yield token, own
+            log_probability = float(log_probabilities[0, token])
+        yield token, log_probability
         if token == limits.end:
             return

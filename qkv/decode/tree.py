@@ -1,46 +1,46 @@
-"""The search tree of a beam, as plain data: `json.dumps(dataclasses.asdict(tree))` writes it down."""
+"""The search tree of a beam as plain data, ready for `json.dumps(dataclasses.asdict(tree))`."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One continuation that a beam looked at."""
+    """A continuation that a beam considered."""
 
     parent: int | None
-    """Place of its parent among the nodes; None for the root."""
+    """Index of the parent node; None for the root."""
     token: int
     log_probability: float
-    """Of the whole path to here."""
+    """Log-probability of the whole path to this node."""
     step: int
-    """Tokens of the path to here; 0 for the root, unless some were written before the search began."""
+    """Tokens on the path to this node; 0 for the root, or the length of the prefix."""
     kept: bool
-    """Whether it was among the best of its step."""
+    """Whether it was among the best `beams` of its step."""
     finished: bool
     """Whether it was kept and is END."""
 
 
 @dataclass(frozen=True)
 class SearchTree:
-    """Everything one beam looked at: for each live path its best continuations, kept or not.
+    """All nodes that one beam considered: the best continuations of each live path, kept or not.
 
-    A kept node without children was still alive when the search was decided, or had come to END.
+    A kept node without children is END, or was still live when the search was decided.
     """
 
     nodes: tuple[Node, ...]
-    """The root, START, comes first; a parent always before its children."""
+    """The root, START, is first; every parent comes before its children."""
     best: tuple[int, ...]
-    """The nodes where the hypotheses end, best first."""
+    """Indices of the last nodes of the hypotheses, best first."""
 
     def path(self, node: int) -> list[int]:
-        """Tokens from the root, without it, to this node."""
+        """Return the tokens from the root (exclusive) to this node."""
         return trace(self.nodes, node)
 
 
-def trace(nodes: tuple[Node, ...] | list[Node], place: int) -> list[int]:
-    """Tokens on the way from the root, without it, to the node at this place."""
+def trace(nodes: tuple[Node, ...] | list[Node], index: int) -> list[int]:
+    """Return the tokens from the root (exclusive) to the node at `index`."""
     tokens = []
-    node = nodes[place]
+    node = nodes[index]
     while node.parent is not None:
         tokens.append(node.token)
         node = nodes[node.parent]

@@ -1,20 +1,20 @@
-"""Records to pictures and pages: SVG and HTML that stand alone."""
+"""Charts and report pages as self-contained SVG and HTML."""
 
 from .alignment import alignment_panels as alignment_panels
-from .bars import Bar as Bar
-from .bars import bars as bars
-from .curve import Axis as Axis
-from .curve import curves as curves
+from .bar_chart import Bar as Bar
+from .bar_chart import bar_chart as bar_chart
 from .heatmap import Panel as Panel
 from .heatmap import heatmaps as heatmaps
-from .heatmap import rectangles as rectangles
-from .report import Answer as Answer
+from .heatmap import rectangular_heatmaps as rectangular_heatmaps
+from .line_chart import Axis as Axis
+from .line_chart import line_chart as line_chart
+from .report import AlignmentFigure as AlignmentFigure
 from .report import Example as Example
-from .report import Picture as Picture
-from .report import Report as Report
-from .report import report as report
+from .report import ReportAnswer as ReportAnswer
+from .report import TrainingReport as TrainingReport
+from .report import report_page as report_page
 from .series import Series as Series
+from .series import downsample as downsample
 from .series import smooth as smooth
-from .series import thin as thin
-from .tree import Branch as Branch
-from .tree import tree as tree
+from .tree_diagram import TreeNode as TreeNode
+from .tree_diagram import tree_diagram as tree_diagram

@@ -1,4 +1,4 @@
-"""An alignment as panels for `rectangles`."""
+"""Alignments as panels for `rectangular_heatmaps`."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from qkv.explain import Alignment
 
 
 def alignment_panels(alignment: Alignment, *, heads: bool = False) -> list[Panel]:
-    """The mean over blocks and heads; with `heads`, every head of every block instead."""
+    """Return one panel with the mean over blocks and heads; with `heads`, one panel per head instead."""
     if not heads:
         return [_panel("mean of all heads", alignment.weights)]
     return [

@@ -1,21 +1,21 @@
-"""Matrices as heat maps, side by side, in one SVG file with no outside parts."""
+"""Heat maps of matrices as self-contained SVG."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qkv.draw.text import safe, shorten, text_width
+from qkv.draw.text import escape_text, shorten, text_width
 
 _CELL = 22
 _GAP = 28
 _TOP = 64
 _TITLE_SPACE = 24
-_LONGEST_LABEL = 24
+_MAX_LABEL_LENGTH = 24
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One matrix: who looks (rows) at whom (columns)."""
+    """A matrix with a title, such as attention weights: rows are queries, columns are keys."""
 
     title: str
     values: Sequence[Sequence[float]]
@@ -23,10 +23,10 @@ class Panel:
 
 
 def heatmaps(panels: Sequence[Panel], labels: Sequence[str], title: str) -> str:
-    """An SVG of square matrices that share `labels`; positive is orange, negative blue.
+    """Return an SVG of square matrices that share `labels`; positive is orange, negative blue.
 
-    Each panel's colors go up to its own largest size, so that shapes can be compared where scales
-    cannot. Every cell carries its number as a tooltip; one that is not finite is gray.
+    Colors are scaled to the largest absolute value of each panel, so that patterns can be compared where scales differ.
+    Every cell has its value as a tooltip; values that are not finite are gray.
     """
     for panel in panels:
         if not _fits(panel, len(labels), len(labels)):
@@ -36,12 +36,12 @@ def heatmaps(panels: Sequence[Panel], labels: Sequence[str], title: str) -> str:
     return _draw(panels, _Grid(labels, labels), title, len(panels))
 
 
-def rectangles(
+def rectangular_heatmaps(
     panels: Sequence[Panel], rows: Sequence[str], columns: Sequence[str], title: str, per_line: int = 4
 ) -> str:
-    """An SVG of matrices that share their rows (such as written tokens) and columns (such as what was read).
+    """Return an SVG of matrices that share row labels (such as target tokens) and column labels (source tokens).
 
-    Colors are those of `heatmaps`; after `per_line` panels a new line begins.
+    Colors are those of `heatmaps`; each line has `per_line` panels.
     """
     if per_line < 1:
         raise ValueError(f"per_line must be at least 1, got {per_line}")
@@ -57,14 +57,14 @@ def rectangles(
 
 @dataclass(frozen=True)
 class _Grid:
-    """The labels of every panel, and the room they take."""
+    """Labels of every panel, and the space they need."""
 
     rows: Sequence[str]
     columns: Sequence[str]
 
     @property
     def left(self) -> int:
-        return 12 + round(max((text_width(shorten(label, _LONGEST_LABEL)) for label in self.rows), default=0))
+        return 12 + round(max((text_width(shorten(label, _MAX_LABEL_LENGTH)) for label in self.rows), default=0))
 
     @property
     def width(self) -> int:
@@ -75,16 +75,16 @@ class _Grid:
         return _CELL * len(self.rows)
 
     @property
-    def upright(self) -> bool:
-        """Whether the column labels are short enough to stand below their columns as they are."""
+    def horizontal_labels(self) -> bool:
+        """Whether the column labels are short enough to be horizontal."""
         return max((text_width(label) for label in self.columns), default=0) < _CELL
 
     @property
     def below(self) -> int:
-        """Room for the column labels."""
-        if self.upright:
+        """Height of the column labels."""
+        if self.horizontal_labels:
             return 28
-        longest = max(text_width(shorten(label, _LONGEST_LABEL)) for label in self.columns)
+        longest = max(text_width(shorten(label, _MAX_LABEL_LENGTH)) for label in self.columns)
         return 20 + math.ceil(9 / 8 * longest)
 
 
@@ -95,7 +95,7 @@ def _fits(panel: Panel, rows: int, columns: int) -> bool:
 def _draw(panels: Sequence[Panel], grid: _Grid, title: str, per_line: int) -> str:
     title = shorten(title, 200)
     texts = [*((panel.title, 13) for panel in panels), *((panel.note, 12) for panel in panels)]
-    # a narrow matrix must not let its title run into its neighbor's
+    # the title of a narrow matrix must not overlap the next title
     pitch = max(grid.width, *(round(text_width(text, size) * 0.9) for text, size in texts), 0) + _GAP
     lines = max(math.ceil(len(panels) / max(per_line, 1)), 1)
     line_height = _TITLE_SPACE + grid.height + grid.below
@@ -104,15 +104,15 @@ def _draw(panels: Sequence[Panel], grid: _Grid, title: str, per_line: int) -> st
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" font-family="system-ui, sans-serif" font-size="13">',
-        f"<title>{safe(title)}</title>",
+        f"<title>{escape_text(title)}</title>",
         f'<rect class="paper" width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="{grid.left}" y="24" font-size="16" font-weight="600">{safe(title)}</text>',
+        f'<text x="{grid.left}" y="24" font-size="16" font-weight="600">{escape_text(title)}</text>',
     ]
     for line in range(lines):
         top = _TOP + _TITLE_SPACE + line * (line_height + _GAP)
         parts += [
             f'<text x="{grid.left - 6}" y="{top + (row + 0.7) * _CELL:.1f}" text-anchor="end">'
-            f"{safe(shorten(label, _LONGEST_LABEL))}</text>"
+            f"{escape_text(shorten(label, _MAX_LABEL_LENGTH))}</text>"
             for row, label in enumerate(grid.rows)
         ]
         for number, panel in enumerate(panels[line * per_line : (line + 1) * per_line]):
@@ -124,15 +124,15 @@ def _draw_panel(panel: Panel, grid: _Grid, left: int, top: int) -> list[str]:
     sizes = (abs(value) for row in panel.values for value in row if math.isfinite(value))
     largest = max(sizes, default=0.0) or 1.0
     parts = [
-        f'<text x="{left}" y="{top - 26}" font-weight="600">{safe(panel.title)}</text>',
-        f'<text x="{left}" y="{top - 9}" fill="#5b6470" font-size="12">{safe(panel.note)}</text>',
+        f'<text x="{left}" y="{top - 26}" font-weight="600">{escape_text(panel.title)}</text>',
+        f'<text x="{left}" y="{top - 9}" fill="#5b6470" font-size="12">{escape_text(panel.note)}</text>',
     ]
     for i, row in enumerate(panel.values):
         for j, value in enumerate(row):
             tooltip = f"{grid.rows[i]} → {grid.columns[j]}: {value:.4f}"
             parts.append(
                 f'<rect x="{left + j * _CELL}" y="{top + i * _CELL}" width="{_CELL}" height="{_CELL}" '
-                f'fill="{_color(value / largest)}"><title>{safe(tooltip)}</title></rect>'
+                f'fill="{_color(value / largest)}"><title>{escape_text(tooltip)}</title></rect>'
             )
     parts.append(
         f'<rect x="{left}" y="{top}" width="{grid.width}" height="{grid.height}" fill="none" stroke="#c5cad1" '
@@ -142,20 +142,21 @@ def _draw_panel(panel: Panel, grid: _Grid, left: int, top: int) -> list[str]:
 
 
 def _draw_column_labels(grid: _Grid, left: int, bottom: int) -> list[str]:
-    if grid.upright:
+    if grid.horizontal_labels:
         return [
-            f'<text x="{left + (j + 0.5) * _CELL:.1f}" y="{bottom + 18}" text-anchor="middle">{safe(label)}</text>'
+            f'<text x="{left + (j + 0.5) * _CELL:.1f}" y="{bottom + 18}" text-anchor="middle">'
+            f"{escape_text(label)}</text>"
             for j, label in enumerate(grid.columns)
         ]
     return [
         f'<text transform="translate({left + (j + 0.3) * _CELL:.1f} {bottom + 8}) rotate(90)">'
-        f"{safe(shorten(label, _LONGEST_LABEL))}</text>"
+        f"{escape_text(shorten(label, _MAX_LABEL_LENGTH))}</text>"
         for j, label in enumerate(grid.columns)
     ]
 
 
 def _color(value: float) -> str:
-    """White at 0, full orange at 1, full blue at -1."""
+    """Return a color: white at 0, orange at 1, blue at -1."""
     if not math.isfinite(value):
         return "#b4b9c0"
     full = (201, 82, 10) if value >= 0 else (24, 92, 172)

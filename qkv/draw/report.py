@@ -1,7 +1,7 @@
-"""A training run as one HTML file: what was trained, how it learned, what it answers, where it looks.
+"""Report of a training run as one HTML file: settings, losses, metrics, predictions and alignments.
 
-The file holds all it needs and may do nothing: no script, no request, one style sheet that its
-content security policy knows by hash.
+The file is self-contained and inert: no scripts, no requests, one style sheet allowed by hash in its content security
+policy.
 """
 
 from base64 import b64encode
@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from qkv.draw.curve import Axis, curves
-from qkv.draw.heatmap import Panel, rectangles
-from qkv.draw.series import Point, Series, is_there, smooth
+from qkv.draw.heatmap import Panel, rectangular_heatmaps
+from qkv.draw.line_chart import Axis, line_chart
+from qkv.draw.series import Point, Series, is_drawable, smooth
 from qkv.draw.style import STYLE
-from qkv.draw.text import safe, shorten
+from qkv.draw.text import escape_text, shorten
 
 Value = str | int | float | bool | None
 
-_LONG = 200  # points from which on a loss is drawn smoothed
-_MOST_EXAMPLES = 200
-_MOST_ANSWERS = 20
-_MOST_CELLS = 6000  # of all heat maps together: about 1 MB
+_SMOOTHING_THRESHOLD = 200  # losses with more points are drawn smoothed
+_MAX_EXAMPLES = 200
+_MAX_ANSWERS = 20
+_MAX_CELLS = 6000  # of all heat maps together, about 1 MB
 _POLICY = (
     f"default-src 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'; "
     "base-uri 'none'; form-action 'none'"
@@ -28,8 +28,8 @@ _POLICY = (
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One thing the model says."""
+class ReportAnswer:
+    """A predicted text and its probability."""
 
     text: str
     probability: float
@@ -37,58 +37,58 @@ class Answer:
 
 @dataclass(frozen=True)
 class Example:
-    """An input, the model's answers from the best down, and the texts that are right."""
+    """An input, the model's predictions, best first, and the correct texts."""
 
     source: str
-    answers: Sequence[Answer]
-    right: Sequence[str]
+    answers: Sequence[ReportAnswer]
+    references: Sequence[str]
 
 
 @dataclass(frozen=True)
-class Picture:
-    """Where the model looked at `read` while it wrote `written` (END among them), as one or more matrices."""
+class AlignmentFigure:
+    """Attention from target tokens (END included) to source tokens, as one or more matrices."""
 
     title: str
-    written: Sequence[str]
-    read: Sequence[str]
+    target_tokens: Sequence[str]
+    source_tokens: Sequence[str]
     panels: Sequence[Panel]
 
 
 @dataclass(frozen=True)
-class Report:
-    """All that the page of a training run shows, as plain data."""
+class TrainingReport:
+    """Contents of the page of a training run, as plain data."""
 
     title: str
     family: str
     parameters: int
     settings: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
-    """Group (such as model, training) -> name -> value."""
-    training: Sequence[Point] = ()
+    """Group (such as model or training) -> name -> value."""
+    training_loss: Sequence[Point] = ()
     """(step, loss)"""
-    validation: Sequence[Point] = ()
+    validation_loss: Sequence[Point] = ()
     """(step, loss)"""
-    rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Row (such as "test, beam 4") -> metric -> number; a metric that ends in _rate is shown in percent."""
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Row (such as "test, beam 4") -> metric -> value; a metric that ends in _rate is shown in percent."""
     examples: Sequence[Example] = ()
-    pictures: Sequence[Picture] = ()
+    alignments: Sequence[AlignmentFigure] = ()
     note: str = ""
     """A sentence below the title."""
-    trained_with: str = ""
-    """What the training loss has in it and the validation loss has not, such as "label smoothing 0.1"."""
+    training_loss_extra: str = ""
+    """Part of the training loss that the validation loss does not have, such as "label smoothing 0.1"."""
 
 
-def report(record: Report) -> str:
-    """The page. Long losses are thinned, long lists cut with a word about it: under 2 MB however long the run."""
-    title = safe(shorten(record.title, 200))
+def report_page(record: TrainingReport) -> str:
+    """Return the page; long losses are downsampled and long lists truncated with a note, to stay below 2 MB."""
+    title = escape_text(shorten(record.title, 200))
     sections = [
-        _facts(record),
-        _settings(record.settings),
-        _losses(record.training, record.validation, record.trained_with),
-        _rates(record.rates),
-        _examples(record.examples),
-        _pictures(record.pictures),
+        _facts_section(record),
+        _settings_section(record.settings),
+        _losses_section(record.training_loss, record.validation_loss, record.training_loss_extra),
+        _metrics_section(record.metrics),
+        _examples_section(record.examples),
+        _alignments_section(record.alignments),
     ]
-    note = f"<p>{_text(record.note, 1000)}</p>" if record.note else ""
+    note = f"<p>{_safe_text(record.note, 1000)}</p>" if record.note else ""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -111,93 +111,95 @@ def report(record: Report) -> str:
 """
 
 
-def _text(text: str, most: int = 200) -> str:
-    """A text of its own direction: one written from right to left leaves its neighbors in place."""
-    return f"<bdi>{safe(shorten(text, most))}</bdi>"
+def _safe_text(text: str, max_length: int = 200) -> str:
+    """Escape and isolate a text, so that right-to-left text does not reorder its neighbors."""
+    return f"<bdi>{escape_text(shorten(text, max_length))}</bdi>"
 
 
 def _section(heading: str, introduction: str, content: str) -> str:
     return f"<section>\n<h2>{heading}</h2>\n<p>{introduction}</p>\n{content}\n</section>\n"
 
 
-def _facts(record: Report) -> str:
-    facts = [("Family", _text(_words(record.family), 60)), ("Parameters", f"{record.parameters:,}")]
-    if record.training:
-        facts.append(("Steps", f"{record.training[-1][0]:,.0f}"))
-    there = [(y, x) for x, y in record.validation if y is not None and is_there((x, y))]
-    if there:
-        lowest, step = min(there)
+def _facts_section(record: TrainingReport) -> str:
+    facts = [("Family", _safe_text(_as_words(record.family), 60)), ("Parameters", f"{record.parameters:,}")]
+    if record.training_loss:
+        facts.append(("Steps", f"{record.training_loss[-1][0]:,.0f}"))
+    losses = [(y, x) for x, y in record.validation_loss if y is not None and is_drawable((x, y))]
+    if losses:
+        lowest, step = min(losses)
         facts.append(("Lowest validation loss", f"{lowest:.4g} <small>at step {step:,.0f}</small>"))
     return '<dl class="facts">' + "".join(f"<div><dt>{n}</dt><dd>{v}</dd></div>" for n, v in facts) + "</dl>\n"
 
 
-def _settings(groups: Mapping[str, Mapping[str, Value]]) -> str:
+def _settings_section(groups: Mapping[str, Mapping[str, Value]]) -> str:
     if not groups:
         return ""
     tables = "\n".join(
-        f'<div class="card"><h3>{_text(group)}</h3>\n<table class="settings"><tbody>\n{_setting_rows(values)}\n'
+        f'<div class="card"><h3>{_safe_text(group)}</h3>\n<table class="settings"><tbody>\n{_setting_rows(values)}\n'
         "</tbody></table></div>"
         for group, values in groups.items()
     )
-    return _section("Settings", "What it was built from and how it was trained.", f'<div class="groups">{tables}</div>')
+    return _section("Settings", "Model, data and training settings.", f'<div class="groups">{tables}</div>')
 
 
 def _setting_rows(values: Mapping[str, Value]) -> str:
     return "\n".join(
-        f'<tr><th scope="row">{_text(_words(name))}</th><td>{_text(_write(value))}</td></tr>'
+        f'<tr><th scope="row">{_safe_text(_as_words(name))}</th><td>{_safe_text(_format_value(value))}</td></tr>'
         for name, value in values.items()
     )
 
 
-def _write(value: Value) -> str:
+def _format_value(value: Value) -> str:
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _words(name: str) -> str:
+def _as_words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _losses(training: Sequence[Point], validation: Sequence[Point], trained_with: str) -> str:
-    extra = f", {shorten(trained_with, 22)}" if trained_with else ""
+def _losses_section(training: Sequence[Point], validation: Sequence[Point], extra_terms: str) -> str:
+    extra = f", {shorten(extra_terms, 22)}" if extra_terms else ""
     series = [Series(f"training{extra}", training)]
-    if len(training) > _LONG:
+    if len(training) > _SMOOTHING_THRESHOLD:
         smoothed = smooth(training, max(len(training) // 100, 5))
         series = [
             Series(f"training{extra}, each step", training, faint=True),
             Series(f"training{extra}, mean", smoothed),
         ]
     if validation:
-        series.append(Series("validation, plain" if trained_with else "validation", validation))
-    heights = [y for one in series for x, y in one.points if y is not None and is_there((x, y))]
-    steep = bool(heights) and min(heights) > 0 and max(heights) > 30 * min(heights)
-    chart = curves(series, "Loss against step", Axis("step"), Axis("loss", log=steep))
-    scale = "The vertical axis is logarithmic: equal ratios take equal room." if steep else "Lower is better."
-    if trained_with:
+        series.append(Series("validation, plain" if extra_terms else "validation", validation))
+    heights = [y for one in series for x, y in one.points if y is not None and is_drawable((x, y))]
+    log_scale = bool(heights) and min(heights) > 0 and max(heights) > 30 * min(heights)
+    chart = line_chart(series, "Loss against step", Axis("step"), Axis("loss", log=log_scale))
+    scale = "The vertical axis is logarithmic." if log_scale else "Lower is better."
+    if extra_terms:
         scale += (
-            f" The training loss is that with {_text(trained_with)}, the validation loss is the plain one: "
-            "compare each with itself, not with the other."
+            f" The training loss includes {_safe_text(extra_terms)}, the validation loss does not: "
+            "the two cannot be compared."
         )
-    return _section("How it learned", scale, f'<figure class="card chart">{chart}</figure>')
+    return _section("Losses", scale, f'<figure class="card chart">{chart}</figure>')
 
 
-def _rates(rates: Mapping[str, Mapping[str, float]]) -> str:
-    if not rates:
+def _metrics_section(metrics: Mapping[str, Mapping[str, float]]) -> str:
+    if not metrics:
         return ""
-    metrics = list(dict.fromkeys(name for row in rates.values() for name in row))
-    head = "".join(f'<th scope="col" class="number">{_text(_words(name))}</th>' for name in metrics)
+    names = list(dict.fromkeys(name for row in metrics.values() for name in row))
+    head = "".join(f'<th scope="col" class="number">{_safe_text(_as_words(name))}</th>' for name in names)
     rows = "\n".join(
-        f'<tr><th scope="row">{_text(name)}</th>'
-        + "".join(f'<td class="number">{_measure(metric, row.get(metric))}</td>' for metric in metrics)
+        f'<tr><th scope="row">{_safe_text(title)}</th>'
+        + "".join(f'<td class="number">{_format_metric(name, row.get(name))}</td>' for name in names)
         + "</tr>"
-        for name, row in rates.items()
+        for title, row in metrics.items()
     )
     table = f"<table><thead><tr><td></td>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>"
-    return _section("How good it is", "Each answer against the closest right one.", f'<div class="card">{table}</div>')
+    return _section(
+        "Metrics", "Each prediction is compared with its closest reference.", f'<div class="card">{table}</div>'
+    )
 
 
-def _measure(metric: str, value: float | None) -> str:
+def _format_metric(metric: str, value: float | None) -> str:
     if value is None:
         return "none"
     if metric.endswith("_rate"):
@@ -205,69 +207,69 @@ def _measure(metric: str, value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
 
 
-def _examples(examples: Sequence[Example]) -> str:
+def _examples_section(examples: Sequence[Example]) -> str:
     if not examples:
         return ""
-    bodies = "\n".join(map(_example, examples[:_MOST_EXAMPLES]))
+    bodies = "\n".join(map(_example_rows, examples[:_MAX_EXAMPLES]))
     table = (
-        '<table><thead><tr><th scope="col">input</th><th scope="col">right</th><th scope="col">answers</th>'
+        '<table><thead><tr><th scope="col">input</th><th scope="col">references</th><th scope="col">predictions</th>'
         f'<th scope="col" class="number">probability</th></tr></thead>\n{bodies}\n</table>'
     )
     return _section(
-        "What it answers",
-        "The best answers to inputs it was not trained on. ✓ is right, ✗ is a first answer that is not."
-        + _more(len(examples) - _MOST_EXAMPLES, "examples"),
+        "Predictions",
+        "The best predictions for inputs that were not trained on. ✓ is correct, ✗ is a wrong first prediction."
+        + _truncation_note(len(examples) - _MAX_EXAMPLES, "examples"),
         f'<div class="card">{table}</div>',
     )
 
 
-def _example(example: Example) -> str:
-    answers = list(example.answers[:_MOST_ANSWERS])
-    right = "<br>".join(_text(text) for text in example.right[:_MOST_ANSWERS])
+def _example_rows(example: Example) -> str:
+    answers = list(example.answers[:_MAX_ANSWERS])
+    references = "<br>".join(_safe_text(text) for text in example.references[:_MAX_ANSWERS])
     rows = [
-        f"<td>{_mark(answer, place, example.right)}{_text(answer.text)}</td>"
-        f'<td class="number">{_percent(answer.probability)}</td></tr>'
-        for place, answer in enumerate(answers)
-    ] or ['<td class="other">no answer</td><td></td></tr>']
+        f"<td>{_mark(answer, rank, example.references)}{_safe_text(answer.text)}</td>"
+        f'<td class="number">{_format_percent(answer.probability)}</td></tr>'
+        for rank, answer in enumerate(answers)
+    ] or ['<td class="other">no prediction</td><td></td></tr>']
     span = f' rowspan="{len(rows)}"'
-    first = f'<tr><th scope="rowgroup"{span}>{_text(example.source)}</th><td{span}>{right}</td>{rows[0]}'
+    first = f'<tr><th scope="rowgroup"{span}>{_safe_text(example.source)}</th><td{span}>{references}</td>{rows[0]}'
     return '<tbody class="entry">' + "\n".join([first, *(f"<tr>{row}" for row in rows[1:])]) + "</tbody>"
 
 
-def _mark(answer: Answer, place: int, right: Sequence[str]) -> str:
-    if answer.text in right:
+def _mark(answer: ReportAnswer, rank: int, references: Sequence[str]) -> str:
+    if answer.text in references:
         return '<span class="mark right">✓</span>'
-    return '<span class="mark wrong">✗</span>' if place == 0 else '<span class="mark"></span>'
+    return '<span class="mark wrong">✗</span>' if rank == 0 else '<span class="mark"></span>'
 
 
-def _percent(probability: float) -> str:
+def _format_percent(probability: float) -> str:
     return "&lt; 0.1%" if 0 <= probability < 0.001 else f"{100 * probability:.1f}%"
 
 
-def _more(left_out: int, what: str) -> str:
+def _truncation_note(left_out: int, what: str) -> str:
     return f" {left_out:,} more {what} are not shown." if left_out > 0 else ""
 
 
-def _pictures(pictures: Sequence[Picture]) -> str:
-    if not pictures:
+def _alignments_section(figures: Sequence[AlignmentFigure]) -> str:
+    if not figures:
         return ""
     cells, drawn = 0, []
-    for picture in pictures:
-        own = len(picture.panels) * len(picture.written) * len(picture.read)
-        if cells + own <= _MOST_CELLS:
-            cells += own
-            drawn.append(_picture(picture))
+    for figure in figures:
+        size = len(figure.panels) * len(figure.target_tokens) * len(figure.source_tokens)
+        if cells + size <= _MAX_CELLS:
+            cells += size
+            drawn.append(_alignment_figure(figure))
     return _section(
-        "Where it looked",
-        "Rows are what it wrote, from top to bottom; columns are what it read. The stronger the color of a cell, the "
-        "more of that column went into that row; the number is in its tooltip."
-        + _more(len(pictures) - len(drawn), "pictures"),
+        "Alignments",
+        "Rows are target tokens, from top to bottom; columns are source tokens. A stronger color is a larger attention "
+        "weight; its value is in the tooltip." + _truncation_note(len(figures) - len(drawn), "figures"),
         f'<div class="pictures">{"".join(drawn)}</div>',
     )
 
 
-def _picture(picture: Picture) -> str:
-    written, read = ([shorten(text, 40) for text in texts] for texts in (picture.written, picture.read))
-    panels = [Panel(shorten(p.title, 60), p.values, shorten(p.note, 60)) for p in picture.panels]
-    svg = rectangles(panels, written, read, shorten(picture.title, 60))
+def _alignment_figure(figure: AlignmentFigure) -> str:
+    targets = [shorten(text, 40) for text in figure.target_tokens]
+    sources = [shorten(text, 40) for text in figure.source_tokens]
+    panels = [Panel(shorten(p.title, 60), p.values, shorten(p.note, 60)) for p in figure.panels]
+    svg = rectangular_heatmaps(panels, targets, sources, shorten(figure.title, 60))
     return f'<figure class="card heatmap">{svg}</figure>\n'

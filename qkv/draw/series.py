@@ -1,52 +1,51 @@
-"""Points in order, made calm or short without hiding what happened."""
+"""Smoothing and downsampling of series of points."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 Point = tuple[float, float | None]
-"""x and y; a y of None or NaN is a gap."""
+"""(x, y); a y of None or NaN is a gap."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart."""
+    """A line of a chart."""
 
     name: str
     points: Sequence[Point]
     faint: bool = False
-    """Drawn thin and pale: the noise behind a line that matters."""
+    """Whether it is drawn thin and pale, as the noise behind a smoothed line."""
     dots: bool = False
-    """Points without a line between them."""
+    """Whether points are drawn without a line between them."""
 
 
-def is_there(point: Point) -> bool:
-    """Whether there is anything to draw; beyond 1e200 the arithmetic of an axis overflows."""
+def is_drawable(point: Point) -> bool:
+    """Return whether a point can be drawn; beyond 1e200 the arithmetic of an axis overflows."""
     return all(value is not None and math.isfinite(value) and abs(value) < 1e200 for value in point)
 
 
 def smooth(points: Sequence[Point], window: int) -> list[Point]:
-    """A mean of each point with those around it, the far ones counting less and less.
+    """Smooth with a two-sided exponential moving average.
 
         s_t = sum_i keep^|t - i| y_i / sum_i keep^|t - i|,    keep = 1 - 1 / window
 
-    It looks both ways, because a mean of the past alone runs behind a loss that falls. Gaps stay gaps
-    and count for nothing.
+    It is two-sided because a mean of the past lags behind a falling loss. Gaps stay gaps and have no weight.
     """
     if window < 1:
         raise ValueError(f"window must be at least 1, got {window}")
-    heights = [y if is_there((x, y)) else None for x, y in points]
-    before = _fade(heights, 1 - 1 / window)
-    after = _fade(heights[::-1], 1 - 1 / window)[::-1]
+    heights = [y if is_drawable((x, y)) else None for x, y in points]
+    before = _decayed_sums(heights, 1 - 1 / window)
+    after = _decayed_sums(heights[::-1], 1 - 1 / window)[::-1]
     return [
-        # both sums have the point itself in them
+        # both sums include the point itself
         (x, None if y is None else (past[0] + future[0] - y) / (past[1] + future[1] - 1))
         for (x, _), y, past, future in zip(points, heights, before, after, strict=True)
     ]
 
 
-def _fade(heights: Sequence[float | None], keep: float) -> list[tuple[float, float]]:
-    """At each place, the sum of the heights so far and that of their weights, both fading."""
+def _decayed_sums(heights: Sequence[float | None], keep: float) -> list[tuple[float, float]]:
+    """Return at each index the decayed sum of the heights so far, and of their weights."""
     total = weight = 0.0
     sums = []
     for y in heights:
@@ -55,22 +54,22 @@ def _fade(heights: Sequence[float | None], keep: float) -> list[tuple[float, flo
     return sums
 
 
-def thin(points: Sequence[Point], most: int) -> list[Point]:
-    """At most so many points, with every extreme still there: the lowest and highest of each stretch.
+def downsample(points: Sequence[Point], max_points: int) -> list[Point]:
+    """Return at most `max_points` points that keep every extreme: the minimum and maximum of each interval.
 
-    A gap survives if it fills a whole stretch; smaller ones are smaller than what can be seen.
+    A gap is kept if it fills a whole interval; smaller ones would not be visible.
     """
-    if most < 4:
-        raise ValueError(f"most must be at least 4, got {most}")
-    if len(points) <= most:
+    if max_points < 4:
+        raise ValueError(f"max_points must be at least 4, got {max_points}")
+    if len(points) <= max_points:
         return list(points)
-    inner = points[1:-1]  # the ends stay whatever they are, so that the line is as long as it was
-    stretches = most // 2 - 1
+    inner = points[1:-1]  # the end points are always kept
+    intervals = max_points // 2 - 1
     kept = [points[0]]
-    for number in range(stretches):
-        stretch = inner[number * len(inner) // stretches : (number + 1) * len(inner) // stretches]
-        heights = {place: point[1] for place, point in enumerate(stretch) if is_there(point)}
-        lowest = min(heights, key=lambda place: heights[place] or 0.0, default=0)
-        highest = max(heights, key=lambda place: heights[place] or 0.0, default=0)
-        kept += [stretch[place] for place in sorted({lowest, highest})]
+    for number in range(intervals):
+        interval = inner[number * len(inner) // intervals : (number + 1) * len(inner) // intervals]
+        heights = {index: point[1] for index, point in enumerate(interval) if is_drawable(point)}
+        lowest = min(heights, key=lambda index: heights[index] or 0.0, default=0)
+        highest = max(heights, key=lambda index: heights[index] or 0.0, default=0)
+        kept += [interval[index] for index in sorted({lowest, highest})]
     return [*kept, points[-1]]

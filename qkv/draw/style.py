@@ -1,4 +1,4 @@
-"""How a page looks: fonts of the system, light or dark as the reader's system is, numbers that line up."""
+"""Style sheet of report pages: system fonts, light and dark mode, tabular digits."""
 
 STYLE = """
 :root {

@@ -1,10 +1,10 @@
-"""Perplexity: how many equally likely choices a language model is left with, on average.
+"""Perplexity: the effective number of equally likely next tokens of a language model.
 
     per token   exp(loss / tokens)        per word   exp(loss / words)        bits per byte   loss / (bytes ln 2)
 
-The loss is the sum of -ln p over the whole text. Tokens are those of one tokenizer, so perplexities per token of two
-tokenizers cannot be compared; per word they can. A word is what stands between white space, and the end of a line is
-one word more, as WikiText counts.
+The loss is the sum of -ln p over the whole text. Perplexities per token depend on the tokenizer and cannot be compared
+across tokenizers; per word they can. Words are separated by white space, and the end of a line counts as one more word,
+as in WikiText.
 """
 
 import math
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Perplexity:
-    """The loss of a text, and what it is a loss over; two texts are added with +."""
+    """Loss of a text and the counts it is divided by; + adds two texts."""
 
     loss: float = 0.0
     """Sum of -ln p, in nats."""
     tokens: int = 0
-    """Predicted; the end of each document is one."""
+    """Predicted tokens; the end of each document is one."""
     words: int = 0
     bytes: int = 0
 
@@ -47,12 +47,12 @@ class Perplexity:
 
 
 def count_words(text: str) -> int:
-    """Words between white space, and one for each line end."""
+    """Count words separated by white space, plus one per line end."""
     return len(text.split()) + text.count("\n")
 
 
 def _exponential(loss: float, count: int) -> float:
-    """NaN where there is nothing, inf where no float is large enough."""
+    """Return exp(loss / count): NaN for a count of 0, inf on overflow."""
     if not count:
         return math.nan
     try:

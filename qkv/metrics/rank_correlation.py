@@ -1,8 +1,8 @@
-"""Whether two lists put things into the same order: Spearman's rank correlation.
+"""Spearman's rank correlation: whether two lists are in the same order.
 
-    rho = correlation of the ranks;   those that are equal share the mean of their ranks
+    rho = correlation of the ranks;   equal values share the mean of their ranks
 
-It is 1 for the same order, -1 for the opposite one, and does not ask how far apart the values are.
+It is 1 for the same order and -1 for the reverse; the distances between values do not matter.
 """
 
 import math
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 
 def spearman(left: Sequence[float], right: Sequence[float]) -> float:
-    """The rank correlation of two lists of at least two numbers; nan where one has all values equal."""
+    """Return Spearman's rank correlation of two lists of at least two values; NaN if one list is constant."""
     if len(left) != len(right) or len(left) < 2:
-        raise ValueError(f"left and right must be as many, and at least two, got {len(left)} and {len(right)}")
+        raise ValueError(f"left and right must be equally many, and at least two, got {len(left)} and {len(right)}")
     if any(math.isnan(value) for value in (*left, *right)):
-        raise ValueError("left and right must be numbers, got nan")
+        raise ValueError("left and right must not contain NaN")
     a, b = ranks(left), ranks(right)
     middle = (len(a) + 1) / 2
     product = sum((x - middle) * (y - middle) for x, y in zip(a, b, strict=True))
@@ -23,14 +23,14 @@ def spearman(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each from 1, the smallest first; equal values share the mean of their ranks."""
-    order = sorted(range(len(values)), key=lambda place: values[place])
-    found, start = [0.0] * len(values), 0
+    """Return the rank of each value, 1 for the smallest; equal values share the mean of their ranks."""
+    order = sorted(range(len(values)), key=lambda index: values[index])
+    result, start = [0.0] * len(values), 0
     while start < len(order):
         end = start
         while end < len(order) and values[order[end]] == values[order[start]]:
             end += 1
-        for place in order[start:end]:
-            found[place] = (start + 1 + end) / 2
+        for index in order[start:end]:
+            result[index] = (start + 1 + end) / 2
         start = end
-    return found
+    return result

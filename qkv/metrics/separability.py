@@ -1,10 +1,10 @@
-"""Whether a plane separates two classes, with a proof of the answer either way.
+"""Linear separability of two classes, with a proof of either answer.
 
-    yes:  a witness (w, b) with  y_i (w.x_i + b) > 0  for every i             (y_i = 1 for label 1, -1 for label 0)
-    no:   weights u_i >= 0 with  sum_i u_i y_i x_i = 0  and  sum_i u_i y_i = 0,  which add up to 1 in each class
+    yes:  a hyperplane (w, b) with  y_i (w.x_i + b) > 0  for every i             (y_i = 1 for label 1, -1 for label 0)
+    no:   weights u_i >= 0 with  sum_i u_i y_i x_i = 0  and  sum_i u_i y_i = 0,  which sum to 1 in each class
 
-The second says that some mean of the one class is the same point as some mean of the other, and no plane passes
-between a point and itself. By Farkas' lemma exactly one of the two exists; linear programming finds it.
+The second means that the convex hulls of the classes share a point, so no hyperplane can separate them. By Farkas'
+lemma exactly one of the two exists; linear programming finds it.
 """
 
 from dataclasses import dataclass
@@ -13,28 +13,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.storage import QkvError
+from qkv.errors import QkvError
 
-CERTAIN = 1e-9
-"""How far the weighted means may lie apart, in units of the largest coordinate."""
+CERTIFICATE_TOLERANCE = 1e-9
+"""Largest distance between the weighted means, relative to the largest coordinate."""
 
 
 @dataclass(frozen=True)
 class Separation:
-    """The answer and its proof: `weight` and `bias` if the classes are separable, else `certificate`."""
+    """The result and its proof: `weight` and `bias` if the classes are separable, else `certificate`."""
 
     separable: bool
     weight: list[float] | None
     bias: float | None
     certificate: list[float] | None
-    """One weight a point."""
+    """One weight per point."""
 
 
-def separating_line(points: Tensor, labels: Tensor) -> Separation:
-    """A plane with all points of label 1 strictly on its positive side and all of label 0 on the other, or why not."""
+def separating_hyperplane(points: Tensor, labels: Tensor) -> Separation:
+    """Return a hyperplane with label 1 strictly on its positive side and label 0 on the other, or a proof of none."""
     points = torch.as_tensor(points).double()
     labels = torch.as_tensor(labels)
-    _require(points, labels)
+    _check_inputs(points, labels)
     sign = 2.0 * labels.double() - 1
     center = points.mean(0)
     size = float((points - center).abs().max()) or 1.0
@@ -50,33 +50,33 @@ def separating_line(points: Tensor, labels: Tensor) -> Separation:
 
 
 def _certify(signed: Tensor, labels: Tensor) -> Separation:
-    """No plane: the weights that prove it."""
+    """Return the weights that prove that no hyperplane separates."""
     classes = torch.stack((labels == 1, labels == 0)).double()
     means = torch.cat((signed[:, :-1].T, classes))
     wanted = torch.cat((torch.zeros(signed.shape[1] - 1), torch.ones(2))).double()
     found = _solve(torch.zeros(len(labels)), A_eq=means.numpy(), b_eq=wanted.numpy(), bounds=(0, None))
-    if found is None or float((means @ found - wanted).abs().max()) > CERTAIN:
-        raise ValueError("points lie too close to call: no plane separates them in float64, and none is ruled out")
+    if found is None or float((means @ found - wanted).abs().max()) > CERTIFICATE_TOLERANCE:
+        raise ValueError("points are too close to decide in float64: no hyperplane was found, and none is ruled out")
     return Separation(False, None, None, found.tolist())
 
 
-def _require(points: Tensor, labels: Tensor) -> None:
+def _check_inputs(points: Tensor, labels: Tensor) -> None:
     if points.dim() != 2 or labels.shape != points.shape[:1] or not points.numel():
         raise ValueError(
             f"points must be (points, inputs) and labels (points,), "
             f"got shapes {tuple(points.shape)} and {tuple(labels.shape)}"
         )
     if not bool(points.isfinite().all()):
-        raise ValueError("points must be finite numbers")
+        raise ValueError("points must be finite")
     present = sorted({int(label) for label in labels})
     if present != [0, 1]:
-        raise ValueError(f"labels must be 0 and 1, with both there, got {present}")
+        raise ValueError(f"labels must contain 0 and 1 and nothing else, got {present}")
 
 
 def _solve(cost: Tensor, **constraints: Any) -> Tensor | None:
-    """A feasible point of a linear programme; None if there is none."""
+    """Return a feasible point of a linear program, or None."""
     try:
-        from scipy.optimize import linprog  # noqa: PLC0415 - an extra
+        from scipy.optimize import linprog  # noqa: PLC0415 - an optional dependency
     except ImportError:
         raise QkvError('linear programming needs scipy, which is not installed: pip install "qkv[optimize]"') from None
     constraints.setdefault("bounds", (None, None))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from qkv.data import mnist, read_text, ws353
-from qkv.storage import QkvError
+from qkv.data import mnist, read_corpus, ws353
+from qkv.errors import QkvError
 
 
 def need(part):
@@ -18,6 +18,6 @@ def need_word_tests():
     """The same for WikiText-2 and the word tests."""
     try:
         ws353()
-        next(iter(read_text("wikitext")["test"]))
+        next(iter(read_corpus("wikitext")["test"]))
     except QkvError as error:
         pytest.skip(str(error))

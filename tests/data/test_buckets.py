@@ -8,7 +8,7 @@ from qkv.data import Buckets, buckets, shard
 
 
 def epoch_of(batches, epoch):
-    return [batches.batch(epoch, position) for position in range(batches.per_epoch)]
+    return [batches.batch(epoch, position) for position in range(batches.batches_per_epoch)]
 
 
 def lengths_of(count, longest=53, seed=1):
@@ -44,7 +44,7 @@ def test_the_order_by_its_definition(pairs):
 )
 def test_every_id_once_an_epoch(count, size, batches, last):
     made = Buckets(lengths_of(count), size, seed=3)
-    assert made.per_epoch == batches
+    assert made.batches_per_epoch == batches
     for epoch in (0, 1, 17):
         drawn = epoch_of(made, epoch)
         assert sorted(number for batch in drawn for number in batch) == list(range(count))
@@ -91,7 +91,7 @@ def test_only_the_current_epoch_is_kept(monkeypatch):
 
 def test_steps_count_through_epochs():
     made = Buckets(lengths_of(50), 8, seed=3)
-    assert [made.at(step) for step in (0, 6, 7, 20, 21)] == [(0, 0), (0, 6), (1, 0), (2, 6), (3, 0)]
+    assert [made.locate(step) for step in (0, 6, 7, 20, 21)] == [(0, 0), (0, 6), (1, 0), (2, 6), (3, 0)]
 
 
 def test_processes_share_a_batch():
@@ -106,14 +106,14 @@ def test_processes_share_a_batch():
     [
         (lambda: Buckets([], 3, 0), "lengths must hold at least one length, got none"),
         (lambda: Buckets([5], 0, 0), "batch_size must be at least 1, got 0"),
-        (lambda: Buckets([5, -1], 3, 0), "lengths must be whole numbers or pairs of them, at least 0, got 5"),
-        (lambda: Buckets([2.5], 3, 0), "lengths must be whole numbers"),
+        (lambda: Buckets([5, -1], 3, 0), "lengths must be integers or pairs of integers, at least 0, got 5"),
+        (lambda: Buckets([2.5], 3, 0), "lengths must be integers"),
         (lambda: Buckets([5], 3, 0).batch(-1, 0), "epoch must be at least 0, got -1"),
         (lambda: Buckets([5, 5], 1, 0).batch(0, 2), "position must be 0 to 1, got 2"),
         (lambda: Buckets([5, 5], 1, 0).batch(0, -1), "position must be 0 to 1, got -1"),
-        (lambda: Buckets([5], 3, 0).at(-7), "step must be at least 0, got -7"),
-        (lambda: shard([5], 2, 2), "rank must be 0 to world - 1 = 1, got 2"),
-        (lambda: shard([5], -1, 2), "rank must be 0 to world - 1 = 1, got -1"),
+        (lambda: Buckets([5], 3, 0).locate(-7), "step must be at least 0, got -7"),
+        (lambda: shard([5], 2, 2), "rank must be 0 to world_size - 1 = 1, got 2"),
+        (lambda: shard([5], -1, 2), "rank must be 0 to world_size - 1 = 1, got -1"),
     ],
 )
 def test_wrong_arguments_are_named(call, message):

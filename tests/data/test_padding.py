@@ -1,7 +1,7 @@
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from qkv.data import Ragged, pad
+from qkv.data import PackedSequences, pad
 
 
 def test_rows_and_mask():
@@ -24,8 +24,8 @@ def test_nothing_to_pad():
 
 
 def test_any_of_them_in_any_order():
-    ragged = Ragged([[5, 7, 11], [13], [], [17, 19], []])
-    rows, mask = ragged.rows([4, 3, 1, 3], value=-2)
+    ragged = PackedSequences([[5, 7, 11], [13], [], [17, 19], []])
+    rows, mask = ragged.pad([4, 3, 1, 3], value=-2)
     assert rows.tolist() == [[-2, -2], [17, 19], [13, -2], [17, 19]]
     assert mask.tolist() == [[False, False], [True, True], [True, False], [True, True]]
-    assert [tuple(x.shape) for x in ragged.rows([])] == [(0, 0), (0, 0)]
+    assert [tuple(x.shape) for x in ragged.pad([])] == [(0, 0), (0, 0)]

@@ -8,15 +8,15 @@ import pytest
 from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers
 
-from qkv.data import Tokenizer, read_text
-from qkv.storage import QkvError
+from qkv.data import Tokenizer, read_corpus
+from qkv.errors import QkvError
 
 KINDS = ("bytes", "wordpiece", "characters")
 
 
 @pytest.fixture(scope="module")
 def trained():
-    return {kind: Tokenizer.train(read_text()["train"], kind, 600) for kind in KINDS}
+    return {kind: Tokenizer.train(read_corpus()["train"], kind, 600) for kind in KINDS}
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_bytes_write_any_text(trained, text):
 
 def test_characters_by_hand():
     tokenizer = Tokenizer.train(["abba", "ac\n"], "characters", 7)
-    assert [tokenizer.token(number) for number in range(len(tokenizer))] == [
+    assert [tokenizer.id_to_token(number) for number in range(len(tokenizer))] == [
         "<pad>", "<start>", "<end>", "<unknown>", "\n", "a", "b",
     ]  # fmt: skip
     assert tokenizer.encode("ab\nca") == [5, 6, 4, 3, 5]
@@ -39,7 +39,7 @@ def test_bpe_by_hand():
     """The commonest pair is merged first: ab seven times, then a space and ab six times; 256 bytes, four special."""
     tokenizer = Tokenizer.train(["abc abc abc abd abd abd abc"], "bytes", 262)
     assert len(tokenizer) == 262
-    assert [tokenizer.token(260), tokenizer.token(261)] == ["ab", "Ġab"]
+    assert [tokenizer.id_to_token(260), tokenizer.id_to_token(261)] == ["ab", "Ġab"]
     assert tokenizer.decode(tokenizer.encode("abc abd")) == "abc abd"
     assert len(tokenizer.encode("abcabc abd")) == 6
 
@@ -47,7 +47,7 @@ def test_bpe_by_hand():
 def test_wordpiece_cuts_words_into_the_longest_pieces_in_lower_case(trained):
     """By the rule of WordPiece: the longest beginning that is there, then the longest ##continuation, and so on."""
     tokenizer = trained["wordpiece"]
-    there = {tokenizer.token(number) for number in range(len(tokenizer))}
+    there = {tokenizer.id_to_token(number) for number in range(len(tokenizer))}
 
     def longest(word):
         pieces, start = [], 0
@@ -58,7 +58,7 @@ def test_wordpiece_cuts_words_into_the_longest_pieces_in_lower_case(trained):
         return pieces
 
     words = ["statement", "expression", "tokenizers", "the"]
-    found = [tokenizer.token(number) for number in tokenizer.encode("Statement EXPRESSION Tokenizers thé")]
+    found = [tokenizer.id_to_token(number) for number in tokenizer.encode("Statement EXPRESSION Tokenizers thé")]
     assert found == [piece for word in words for piece in longest(word)]
 
 
@@ -66,11 +66,11 @@ def test_special_tokens(trained):
     for kind in ("bytes", "characters"):
         one = trained[kind]
         assert (one.pad, one.start, one.end, one.unknown) == (0, 1, 2, 3)
-        assert (one.mask, one.classify, one.separator) == (None, None, None)
+        assert (one.mask, one.cls, one.sep) == (None, None, None)
         assert list(one.special) == ["<pad>", "<start>", "<end>", "<unknown>"]
     one = trained["wordpiece"]
     assert (one.pad, one.start, one.end, one.unknown, one.mask) == (0, 1, 2, 3, 4)
-    assert (one.classify, one.separator) == (1, 2)
+    assert (one.cls, one.sep) == (1, 2)
     assert one.special == {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "[MASK]": 4}
 
 
@@ -90,7 +90,7 @@ def test_files_and_records(trained, kind, tmp_path):
     assert again == one == Tokenizer.from_record(json.loads(json.dumps(one.to_record())))
     library = Library.from_file(str(tmp_path / "tokenizer.json"))
     assert one.encode(text) == library.encode(text, add_special_tokens=False).ids
-    assert one.encode_all([text, "x"]) == [one.encode(text), one.encode("x")]
+    assert one.encode_batch([text, "x"]) == [one.encode(text), one.encode("x")]
     assert hash(again) == hash(one)
 
 
@@ -105,8 +105,8 @@ def test_a_copy_takes_names_of_special_tokens_for_text_too(trained, again):
 def test_training_gives_the_same_in_every_process(trained):
     """WordPiece of the library by itself does not: it numbers characters by a hash table's order."""
     code = (
-        "import json; from qkv.data import Tokenizer, read_text; print(json.dumps("
-        f"[Tokenizer.train(iter(read_text()['train']), kind, 600).to_record() for kind in {KINDS}]))"
+        "import json; from qkv.data import Tokenizer, read_corpus; print(json.dumps("
+        f"[Tokenizer.train(iter(read_corpus()['train']), kind, 600).to_record() for kind in {KINDS}]))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert json.loads(done.stdout) == [trained[kind].to_record() for kind in KINDS]
@@ -128,29 +128,29 @@ def test_a_loaded_one_keeps_its_ids_and_truncates_nothing(tmp_path):
 def test_bad_input(tmp_path, trained):
     for number in (-1, 600):
         with pytest.raises(ValueError, match=f"ids must be 0 to 599, got {number}"):
-            trained["bytes"].token(number)
-    with pytest.raises(ValueError, match="unknown kind of tokenizer 'byte'; did you mean 'bytes'"):
+            trained["bytes"].id_to_token(number)
+    with pytest.raises(ValueError, match="unknown tokenizer kind 'byte'; did you mean 'bytes'"):
         Tokenizer.train(["x"], "byte")
-    with pytest.raises(ValueError, match="size must be at least 260 for bytes, got 100"):
+    with pytest.raises(ValueError, match="vocab_size must be at least 260 for bytes, got 100"):
         Tokenizer.train(["x"], "bytes", 100)
-    with pytest.raises(ValueError, match="size must be at least 31 for the characters of these texts, got 30"):
+    with pytest.raises(ValueError, match="vocab_size must be at least 31 for the characters of these texts, got 30"):
         Tokenizer.train([" ".join(chr(97 + i) for i in range(25)) + " ab"], "wordpiece", 30)
     with pytest.raises(TypeError, match="texts must be an iterable of texts, got one text"):
         Tokenizer.train("abc")
     (tmp_path / "tok1.json").write_text("{}")
     with pytest.raises(QkvError, match="there is no file tok.json, in .*; did you mean tok1.json"):
         Tokenizer.load(tmp_path / "tok.json")
-    with pytest.raises(QkvError, match=r"tok1.json is no tokenizer \(.*\), in "):
+    with pytest.raises(QkvError, match=r"tok1.json is not a valid tokenizer file \(.*\), in "):
         Tokenizer.load(tmp_path / "tok1.json")
     library = Library.from_str(
         json.dumps(trained["characters"].to_record()["tokenizer"]).replace("<start>", "<a>").replace("<end>", "<b>")
     )
     library.save(str(tmp_path / "none.json"))
-    with pytest.raises(QkvError, match=r"no token for the start or the end of a text: none of <start>, .*none\.json"):
+    with pytest.raises(QkvError, match=r"no start or end token: expected one of <start>, .*none\.json"):
         Tokenizer.load(tmp_path / "none.json")
     with pytest.raises(ValueError, match=r"ids must be 0 to \d+, got 600"):
         trained["bytes"].decode([600])
-    with pytest.raises(ValueError, match="the record of a tokenizer must have a tokenizer, but has None"):
+    with pytest.raises(ValueError, match="a tokenizer record must have a key tokenizer with an object, got None"):
         Tokenizer.from_record({"tokens": []})
-    with pytest.raises(ValueError, match=r"the record is no tokenizer \("):
+    with pytest.raises(ValueError, match=r"the record is not a valid tokenizer \("):
         Tokenizer.from_record({"tokenizer": {}})

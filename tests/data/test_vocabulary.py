@@ -49,9 +49,9 @@ def test_through_json_and_back():
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        (("a", "b", "a"), r"tokens\[2\] is 'a', which is there already, at 0"),
-        (("a", ""), r"tokens\[1\] must be a text of at least one character, got ''"),
-        (("a", 5), r"tokens\[1\] must be a text of at least one character, got 5"),
+        (("a", "b", "a"), r"tokens\[2\] repeats tokens\[0\]: 'a'"),
+        (("a", ""), r"tokens\[1\] must be a non-empty string, got ''"),
+        (("a", 5), r"tokens\[1\] must be a non-empty string, got 5"),
     ],
 )
 def test_bad_tokens_are_refused(tokens, message):
@@ -60,9 +60,9 @@ def test_bad_tokens_are_refused(tokens, message):
 
 
 def test_what_is_not_a_tuple_is_refused():
-    with pytest.raises(TypeError, match="tokens must be a tuple of texts, got a str"):
+    with pytest.raises(TypeError, match="tokens must be a tuple of strings, got a str"):
         Vocabulary("abc")
-    with pytest.raises(ValueError, match="must have a list of tokens, but has None"):
+    with pytest.raises(ValueError, match="must have a list of tokens, got None"):
         Vocabulary.from_record({"token": ["a"]})
 
 

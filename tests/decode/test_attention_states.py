@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from qkv.attention import Softmax, Taylor
-from qkv.decode import Limits, beam, greedy
-from qkv.layers import Context, DecoderBlock, FeedForward, HeadsState, MultiHead, NormBefore
+from qkv.decode import SearchLimits, beam, greedy
+from qkv.layers import Context, DecoderBlock, FeedForward, HeadsState, MultiHead, PreNorm
 from qkv.positions import Rope
 from tests.decode.models import END, words
 
@@ -31,12 +31,12 @@ class Attending(nn.Module):
         self.read = nn.Embedding(29, dim)
         self.embed = nn.Embedding(vocabulary, dim)
         heads, cross = MultiHead(dim, 2, attention, Rope()), MultiHead(dim, 2, Softmax())
-        self.block = DecoderBlock(heads, FeedForward(dim, 32), partial(NormBefore, dim), cross=cross)
+        self.block = DecoderBlock(heads, FeedForward(dim, 32), partial(PreNorm, dim), cross=cross)
         self.output = nn.Linear(dim, vocabulary)
         nn.init.constant_(self.output.bias[END], 1)
 
     def start(self, inputs, mask):
-        return Seen(self.block.start(inputs.shape[0]), self.block.remember(self.read(inputs), mask))
+        return Seen(self.block.start(inputs.shape[0]), self.block.project_context(self.read(inputs), mask))
 
     def step(self, tokens, state):
         x, heads = self.block.step(self.embed(tokens)[:, None], state.heads, context=state.context)
@@ -44,7 +44,7 @@ class Attending(nn.Module):
 
     def all_logits(self, inputs, mask, tokens):
         """Logits of what follows each of `tokens` (batch, time), all at once."""
-        return self.output(self.block(self.embed(tokens), context=self.block.remember(self.read(inputs), mask)))
+        return self.output(self.block(self.embed(tokens), context=self.block.project_context(self.read(inputs), mask)))
 
 
 @pytest.fixture(params=[Softmax(), Softmax(window=3), Taylor()], ids=["cache", "window", "memory"])
@@ -54,7 +54,7 @@ def model(request):
 
 def test_beam_scores_are_those_of_a_parallel_pass(model):
     inputs, mask = words(30)
-    searched = beam(model, inputs, mask, Limits(10), beams=4, best=4, length_power=1.0)
+    searched = beam(model, inputs, mask, SearchLimits(10), beams=4, n_best=4, length_penalty=1.0)
     assert len({found.finished for hypotheses in searched for found in hypotheses}) == 2
     for row, hypotheses in enumerate(searched):
         for found in hypotheses:
@@ -69,5 +69,5 @@ def test_beam_scores_are_those_of_a_parallel_pass(model):
 
 def test_one_beam_is_greedy(model):
     inputs, mask = words(100)
-    straight = greedy(model, inputs, mask, Limits(10))
-    assert [hypothesis for (hypothesis,) in beam(model, inputs, mask, Limits(10), beams=1)] == straight
+    straight = greedy(model, inputs, mask, SearchLimits(10))
+    assert [hypothesis for (hypothesis,) in beam(model, inputs, mask, SearchLimits(10), beams=1)] == straight

@@ -1,17 +1,17 @@
 import pytest
 
 from qkv.decode import Hypothesis
-from qkv.decode.hypothesis import conclude
+from qkv.decode.hypothesis import make_hypothesis
 
 
 def test_a_finished_path_loses_its_end_but_counts_it():
-    assert conclude([5, 6, 2], -6.0, end=2, length_power=1.0) == Hypothesis((5, 6), -6.0, -2.0, True)
-    assert conclude([2], -6.0, end=2, length_power=1.0) == Hypothesis((), -6.0, -6.0, True)
+    assert make_hypothesis([5, 6, 2], -6.0, end=2, length_penalty=1.0) == Hypothesis((5, 6), -6.0, -2.0, True)
+    assert make_hypothesis([2], -6.0, end=2, length_penalty=1.0) == Hypothesis((), -6.0, -6.0, True)
 
 
 def test_a_cut_path_keeps_all_its_tokens():
-    assert conclude([5, 6, 7], -6.0, end=2, length_power=0.0) == Hypothesis((5, 6, 7), -6.0, -6.0, False)
+    assert make_hypothesis([5, 6, 7], -6.0, end=2, length_penalty=0.0) == Hypothesis((5, 6, 7), -6.0, -6.0, False)
 
 
 def test_half_a_power():
-    assert conclude([5, 5, 5, 5], -6.0, end=2, length_power=0.5).score == pytest.approx(-3.0)
+    assert make_hypothesis([5, 5, 5, 5], -6.0, end=2, length_penalty=0.5).score == pytest.approx(-3.0)

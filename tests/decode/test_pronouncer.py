@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from qkv import tasks
+from qkv import runs, tasks
 from qkv.data import pad
 from qkv.decode import beam, greedy
-from qkv.tasks.seq2seq import limits_of
-from qkv.train import Loop, create
+from qkv.inference.seq2seq import search_limits
+from qkv.train import Loop, create_run
 
 SIZES = {"dim": 64, "hidden_dim": 128, "encoder_layers": 1}
 BATCH = 64
@@ -21,12 +21,12 @@ def pronouncer(tmp_path_factory):
     """The model, and the ids of the words."""
     job = tasks.tasks["pronounce"].load({})
     train = {"steps": 300, "batch_size": 128, "validate_every": 300}
-    config = tasks.configure("pronounce", tasks.preset("pronounce", "quick"), {"model": SIZES, "train": train})
-    model = tasks.build(config, job)
-    loop = Loop(job.objective(model, config.train), config.train, create(tmp_path_factory.mktemp("runs") / "run"))
+    config = runs.configure("pronounce", runs.preset("pronounce", "quick"), {"model": SIZES, "train": train})
+    model = runs.build(config, job)
+    loop = Loop(job.objective(model, config.train), config.train, create_run(tmp_path_factory.mktemp("runs") / "run"))
     loop.train()
     model.load_state_dict(loop.best)
-    return model.eval(), [job.strings.sources.encode(pair.source) for pair in job.strings.parts["test"][:SIZE]]
+    return model.eval(), [job.data.sources.encode(pair.source) for pair in job.data.splits["test"][:SIZE]]
 
 
 @torch.inference_mode()
@@ -36,7 +36,7 @@ def answers(pronouncer, size, search, **options):
     found = []
     for start in range(0, len(words), size):
         inputs, mask = pad(words[start : start + size])
-        found += search(model, inputs, mask, limits_of(model), **options)
+        found += search(model, inputs, mask, search_limits(model), **options)
     return found
 
 
@@ -71,7 +71,7 @@ def test_a_word_alone_is_the_word_in_a_batch(pronouncer, straight):
 @pytest.mark.slow
 def test_so_are_the_best_of_a_beam(pronouncer):
     few = pronouncer[0], pronouncer[1][:192]
-    alone, together = (answers(few, size, beam, beams=4, best=2) for size in (1, BATCH))
+    alone, together = (answers(few, size, beam, beams=4, n_best=2) for size in (1, BATCH))
     assert [[one.tokens for one in best] for best in alone] == [[one.tokens for one in best] for best in together]
     for one, other in zip(alone, together, strict=True):
         assert [h.score for h in one] == pytest.approx([h.score for h in other], **CLOSE)

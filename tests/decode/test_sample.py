@@ -5,8 +5,8 @@ from importlib import import_module
 import pytest
 import torch
 
-from qkv.decode import Limits, drawing, greedy, sample
-from qkv.decode.single_path import follow
+from qkv.decode import SearchLimits, greedy, sample, sampler
+from qkv.decode.single_path import search_single_path
 from tests.decode.models import END, Net, Table, words
 
 SHARES = {3: 0.4, 4: 0.3, 5: 0.15, 6: 0.1, 7: 0.05}
@@ -21,7 +21,7 @@ def one_token():
 
 def draws(count=DRAWS, length=1, **options):
     inputs = torch.zeros(count, 1, dtype=torch.int64)
-    return [h.tokens for h in sample(one_token(), inputs, None, Limits(length), **{"seed": 5, **options})]
+    return [h.tokens for h in sample(one_token(), inputs, None, SearchLimits(length), **{"seed": 5, **options})]
 
 
 def chi_square(counts, expected):
@@ -75,26 +75,26 @@ def test_seeds_are_drawn_independently():
 
 def test_the_seed_decides_and_nothing_else():
     net, (inputs, mask) = Net(), words(64)
-    first = sample(net, inputs, mask, Limits(12), seed=3)
+    first = sample(net, inputs, mask, SearchLimits(12), seed=3)
     torch.rand(7)
     state = torch.get_rng_state()
-    assert sample(net, inputs, mask, Limits(12), seed=3) == first
+    assert sample(net, inputs, mask, SearchLimits(12), seed=3) == first
     assert torch.equal(torch.get_rng_state(), state)
-    assert sample(net, inputs, mask, Limits(12), seed=4) != first
+    assert sample(net, inputs, mask, SearchLimits(12), seed=4) != first
 
 
 def test_the_rest_of_the_batch_has_no_part_in_it():
     net, (inputs, mask) = Net(), words(64)
-    together = sample(net, inputs, mask, Limits(12), seed=3)
-    few = sample(net, inputs[:5], mask[:5], Limits(12), seed=3)
+    together = sample(net, inputs, mask, SearchLimits(12), seed=3)
+    few = sample(net, inputs[:5], mask[:5], SearchLimits(12), seed=3)
     assert [h.tokens for h in few] == [h.tokens for h in together[:5]]
     assert [h.score for h in few] == pytest.approx([h.score for h in together[:5]], abs=1e-5)
 
 
 def test_rows_that_have_ended_leave_the_draws_of_the_others_alone():
     model = Table(lambda source, prefix: SHARES if source else {END: 1.0}, 8)
-    short = sample(model, torch.tensor([[0], [1], [0], [1]]), None, Limits(9), seed=3)
-    full = sample(model, torch.tensor([[1], [1], [1], [1]]), None, Limits(9), seed=3)
+    short = sample(model, torch.tensor([[0], [1], [0], [1]]), None, SearchLimits(9), seed=3)
+    full = sample(model, torch.tensor([[1], [1], [1], [1]]), None, SearchLimits(9), seed=3)
     assert [short[1], short[3]] == [full[1], full[3]]
     assert [len(hypothesis.tokens) for hypothesis in short] == [0, 9, 0, 9]
 
@@ -110,7 +110,7 @@ def test_the_ends_of_the_scale(monkeypatch, uniform, token, temperature):
 
 def test_log_probabilities_are_those_of_the_model():
     inputs = torch.zeros(50, 1, dtype=torch.int64)
-    for found in sample(one_token(), inputs, None, Limits(3), seed=5, temperature=0.3, top_k=4):
+    for found in sample(one_token(), inputs, None, SearchLimits(3), seed=5, temperature=0.3, top_k=4):
         expected = sum(math.log(SHARES[token]) for token in found.tokens)
         assert found.log_probability == pytest.approx(expected, abs=1e-12)
         assert (len(found.tokens), found.finished, found.score) == (3, False, found.log_probability)
@@ -118,14 +118,16 @@ def test_log_probabilities_are_those_of_the_model():
 
 def test_low_temperature_comes_to_greedy():
     net, (inputs, mask) = Net(), words(100)
-    assert sample(net, inputs, mask, Limits(12), seed=0, temperature=1e-300) == greedy(net, inputs, mask, Limits(12))
+    assert sample(net, inputs, mask, SearchLimits(12), seed=0, temperature=1e-300) == greedy(
+        net, inputs, mask, SearchLimits(12)
+    )
 
 
 def test_finished_rows_are_dropped_and_limits_kept():
     net = Net()
     with torch.no_grad():
         net.output.bias[:2] = 1e3
-    found = sample(net, *words(200), Limits(7), seed=1, temperature=3.0)
+    found = sample(net, *words(200), SearchLimits(7), seed=1, temperature=3.0)
     lengths = [len(hypothesis.tokens) + hypothesis.finished for hypothesis in found]
     assert net.rows_stepped == [sum(length > step for length in lengths) for step in range(7)]
     assert {hypothesis.finished for hypothesis in found} == {True, False}
@@ -137,10 +139,10 @@ def test_finished_rows_are_dropped_and_limits_kept():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": 0.0}, "temperature must be a number above 0, got 0.0; .*use greedy"),
-        ({"temperature": -1.0}, "temperature must be a number above 0, got -1.0; .*use greedy"),
-        ({"temperature": math.inf}, "temperature must be a number above 0, got inf$"),
-        ({"temperature": math.nan}, "temperature must be a number above 0, got nan$"),
+        ({"temperature": 0.0}, "temperature must be finite and above 0, got 0.0; .*use greedy"),
+        ({"temperature": -1.0}, "temperature must be finite and above 0, got -1.0; .*use greedy"),
+        ({"temperature": math.inf}, "temperature must be finite and above 0, got inf$"),
+        ({"temperature": math.nan}, "temperature must be finite and above 0, got nan$"),
         ({"top_k": 0}, "top_k must be at least 1, or None for all tokens, got 0"),
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1, or None for all tokens, got 0.0"),
         ({"top_p": 1.1}, "top_p must be above 0 and at most 1, or None for all tokens, got 1.1"),
@@ -154,6 +156,8 @@ def test_options_that_make_no_sense(options, message):
 def test_inputs_of_later_batches_have_their_own_draws():
     """Drawn in two batches as in one: the number of an input counts, not its row."""
     together = draws(8, 5)
-    limits, inputs = Limits(5), torch.zeros(4, 1, dtype=torch.int64)
-    found = [follow(one_token(), inputs, None, limits, drawing(seed=5, numbers=range(n, n + 4))) for n in (0, 4)]
+    limits, inputs = SearchLimits(5), torch.zeros(4, 1, dtype=torch.int64)
+    found = [
+        search_single_path(one_token(), inputs, None, limits, sampler(seed=5, row_ids=range(n, n + 4))) for n in (0, 4)
+    ]
     assert [one.tokens for batch in found for one in batch] == together

@@ -3,11 +3,11 @@ import math
 import pytest
 import torch
 
-from qkv.decode import Limits, beam, greedy, sample
+from qkv.decode import SearchLimits, beam, greedy, sample
 from qkv.decode.stepper import Stepper, best_tokens
 from tests.decode.models import Hidden, Prefixes, Table
 
-LIMITS = Limits(3)
+LIMITS = SearchLimits(3)
 
 
 class Fixed:
@@ -67,10 +67,10 @@ def test_rows_that_stay_as_they_are_are_not_copied():
     [
         (torch.zeros(2, 1, 9), r"\(rows, vocabulary\) = \(2, \.\.\.\), got \(2, 1, 9\)"),
         (torch.zeros(3, 9), r"\(rows, vocabulary\) = \(2, \.\.\.\), got \(3, 9\)"),
-        (torch.zeros(2, 2), "limits name token 2, but model.step gave logits of 2 tokens only"),
-        (torch.tensor([[0.0] * 5, [0.0] * 4 + [math.nan]]), "no distribution for 1 of 2 rows"),
-        (torch.tensor([[0.0] * 5, [0.0] * 4 + [math.inf]]), "no distribution for 1 of 2 rows"),
-        (torch.tensor([[0.0] * 2 + [-math.inf] * 3] * 2), "no distribution for 2 of 2 rows"),
+        (torch.zeros(2, 2), "limits has token 2, but model.step returned logits of 2 tokens only"),
+        (torch.tensor([[0.0] * 5, [0.0] * 4 + [math.nan]]), "invalid logits for 1 of 2 rows"),
+        (torch.tensor([[0.0] * 5, [0.0] * 4 + [math.inf]]), "invalid logits for 1 of 2 rows"),
+        (torch.tensor([[0.0] * 2 + [-math.inf] * 3] * 2), "invalid logits for 2 of 2 rows"),
     ],
 )
 def test_a_model_that_breaks_its_word(search, logits, message):

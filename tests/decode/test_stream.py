@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from qkv.decode import Limits, drawing, greedy, likeliest, sample, stream
+from qkv.decode import SearchLimits, argmax_token, greedy, sample, sampler, stream
 from qkv.models import Decoder, DecoderConfig
 from tests.decode.models import END, START, random_table
 
@@ -10,10 +10,10 @@ SOURCE = torch.tensor([[5]])
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_tokens_of_greedy_and_of_sample(seed):
-    limits = Limits(9, START, END)
+    limits = SearchLimits(9, START, END)
     for choose, whole in (
-        (likeliest, greedy(random_table(4, seed), SOURCE, None, limits)),
-        (drawing(seed=3, top_k=3), sample(random_table(4, seed), SOURCE, None, limits, seed=3, top_k=3)),
+        (argmax_token, greedy(random_table(4, seed), SOURCE, None, limits)),
+        (sampler(seed=3, top_k=3), sample(random_table(4, seed), SOURCE, None, limits, seed=3, top_k=3)),
     ):
         found = list(stream(random_table(4, seed), SOURCE, limits, choose))
         tokens = tuple(token for token, _ in found)
@@ -23,14 +23,14 @@ def test_the_tokens_of_greedy_and_of_sample(seed):
 
 def test_a_token_comes_before_the_next_is_computed():
     table = random_table(4, 0)
-    made = stream(table, SOURCE, Limits(9, START, END), likeliest)
+    made = stream(table, SOURCE, SearchLimits(9, START, END), argmax_token)
     assert table.rows_stepped == []
     next(made)
     assert table.rows_stepped == [1]
 
 
 def test_whoever_takes_a_token_may_want_gradients():
-    made = stream(random_table(4, 0), SOURCE, Limits(9, START, END), likeliest)
+    made = stream(random_table(4, 0), SOURCE, SearchLimits(9, START, END), argmax_token)
     next(made)
     assert not torch.is_inference_mode_enabled()
 
@@ -50,11 +50,11 @@ def test_nothing_grows_with_the_text(kind):
 
     model.step = watched
     never_ends = lambda values, sources, position: 4 + values[:, 4:].argmax(-1)  # noqa: E731
-    made = stream(model, torch.tensor([[3, 4]]), Limits(150, start=1, end=2), never_ends)
+    made = stream(model, torch.tensor([[3, 4]]), SearchLimits(150, start=1, end=2), never_ends)
     assert len(list(made)) == len(held) == 150
     assert len(set(held)) == 1
 
 
 def test_one_row_alone():
     with pytest.raises(ValueError, match="inputs must be one row, got 2"):
-        next(stream(random_table(4, 0), torch.tensor([[5], [6]]), Limits(9, START, END), likeliest))
+        next(stream(random_table(4, 0), torch.tensor([[5], [6]]), SearchLimits(9, START, END), argmax_token))

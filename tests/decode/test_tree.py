@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from qkv.decode import Limits, Node, beam, beam_with_trees
+from qkv.decode import Node, SearchLimits, beam, beam_with_trees
 from tests.decode.models import END, Net, Table, random_table, words
 from tests.decode.test_beam import TWO_TOKENS, A, B
 
@@ -13,7 +13,7 @@ from tests.decode.test_beam import TWO_TOKENS, A, B
 def test_by_hand():
     """The tree of a beam of two: of A's ten equal continuations the first is looked at, and not taken."""
     model = Table(lambda source, prefix: TWO_TOKENS[prefix], 16)
-    ((found,),), (tree,) = beam_with_trees(model, torch.zeros(1, 1).long(), None, Limits(2), beams=2)
+    ((found,),), (tree,) = beam_with_trees(model, torch.zeros(1, 1).long(), None, SearchLimits(2), beams=2)
     assert [(node.parent, node.token, node.step, node.kept, node.finished) for node in tree.nodes] == [
         (None, 1, 0, True, False),
         (0, A, 1, True, False),
@@ -31,10 +31,10 @@ def test_by_hand():
 @pytest.fixture(scope="module")
 def searched():
     model = random_table(branches=5, seed=3)
-    options = {"beams": 3, "best": 3, "length_power": 1.0}
+    options = {"beams": 3, "n_best": 3, "length_penalty": 1.0}
     inputs = torch.arange(20)[:, None]
-    hypotheses, trees = beam_with_trees(model, inputs, None, Limits(5), **options)
-    return model, hypotheses, trees, beam(model, inputs, None, Limits(5), **options)
+    hypotheses, trees = beam_with_trees(model, inputs, None, SearchLimits(5), **options)
+    return model, hypotheses, trees, beam(model, inputs, None, SearchLimits(5), **options)
 
 
 def test_looking_changes_nothing(searched):
@@ -84,7 +84,7 @@ def test_the_best_nodes_are_the_hypotheses(searched):
 
 
 def test_it_is_plain_data():
-    _, (tree,) = beam_with_trees(Net(), *words(1), Limits(4), beams=3)
+    _, (tree,) = beam_with_trees(Net(), *words(1), SearchLimits(4), beams=3)
     text = json.dumps(asdict(tree), allow_nan=False)
     again = json.loads(text)
     assert tuple(Node(**node) for node in again["nodes"]) == tree.nodes

@@ -2,7 +2,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from qkv.draw import Panel, heatmaps, rectangles
+from qkv.draw import Panel, heatmaps, rectangular_heatmaps
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -46,7 +46,7 @@ def cells_of(root):
 
 
 def test_rectangles_have_rows_and_columns_of_their_own():
-    svg = rectangles([Panel("one", [[0.25, 0.5, 0.25], [1, 0, 0]])], ["AH", "END"], ["a", "b", "c"], "t")
+    svg = rectangular_heatmaps([Panel("one", [[0.25, 0.5, 0.25], [1, 0, 0]])], ["AH", "END"], ["a", "b", "c"], "t")
     root = ET.fromstring(svg)
     assert [cell.find(f"{SVG}title").text for cell in cells_of(root)] == [
         "AH → a: 0.2500",
@@ -64,7 +64,7 @@ def test_rectangles_have_rows_and_columns_of_their_own():
 
 def test_panels_go_on_in_a_new_line_and_stay_inside():
     panels = [Panel(f"a title that is wider than its panel {n}", [[1.0]]) for n in range(5)]
-    root = ET.fromstring(rectangles(panels, ["r"], ["a long label"], "t", per_line=2))
+    root = ET.fromstring(rectangular_heatmaps(panels, ["r"], ["a long label"], "t", per_line=2))
     places = [(float(cell.get("x")), float(cell.get("y"))) for cell in cells_of(root)]
     assert len({x for x, _ in places}) == 2
     assert len({y for _, y in places}) == 3
@@ -75,15 +75,15 @@ def test_panels_go_on_in_a_new_line_and_stay_inside():
 
 
 def test_long_labels_are_cut_but_whole_in_tooltips():
-    root = ET.fromstring(rectangles([Panel("one", [[1.0]])], ["r" * 100], ["c" * 100], "t"))
+    root = ET.fromstring(rectangular_heatmaps([Panel("one", [[1.0]])], ["r" * 100], ["c" * 100], "t"))
     assert cells_of(root)[0].find(f"{SVG}title").text == f"{'r' * 100} → {'c' * 100}: 1.0000"
     assert max(len(text.text or "") for text in root.iter(f"{SVG}text")) == 24
 
 
 def test_rectangles_that_do_not_fit():
     with pytest.raises(ValueError, match="panel 'one' must be 1 x 3, .* got 1 x 2"):
-        rectangles([Panel("one", [[1.0, 2.0]])], ["a"], ["b", "c", "d"], "t")
+        rectangular_heatmaps([Panel("one", [[1.0, 2.0]])], ["a"], ["b", "c", "d"], "t")
     with pytest.raises(ValueError, match="panel 'one' must be 2 x 1, .* got 0 x 0"):
-        rectangles([Panel("one", [])], ["a", "b"], ["c"], "t")
+        rectangular_heatmaps([Panel("one", [])], ["a", "b"], ["c"], "t")
     with pytest.raises(ValueError, match="per_line must be at least 1, got 0"):
-        rectangles([], [], [], "t", per_line=0)
+        rectangular_heatmaps([], [], [], "t", per_line=0)

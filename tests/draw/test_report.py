@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from qkv.draw import Answer, Example, Panel, Picture, Report, report
+from qkv.draw import AlignmentFigure, Example, Panel, ReportAnswer, TrainingReport, report_page
 
 EVIL = "</bdi><script>alert('x')</script> \"quoted\" & \u202eturned\x00"
 SHOWN = EVIL.replace("\u202e", "<U+202E>").replace("\x00", "<U+0000>")
@@ -51,7 +51,7 @@ class Page(HTMLParser):
 
 
 def picture(rows=2, columns=3, title="cab"):
-    return Picture(
+    return AlignmentFigure(
         title,
         [f"w{n}" for n in range(rows)],
         [f"r{n}" for n in range(columns)],
@@ -59,38 +59,38 @@ def picture(rows=2, columns=3, title="cab"):
     )
 
 
-RECORD = Report(
+RECORD = TrainingReport(
     title="A run",
     family="encoder_decoder",
     parameters=1_234_567,
     settings={"model": {"hidden_dim": 64, "key_dim": None}, "training": {"learning_rate": 0.001, "compile": True}},
-    training=[(1, 4.0), (2, 3.0), (3, 2.5)],
-    validation=[(2, 3.5), (3, 3.25), (4, None)],
-    rates={
+    training_loss=[(1, 4.0), (2, 3.0), (3, 2.5)],
+    validation_loss=[(2, 3.5), (3, 3.25), (4, None)],
+    metrics={
         "test, greedy": {"examples": 1200, "token_error_rate": 0.0625},
         "test, beam 4": {"examples": 1200, "token_error_rate": 0.05, "cosine": 0.98765},
     },
     examples=[
-        Example("cab", [Answer("K AE B", 0.9), Answer("S AE B", 0.0005)], ["K AE B"]),
-        Example("ox", [Answer("AA K", 0.6), Answer("AA K S", 0.4)], ["AA K S", "OW K S"]),
+        Example("cab", [ReportAnswer("K AE B", 0.9), ReportAnswer("S AE B", 0.0005)], ["K AE B"]),
+        Example("ox", [ReportAnswer("AA K", 0.6), ReportAnswer("AA K S", 0.4)], ["AA K S", "OW K S"]),
         Example("mute", [], ["M Y UW T"]),
     ],
-    pictures=[picture()],
+    alignments=[picture()],
     note="A sentence.",
 )
 
 
 def test_everything_is_on_the_page():
-    page = Page(report(RECORD))
+    page = Page(report_page(RECORD))
     assert page.texts("h1") == ["A run"]
     assert page.texts("title")[0] == "A run"
     assert page.texts("dd") == ["encoder decoder", "1,234,567", "3", "3.25 at step 3"]
     assert page.texts("h2") == [
         "Settings",
-        "How it learned",
-        "How good it is",
-        "What it answers",
-        "Where it looked",
+        "Losses",
+        "Metrics",
+        "Predictions",
+        "Alignments",
     ]
     assert len(page.find("svg")) == 2
 
@@ -111,7 +111,7 @@ def rows(page, number):
 
 
 def test_tables():
-    page = Page(report(RECORD))
+    page = Page(report_page(RECORD))
     assert rows(page, 0) == [["hidden dim", "64"], ["key dim", "none"]]
     assert rows(page, 1) == [["learning rate", "0.001"], ["compile", "yes"]]
     assert rows(page, 2) == [
@@ -120,36 +120,36 @@ def test_tables():
         ["test, beam 4", "1,200", "5.0%", "0.988"],
     ]
     assert rows(page, 3) == [
-        ["input", "right", "answers", "probability"],
+        ["input", "references", "predictions", "probability"],
         ["cab", "K AE B", "✓K AE B", "90.0%"],
         ["S AE B", "< 0.1%"],
         ["ox", "AA K SOW K S", "✗AA K", "60.0%"],
         ["✓AA K S", "40.0%"],
-        ["mute", "M Y UW T", "no answer", ""],
+        ["mute", "M Y UW T", "no prediction", ""],
     ]
 
 
 def test_a_run_with_nothing_yet():
-    page = Page(report(Report("t", "recurrent", 7)))
+    page = Page(report_page(TrainingReport("t", "recurrent", 7)))
     assert page.texts("dd") == ["recurrent", "7"]
-    assert page.texts("h2") == ["How it learned"]
+    assert page.texts("h2") == ["Losses"]
     assert "no points yet" in page.texts("text")
     assert page.find("table") == []
 
 
 def test_hostile_texts_are_only_texts():
-    record = Report(
+    record = TrainingReport(
         EVIL,
         EVIL,
         1,
         {EVIL: {EVIL: EVIL}},
-        rates={EVIL: {EVIL: 1.0}},
-        examples=[Example(EVIL, [Answer(EVIL, 1.0)], [EVIL])],
-        pictures=[Picture(EVIL, [EVIL], [EVIL], [Panel(EVIL, [[1.0]], EVIL)])],
+        metrics={EVIL: {EVIL: 1.0}},
+        examples=[Example(EVIL, [ReportAnswer(EVIL, 1.0)], [EVIL])],
+        alignments=[AlignmentFigure(EVIL, [EVIL], [EVIL], [Panel(EVIL, [[1.0]], EVIL)])],
         note=EVIL,
-        trained_with=EVIL,
+        training_loss_extra=EVIL,
     )
-    html = report(record)
+    html = report_page(record)
     page = Page(html)
     assert page.find("script") == []
     assert page.texts("h1") == [SHOWN]
@@ -159,12 +159,12 @@ def test_hostile_texts_are_only_texts():
 
 
 def test_a_text_from_right_to_left_stays_in_its_place():
-    page = Page(report(Report("t", "f", 1, examples=[Example("שלום", [Answer("שלום", 0.5)], [])])))
+    page = Page(report_page(TrainingReport("t", "f", 1, examples=[Example("שלום", [ReportAnswer("שלום", 0.5)], [])])))
     assert [element["inside"][-1] for element in page.find("bdi") if element["text"] == "שלום"] == ["th", "td"]
 
 
 def test_nothing_from_outside_and_nothing_that_runs():
-    html = report(RECORD)
+    html = report_page(RECORD)
     page = Page(html)
     assert re.findall(r"https?:[^\"]*", html) == ["http://www.w3.org/2000/svg"] * 2
     names = {name for element in page.elements for name in element["attributes"]}
@@ -177,7 +177,7 @@ def test_nothing_from_outside_and_nothing_that_runs():
 
 
 def test_the_policy_knows_the_style_and_forbids_the_rest():
-    page = Page(report(RECORD))
+    page = Page(report_page(RECORD))
     (policy,) = page.find("meta", **{"http-equiv": "Content-Security-Policy"})
     rules = dict(rule.split(" ", 1) for rule in policy["attributes"]["content"].split("; "))
     (style,) = page.texts("style")
@@ -192,17 +192,17 @@ def test_the_policy_knows_the_style_and_forbids_the_rest():
 
 def long_run(count):
     training = [(step, 3 * math.exp(-step / 20_000) + 0.5 + 0.3 * math.sin(step * 7.1)) for step in range(count)]
-    return Report("t", "f", 1, training=training, validation=training[::500])
+    return TrainingReport("t", "f", 1, training_loss=training, validation_loss=training[::500])
 
 
 def test_a_long_run_is_smoothed_and_stays_small():
-    html = report(long_run(100_000))
+    html = report_page(long_run(100_000))
     assert "training, mean" in Page(html).texts("text")
     assert len(html.encode()) < 100_000
 
 
 def test_a_short_run_is_shown_as_it_is():
-    names = Page(report(long_run(200))).texts("text")
+    names = Page(report_page(long_run(200))).texts("text")
     assert "training" in names
     assert "training, mean" not in names
 
@@ -215,52 +215,53 @@ def test_a_short_run_is_shown_as_it_is():
     ],
 )
 def test_losses_of_two_kinds_are_named_apart(count, training):
-    page = Page(report(replace(long_run(count), trained_with="label smoothing 0.1")))
+    page = Page(report_page(replace(long_run(count), training_loss_extra="label smoothing 0.1")))
     names = [name for name in page.texts("text") if name.startswith(("training", "validation"))]
     assert names == [*training, "validation, plain"]
     (said,) = [text for text in page.texts("p") if "Lower is better" in text]
-    assert "The training loss is that with label smoothing 0.1, the validation loss is the plain one" in said
+    assert "The training loss includes label smoothing 0.1, the validation loss does not" in said
 
 
 def test_losses_of_one_kind_are_only_named():
-    page = Page(report(long_run(200)))
+    page = Page(report_page(long_run(200)))
     assert [name for name in page.texts("text") if name.startswith(("training", "validation"))] == [
         "training",
         "validation",
     ]
-    assert "plain one" not in "".join(page.texts("p"))
+    assert "cannot be compared" not in "".join(page.texts("p"))
 
 
 @pytest.mark.parametrize(("last", "log"), [(0.2, False), (0.1, True)])
 def test_a_steep_loss_has_a_log_axis(last, log):
-    html = report(Report("t", "f", 1, training=[(1, 4.0), (2, last)]))
+    html = report_page(TrainingReport("t", "f", 1, training_loss=[(1, 4.0), (2, last)]))
     assert ("logarithmic" in html) == log
 
 
 def test_a_lot_of_everything_stays_small_and_says_what_is_missing():
     text = "語<" * 5000
-    record = Report(
+    record = TrainingReport(
         text,
         text,
         1,
         {text: {f"{n}{text}": text for n in range(12)}},
-        long_run(100_000).training,
-        long_run(100_000).training,
+        long_run(100_000).training_loss,
+        long_run(100_000).training_loss,
         {text: {text: 1.0}},
-        [Example(text, [Answer(text, 0.1)] * 50, [text] * 50)] * 10 + [Example("a", [Answer("b", 1.0)], [])] * 1000,
+        [Example(text, [ReportAnswer(text, 0.1)] * 50, [text] * 50)] * 10
+        + [Example("a", [ReportAnswer("b", 1.0)], [])] * 1000,
         [picture(40, 50)] * 5,
         text,
     )
-    html = report(record)
+    html = report_page(record)
     page = Page(html)
     assert len(html.encode()) < 2_000_000
     assert any("810 more examples are not shown." in text for text in page.texts("p"))
-    assert any("2 more pictures are not shown." in text for text in page.texts("p"))
+    assert any("2 more figures are not shown." in text for text in page.texts("p"))
     assert len(page.find("tbody", **{"class": "entry"})) == 200
     assert len(page.find("figure", **{"class": "card heatmap"})) == 3
 
 
 def test_a_picture_that_is_too_big_does_not_hide_the_next():
-    page = Page(report(Report("t", "f", 1, pictures=[picture(100, 100, "big"), picture(title="small")])))
+    page = Page(report_page(TrainingReport("t", "f", 1, alignments=[picture(100, 100, "big"), picture(title="small")])))
     assert "small" in page.texts("text")
     assert "big" not in page.texts("text")

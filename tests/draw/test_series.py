@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from qkv.draw import smooth, thin
+from qkv.draw import downsample, smooth
 
 
 def test_smooth_by_the_formula():
@@ -27,7 +27,7 @@ def test_thin_keeps_what_stands_out():
     points = [(float(x), math.sin(x)) for x in range(100_000)]
     points[54_321] = (54_321.0, 9.0)
     points[77_777] = (77_777.0, -9.0)
-    thinned = thin(points, 500)
+    thinned = downsample(points, 500)
     assert len(thinned) <= 500
     assert {points[0], points[54_321], points[77_777], points[-1]} <= set(thinned)
     assert thinned == sorted(thinned)
@@ -35,19 +35,19 @@ def test_thin_keeps_what_stands_out():
 
 def test_thin_leaves_short_ones_alone():
     points = [(1.0, None), (2.0, 5.0)]
-    assert thin(points, 4) == points
+    assert downsample(points, 4) == points
 
 
 def test_thin_keeps_long_gaps():
     points = [(float(x), None if 3000 <= x < 5000 else 1.0) for x in range(10_000)]
-    inside = [y for x, y in thin(points, 200) if 3200 <= x < 4800]
+    inside = [y for x, y in downsample(points, 200) if 3200 <= x < 4800]
     assert len(inside) > 10
     assert set(inside) == {None}
-    assert thin([(float(x), None) for x in range(1000)], 10)[0] == (0.0, None)
+    assert downsample([(float(x), None) for x in range(1000)], 10)[0] == (0.0, None)
 
 
 def test_bad_input():
     with pytest.raises(ValueError, match="window must be at least 1, got 0"):
         smooth([], 0)
-    with pytest.raises(ValueError, match="most must be at least 4, got 3"):
-        thin([], 3)
+    with pytest.raises(ValueError, match="max_points must be at least 4, got 3"):
+        downsample([], 3)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.draw.ticks import label, linear_ticks, log_ticks
+from qkv.draw.ticks import format_tick, linear_ticks, log_ticks
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_many_powers_are_left_out_evenly():
     ("value", "text"), [(1500, "1,500"), (0.1 + 0.2, "0.3"), (0, "0"), (-2, "-2"), (1e-6, "1e-06"), (1e7, "1e+07")]
 )
 def test_labels(value, text):
-    assert label(value) == text
+    assert format_tick(value) == text
 
 
 def test_bad_input():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from qkv.metrics import Draw, bias_variance
+from qkv.metrics import NoisySample, bias_variance
 
 
 def sets(noise, count=50):
@@ -11,7 +11,7 @@ def sets(noise, count=50):
         random = torch.Generator().manual_seed(number)
         targets = 3 + noise * torch.randn(count, generator=random, dtype=torch.float64)
         fresh = 3 + noise * torch.randn(11, generator=random, dtype=torch.float64)
-        return Draw(torch.zeros(count), targets, fresh)
+        return NoisySample(torch.zeros(count), targets, fresh)
 
     return draw
 
@@ -37,9 +37,9 @@ def test_a_constant_has_bias_and_nothing_else():
 
 def test_bad_input():
     fit = lambda x, y: lambda at: y.mean().expand(len(at))  # noqa: E731
-    with pytest.raises(ValueError, match="resamples must be at least 2, or there is no variance; got 1"):
+    with pytest.raises(ValueError, match="resamples must be at least 2 to estimate a variance, got 1"):
         bias_variance(fit, sets(1.0), torch.zeros(11), torch.zeros(11), 1)
-    with pytest.raises(ValueError, match=r"got shapes \(7,\), \(11,\) and \(7,\)"):
+    with pytest.raises(ValueError, match=r"got \(7,\), \(11,\) and \(7,\)"):
         bias_variance(fit, sets(1.0), torch.zeros(7), torch.zeros(7), 3)
 
 
@@ -47,7 +47,7 @@ def test_errors_that_cancel_are_variance_and_no_bias():
     """Predictions 5 and 1 in turn around a truth of 3, fresh targets of 3.5: 0, 4, 0.25, (1.5^2 + 2.5^2) / 2."""
 
     def draw(number):
-        return Draw(torch.zeros(1), torch.tensor([5.0 if number % 2 else 1.0]), torch.full((7,), 3.5))
+        return NoisySample(torch.zeros(1), torch.tensor([5.0 if number % 2 else 1.0]), torch.full((7,), 3.5))
 
     truth = torch.full((7,), 3.0)
     found = bias_variance(lambda x, y: lambda at: y.expand(len(at)), draw, torch.zeros(7), truth, 10)

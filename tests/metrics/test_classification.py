@@ -22,9 +22,9 @@ def test_counts_by_a_plain_loop():
 
 def test_classes_are_whole_numbers():
     assert accuracy([1.0, 0.0], torch.tensor([True, True])) == 0.5
-    with pytest.raises(ValueError, match="predicted must be whole numbers, the classes, got 0.9"):
+    with pytest.raises(ValueError, match="predicted must be class indices, got 0.9"):
         accuracy([0.9, 0.2], [1, 0])
-    with pytest.raises(ValueError, match="labels must be whole numbers, the classes, got nan"):
+    with pytest.raises(ValueError, match="labels must be class indices, got nan"):
         accuracy([1, 0], [0.0, float("nan")])
 
 

@@ -4,7 +4,7 @@ import random
 import pytest
 from rapidfuzz.distance import Levenshtein
 
-from qkv.metrics import ErrorRates, closest, edit_distance, error_rates
+from qkv.metrics import ErrorRates, closest_reference, edit_distance, error_rates
 
 
 @pytest.mark.parametrize(
@@ -35,14 +35,14 @@ def test_equals_rapidfuzz(letters, longest):
 
 
 def test_closest_takes_the_fewest_edits_and_then_the_first():
-    assert closest("abc", ["xyz", "abd", "abe"]) == "abd"
-    assert closest("abc", ["abd", "abc"]) == "abc"
-    with pytest.raises(ValueError, match="references is empty"):
-        closest("abc", [])
+    assert closest_reference("abc", ["xyz", "abd", "abe"]) == "abd"
+    assert closest_reference("abc", ["abd", "abc"]) == "abc"
+    with pytest.raises(ValueError, match="references must hold at least one"):
+        closest_reference("abc", [])
 
 
 def test_one_text_is_no_list_of_references():
-    with pytest.raises(TypeError, match=r"got the text 'abc', whose letters would each be one; write \['abc'\]"):
+    with pytest.raises(TypeError, match=r"got the string 'abc', .*; pass \['abc'\]"):
         error_rates(["abc"], ["abc"])
 
 

@@ -4,7 +4,7 @@ import sys
 import pytest
 import torch
 
-from qkv.metrics import separating_line
+from qkv.metrics import separating_hyperplane
 
 CORNERS = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
 
@@ -16,7 +16,7 @@ def sides(points, labels, found):
 @pytest.mark.parametrize("labels", [[0, 0, 0, 1], [0, 1, 1, 1], [1, 0, 0, 0]])
 def test_and_or_and_nor_with_a_witness(labels):
     labels = torch.tensor(labels)
-    found = separating_line(CORNERS, labels)
+    found = separating_hyperplane(CORNERS, labels)
     assert found.separable
     assert found.certificate is None
     assert sides(CORNERS, labels, found).min() > 0
@@ -25,7 +25,7 @@ def test_and_or_and_nor_with_a_witness(labels):
 @pytest.mark.parametrize("labels", [[0, 1, 1, 0], [1, 0, 0, 1]])
 def test_xor_with_a_certificate(labels):
     """The middles of both diagonals are the same point, and no other weights prove it."""
-    found = separating_line(CORNERS, torch.tensor(labels))
+    found = separating_hyperplane(CORNERS, torch.tensor(labels))
     assert not found.separable
     assert (found.weight, found.bias) == (None, None)
     assert found.certificate == pytest.approx([0.5, 0.5, 0.5, 0.5], abs=1e-12)
@@ -46,39 +46,39 @@ def test_random_points_either_way(seed, size):
     points = size * (5 + torch.randn(60, 3, generator=random, dtype=torch.float64))
     plane = torch.randn(3, generator=random, dtype=torch.float64)
     labels = ((points - 5 * size) @ plane > 0).long()
-    found = separating_line(points, labels)
+    found = separating_hyperplane(points, labels)
     assert found.separable
     assert sides(points, labels, found).min() > 0
     inside = torch.randint(2, (60,), generator=random)  # no plane tells 60 coins apart in three dimensions
-    no = separating_line(points, inside)
+    no = separating_hyperplane(points, inside)
     assert not no.separable
     check_certificate(points, inside, no.certificate)
 
 
 def test_one_point_in_both_classes():
     points, labels = torch.tensor([[2.0, 3.0], [2.0, 3.0]]), torch.tensor([0, 1])
-    assert separating_line(points, labels).certificate == pytest.approx([1.0, 1.0])
+    assert separating_hyperplane(points, labels).certificate == pytest.approx([1.0, 1.0])
 
 
 @pytest.mark.parametrize(
     ("points", "labels", "message"),
     [
-        (CORNERS, [1, 1, 1, 1], r"labels must be 0 and 1, with both there, got \[1\]"),
+        (CORNERS, [1, 1, 1, 1], r"labels must contain 0 and 1 and nothing else, got \[1\]"),
         (CORNERS, [0, 1, 2, 1], r"got \[0, 1, 2\]"),
         (CORNERS, [0, 1], r"got shapes \(4, 2\) and \(2,\)"),
-        (CORNERS / 0, [0, 1, 1, 0], "points must be finite numbers"),
+        (CORNERS / 0, [0, 1, 1, 0], "points must be finite"),
     ],
 )
 def test_bad_input(points, labels, message):
     with pytest.raises(ValueError, match=message):
-        separating_line(points, torch.tensor(labels))
+        separating_hyperplane(points, torch.tensor(labels))
 
 
 def test_without_scipy_it_says_what_to_install():
     code = (
         "import sys; sys.modules['scipy.optimize'] = None\n"
-        "import torch; from qkv.metrics import separating_line; from qkv.storage import QkvError\n"
-        "try: separating_line(torch.eye(2), torch.tensor([0, 1]))\n"
+        "import torch; from qkv.metrics import separating_hyperplane; from qkv.errors import QkvError\n"
+        "try: separating_hyperplane(torch.eye(2), torch.tensor([0, 1]))\n"
         "except QkvError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

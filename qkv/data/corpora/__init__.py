@@ -1,1 +1,1 @@
-"""Data sets by name."""
+"""Named data sets, one file each."""

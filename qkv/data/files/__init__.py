@@ -1,1 +1,1 @@
-"""Readers of the file formats that users bring."""
+"""Readers and writers of user file formats."""

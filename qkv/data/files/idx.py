@@ -1,6 +1,6 @@
-"""IDX files, the format of MNIST: a magic number, the sizes of the axes, then the numbers.
+"""IDX files, the format of MNIST: a magic number, the sizes of the axes, then the values.
 
-00 00 08 03   00 00 ea 60   00 00 00 1c   00 00 00 1c   ...        (08: bytes; 03: three axes; 60,000 x 28 x 28)
+00 00 08 03   00 00 ea 60   00 00 00 1c   00 00 00 1c   ...        (08: uint8; 03: three axes; 60,000 x 28 x 28)
 """
 
 import gzip
@@ -13,14 +13,15 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from qkv.storage import QkvError, open_file
+from qkv.errors import QkvError
+from qkv.storage import open_file
 
-BYTES = 8
-"""The only kind of numbers that pictures and labels have."""
+UINT8_TYPE = 8
+"""Type code of unsigned bytes, the only one that image and label files use."""
 
 
 def read_idx(path: Path | str, axes: int) -> UInt8[Tensor, "*axes"]:
-    """The bytes of a file, plain or gzipped, with this many axes: 3 for pictures, 1 for labels."""
+    """Read a file, plain or gzipped, with this many axes: 3 for images, 1 for labels."""
     path = Path(path)
     with open_file(path) as file:
         data = file.read()
@@ -33,24 +34,24 @@ def read_idx(path: Path | str, axes: int) -> UInt8[Tensor, "*axes"]:
 
 
 def parse_idx(data: bytes, axes: int, where: Path) -> UInt8[Tensor, "*axes"]:
-    """The same of the contents of a file; `where` is for the error."""
+    """Parse the contents of a file; `where` appears in errors."""
     start = 4 + 4 * axes
     if len(data) < start:
-        raise QkvError(f"{where.name} has {len(data)} bytes, but its header alone needs {start}", where.parent)
-    wanted, magic = bytes((0, 0, BYTES, axes)), data[:4]
-    if magic != wanted:
+        raise QkvError(f"{where.name} has {len(data)} bytes, but the header alone needs {start}", where.parent)
+    expected, magic = bytes((0, 0, UINT8_TYPE, axes)), data[:4]
+    if magic != expected:
         raise QkvError(
-            f"{where.name} begins with the magic number {magic.hex(' ')}, but {wanted.hex(' ')} is expected at byte 0 "
-            f"(bytes with {axes} ax{'es' if axes > 1 else 'is'})",
+            f"{where.name} must begin with the magic number {expected.hex(' ')} (uint8 with {axes} "
+            f"ax{'es' if axes > 1 else 'is'}), got {magic.hex(' ')}",
             where.parent,
         )
     sizes = struct.unpack(f">{axes}I", data[4:start])
     if len(data) != start + prod(sizes):
         shape = " x ".join(f"{size:,}" for size in sizes)
         raise QkvError(
-            f"{where.name} has {len(data):,} bytes, but its header says {shape}: {start + prod(sizes):,} bytes",
+            f"{where.name} has {len(data):,} bytes, but the header gives {shape}: {start + prod(sizes):,} bytes",
             where.parent,
         )
     if not prod(sizes):
-        raise QkvError(f"{where.name} holds nothing: its header says {' x '.join(map(str, sizes))}", where.parent)
+        raise QkvError(f"{where.name} is empty: the header gives {' x '.join(map(str, sizes))}", where.parent)
     return torch.frombuffer(bytearray(data), dtype=torch.uint8, offset=start).view(sizes)

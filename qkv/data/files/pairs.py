@@ -1,8 +1,8 @@
-"""Pairs of sequences, one source and its accepted targets, from a tab-separated file.
+"""Sequence pairs, one source and its accepted targets, from a tab-separated file.
 
     source TAB target [TAB target ...]
 
-Several lines with the same source are one pair with several targets.
+Lines with the same source become one pair with several targets.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,15 +11,15 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
-from qkv.registry import unknown_name_error
-from qkv.storage import QkvError, open_file
+from qkv.errors import QkvError, unknown_name_error
+from qkv.storage import open_file
 
-LONGEST_LINE = 100_000
-"""Bytes; a longer line is bad, and is never read whole."""
+MAX_LINE_BYTES = 100_000
+"""Longest line that is read; a longer one is malformed and is never held in memory."""
 
 Tokens = tuple[str, ...]
 
-_SPLIT: dict[str, Callable[[str], Tokens]] = {
+_SPLITTERS: dict[str, Callable[[str], Tokens]] = {
     "characters": lambda text: tuple(text.strip()),
     "words": lambda text: tuple(text.split()),
 }
@@ -27,75 +27,77 @@ _SPLIT: dict[str, Callable[[str], Tokens]] = {
 
 @dataclass(frozen=True)
 class Pair:
-    """A source and every target that is right for it, at least one."""
+    """A source and all its correct targets, at least one."""
 
     source: Tokens
     targets: tuple[Tokens, ...]
 
 
 @dataclass(frozen=True)
-class BadLine:
-    """A line that is no pair, counted from 1, and why."""
+class MalformedLine:
+    """Number of a line that is not a pair, from 1, and the reason."""
 
     number: int
     reason: str
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """What a file held: the pairs in the order in which their sources first came, and the lines that are none."""
+class PairFile:
+    """Contents of a file: pairs in the order in which their sources first occur, and malformed lines."""
 
     pairs: tuple[Pair, ...]
-    bad: tuple[BadLine, ...]
+    bad_lines: tuple[MalformedLine, ...]
 
 
-def read_pairs(path: Path | str, *, source: str = "characters", target: str = "words", strict: bool = False) -> Pairs:
+def read_pairs(
+    path: Path | str, *, source: str = "characters", target: str = "words", strict: bool = False
+) -> PairFile:
     """Read a file of pairs; each side is split into its "characters" or its "words".
 
-    Blank lines are skipped and a repeated target is dropped. Bad lines are collected, or with `strict` raised.
+    Blank lines and repeated targets are dropped. Malformed lines are collected; with `strict` the first one raises.
     """
     path = Path(path)
     for side, unit in (("source", source), ("target", target)):
-        if unit not in _SPLIT:
-            raise unknown_name_error(f"{side} unit", unit, _SPLIT)
+        if unit not in _SPLITTERS:
+            raise unknown_name_error(f"{side} unit", unit, _SPLITTERS)
     found: dict[Tokens, dict[Tokens, None]] = {}
-    bad: list[BadLine] = []
+    bad: list[MalformedLine] = []
     lines = 0
-    # a character for each byte: what is no UTF-8 is told line by line
+    # latin-1 keeps every byte, so that invalid UTF-8 is reported per line
     with TextIOWrapper(open_file(path), "latin-1") as file:
-        for lines, line in enumerate(_lines(file), 1):
+        for lines, line in enumerate(_read_lines(file), 1):
             try:
-                fields = _fields(line, first=lines == 1)
+                fields = _parse_fields(line, first=lines == 1)
                 if fields:
-                    start, *ends = _split(fields, source, target)
+                    start, *ends = _tokenize_fields(fields, source, target)
                     found.setdefault(start, {}).update(dict.fromkeys(ends))
             except ValueError as error:
                 if strict:
                     raise QkvError(f"line {lines}: {error}", path) from None
-                bad.append(BadLine(lines, str(error)))
+                bad.append(MalformedLine(lines, str(error)))
     if not found:
-        first = f", of which {len(bad)} bad; line {bad[0].number}: {bad[0].reason}" if bad else ""
+        first = f", {len(bad)} of them malformed; line {bad[0].number}: {bad[0].reason}" if bad else ""
         raise QkvError(f"no pair among {lines} lines{first}", path)
-    return Pairs(tuple(Pair(start, tuple(ends)) for start, ends in found.items()), tuple(bad))
+    return PairFile(tuple(Pair(start, tuple(ends)) for start, ends in found.items()), tuple(bad))
 
 
-def _lines(file: TextIO) -> Iterator[bytes | None]:
-    """The lines, whether a newline, a carriage return or both end them; None for one that is too long."""
-    while line := file.readline(LONGEST_LINE + 1):
-        if line.endswith("\n") or len(line) <= LONGEST_LINE:
+def _read_lines(file: TextIO) -> Iterator[bytes | None]:
+    """Yield lines ended by a newline, a carriage return or both; None for one that is too long."""
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        if line.endswith("\n") or len(line) <= MAX_LINE_BYTES:
             yield line.encode("latin-1")
             continue
         while line and not line.endswith("\n"):
-            line = file.readline(LONGEST_LINE)
+            line = file.readline(MAX_LINE_BYTES)
         yield None
 
 
-def _fields(line: bytes | None, *, first: bool) -> list[str]:
-    """The fields of a line, none if it is blank; a ValueError says why it is bad."""
+def _parse_fields(line: bytes | None, *, first: bool) -> list[str]:
+    """Return the fields of a line, an empty list if it is blank; raise ValueError if it is malformed."""
     if line is None:
-        raise ValueError(f"longer than {LONGEST_LINE} bytes")
+        raise ValueError(f"longer than {MAX_LINE_BYTES} bytes")
     try:
-        # some editors put a mark before the first line
+        # some editors write a byte order mark at the start of a file
         text = line.decode("utf-8-sig" if first else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start + 1}") from None
@@ -108,9 +110,9 @@ def _fields(line: bytes | None, *, first: bool) -> list[str]:
     return text.split("\t")
 
 
-def _split(fields: list[str], source: str, target: str) -> Iterator[Tokens]:
-    for place, text in enumerate(fields):
-        tokens = _SPLIT[target if place else source](text)
+def _tokenize_fields(fields: list[str], source: str, target: str) -> Iterator[Tokens]:
+    for column, text in enumerate(fields):
+        tokens = _SPLITTERS[target if column else source](text)
         if not tokens:
-            raise ValueError(f"target {place} is empty" if place else "the source is empty")
+            raise ValueError(f"target {column} is empty" if column else "the source is empty")
         yield tokens

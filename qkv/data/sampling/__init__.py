@@ -1,1 +1,1 @@
-"""How training examples are drawn from a text."""
+"""Sampling of training examples from text."""

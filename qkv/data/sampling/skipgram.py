@@ -1,10 +1,10 @@
-"""Words with their neighbors, and words that are none: what word vectors learn from.
+"""Training examples for word2vec: center words, their context words, and negative samples.
 
-    text -> numbered words -> subsampled -> groups of TOGETHER words in a row, each with a window of its own width
-    and, for the whole group, SHARED words of noise
+    text -> word ids -> subsampling -> groups of GROUP_SIZE consecutive words, each word with its own window size,
+    and NEGATIVES_PER_GROUP negative samples per group
 
-A group instead of single pairs: its scores are one matrix product, and few rows are read and written for it. What a
-block of the text gives is a pure function of (seed, epoch, block), so a run can go on where it was stopped.
+Groups replace single pairs: the scores of a group are one matrix product, and it reads and writes few embedding rows.
+The examples of a block are a pure function of (seed, epoch, block), so a run can resume anywhere.
 """
 
 from array import array
@@ -19,93 +19,97 @@ from torch.nn.functional import pad
 from qkv.data.sampling.word_counts import WordCounts
 from qkv.random import derive_seed, uniforms
 
-BLOCK = 1000
-"""Words of the text that are drawn from together: the unit of the order."""
-TOGETHER = 16
-"""Words of a group: fewer waste less of a product on words that are no neighbors, more read fewer rows a word."""
-SHARED = 16
-"""Words of noise that a group shares; as many as it has words, or the noise is too much the same for all."""
+BLOCK_SIZE = 1000
+"""Words per block, the unit that training shuffles."""
+GROUP_SIZE = 16
+"""Center words per group: small groups waste fewer products on non-neighbors, large ones read fewer rows per word."""
+NEGATIVES_PER_GROUP = 16
+"""Negative samples that a group shares; with fewer than its words, they would be too similar for all of them."""
 
 
-class Windows(NamedTuple):
-    """Groups of words, their surroundings, who sees whom, and noise."""
+class SkipGramBatch(NamedTuple):
+    """Groups of center words, their context words, and negative samples."""
 
-    words: Int64[Tensor, "groups together"]
-    contexts: Int64[Tensor, "groups around"]
-    """The words of the group and those within reach of it on both sides."""
-    seen: Bool[Tensor, "groups together around"]
-    """Whether a context is a neighbor of a word: near enough, in the same paragraph, and not the word itself."""
-    noise: Int64[Tensor, "groups shared"]
+    centers: Int64[Tensor, "groups centers"]
+    contexts: Int64[Tensor, "groups contexts"]
+    """Words of the group and `window` words on both sides."""
+    is_neighbor: Bool[Tensor, "groups centers contexts"]
+    """Whether a context is a neighbor of a center: within its window, in the same paragraph, not the word itself."""
+    negatives: Int64[Tensor, "groups negatives"]
 
-    def part(self, start: int, end: int) -> "Windows":
-        """Some of the groups."""
-        return Windows(*(tensor[start:end] for tensor in self))
+    def slice_groups(self, start: int, end: int) -> "SkipGramBatch":
+        """Return the groups [start, end)."""
+        return SkipGramBatch(*(tensor[start:end] for tensor in self))
 
 
-class WordWindows:
-    """The windows of a text whose words stand in `counts`."""
+class SkipGramSampler:
+    """Sampler of skip-gram groups from a text; words that are not in `counts` are dropped."""
 
     def __init__(self, paragraphs: Iterable[Sequence[str]], counts: WordCounts, *, window: int, threshold: float):
         if window < 1:
             raise ValueError(f"window must be at least 1, got {window}")
-        words, places = array("i"), array("i")
+        words, paragraph_ids = array("i"), array("i")
         for number, paragraph in enumerate(paragraphs):
             ids = counts.encode(paragraph)
             words.extend(ids)
-            places.extend([number] * len(ids))
+            paragraph_ids.extend([number] * len(ids))
         if not words:
             raise ValueError("the text has no word that is in counts")
-        self.words, self.paragraphs = (torch.frombuffer(found, dtype=torch.int32) for found in (words, places))
+        self.words = torch.frombuffer(words, dtype=torch.int32)
+        self.paragraphs = torch.frombuffer(paragraph_ids, dtype=torch.int32)
         self.window = window
-        self.blocks = -(-len(self.words) // BLOCK)
-        """Blocks in the text; the last may be short."""
-        self._kept = counts.kept(threshold)
-        self._noise = counts.noise(0.75).cumsum(0)
-        self._near = _table_of_reaches(window)
+        self.block_count = -(-len(self.words) // BLOCK_SIZE)
+        """Number of blocks; the last may be short."""
+        self._keep = counts.keep_probabilities(threshold)
+        self._negatives = counts.negative_probabilities(0.75).cumsum(0)
+        self._in_window = _window_table(window)
 
-    def draw(self, ids: Sequence[int], seed: int) -> Windows:
-        """The windows of block id % blocks in epoch id // blocks, for each of the ids."""
-        numbers = (torch.tensor(ids, dtype=torch.int64)[:, None] * BLOCK + torch.arange(BLOCK)).flatten()
-        places = numbers % (self.blocks * BLOCK)
-        if int(places.max()) >= len(self.words):  # the last block is short
-            there = (places < len(self.words)).nonzero()[:, 0]
-            numbers, places = numbers.index_select(0, there), places.index_select(0, there)
-        words = self.words.index_select(0, places)
-        keep = (uniforms(derive_seed(seed, "subsampling"), numbers) < self._kept.index_select(0, words)).nonzero()[:, 0]
-        if not len(keep):
-            keep = torch.zeros(1, dtype=torch.int64)  # alone a word has no neighbor, and nothing is learned
-        numbers, words, places = (found.index_select(0, keep) for found in (numbers, words, places))
-        reach = 1 + (uniforms(derive_seed(seed, "windows"), numbers) * self.window).long()
-        paragraphs = _count_runs(self.paragraphs.index_select(0, places), numbers // BLOCK)
-        return self._group(words.long(), paragraphs, reach, self._draw_noise(numbers, seed))
+    def draw(self, ids: Sequence[int], seed: int) -> SkipGramBatch:
+        """Return the groups of block id % block_count in epoch id // block_count, for each id."""
+        # a counter numbers an occurrence of a word over all epochs; an offset is its position in the text
+        counters = (torch.tensor(ids, dtype=torch.int64)[:, None] * BLOCK_SIZE + torch.arange(BLOCK_SIZE)).flatten()
+        offsets = counters % (self.block_count * BLOCK_SIZE)
+        if int(offsets.max()) >= len(self.words):  # the last block is short
+            valid = (offsets < len(self.words)).nonzero()[:, 0]
+            counters, offsets = counters.index_select(0, valid), offsets.index_select(0, valid)
+        words = self.words.index_select(0, offsets)
+        is_kept = uniforms(derive_seed(seed, "subsampling"), counters) < self._keep.index_select(0, words)
+        kept = is_kept.nonzero()[:, 0]
+        if not len(kept):
+            kept = torch.zeros(1, dtype=torch.int64)  # a single word has no neighbor, so nothing is learned
+        counters, words, offsets = (values.index_select(0, kept) for values in (counters, words, offsets))
+        window = 1 + (uniforms(derive_seed(seed, "windows"), counters) * self.window).long()
+        paragraphs = _number_runs(self.paragraphs.index_select(0, offsets), counters // BLOCK_SIZE)
+        return self._group(words.long(), paragraphs, window, self._draw_negatives(counters, seed))
 
-    def _draw_noise(self, numbers: Tensor, seed: int) -> Tensor:
-        """SHARED words for each group, by the numbers of its first words."""
-        first = numbers[::TOGETHER, None] * SHARED + torch.arange(SHARED)
-        drawn = uniforms(derive_seed(seed, "noise"), first)
-        return torch.searchsorted(self._noise, drawn, right=True).clamp_(max=len(self._noise) - 1)
+    def _draw_negatives(self, counters: Tensor, seed: int) -> Tensor:
+        """Draw NEGATIVES_PER_GROUP words per group, by the counter of its first word."""
+        first = counters[::GROUP_SIZE, None] * NEGATIVES_PER_GROUP + torch.arange(NEGATIVES_PER_GROUP)
+        random = uniforms(derive_seed(seed, "noise"), first)
+        return torch.searchsorted(self._negatives, random, right=True).clamp_(max=len(self._negatives) - 1)
 
-    def _group(self, words: Tensor, paragraphs: Tensor, reach: Tensor, noise: Tensor) -> Windows:
-        missing, around = -len(words) % TOGETHER, TOGETHER + 2 * self.window
+    def _group(self, words: Tensor, paragraphs: Tensor, window: Tensor, negatives: Tensor) -> SkipGramBatch:
+        missing, width = -len(words) % GROUP_SIZE, GROUP_SIZE + 2 * self.window
         words = pad(words, (0, missing))
-        # those who only fill up have a reach of 0 and see nobody; nobody sees them, for they are in no paragraph
+        # padding has window 0, so it has no neighbors, and paragraph -1, so it is no neighbor
         paragraphs = pad(paragraphs, (0, missing), value=-1)
-        reach = pad(reach, (0, missing))
-        contexts = pad(words, (self.window, self.window)).unfold(0, around, TOGETHER)
-        beside = pad(paragraphs, (self.window, self.window), value=-1).unfold(0, around, TOGETHER)
-        near = self._near.index_select(0, reach * TOGETHER + torch.arange(len(reach)) % TOGETHER)
-        seen = near.view(-1, TOGETHER, around) & (paragraphs.view(-1, TOGETHER, 1) == beside[:, None])
-        return Windows(words.view(-1, TOGETHER), contexts.contiguous(), seen, noise)
+        window = pad(window, (0, missing))
+        contexts = pad(words, (self.window, self.window)).unfold(0, width, GROUP_SIZE)  # [groups, width]
+        context_paragraphs = pad(paragraphs, (self.window, self.window), value=-1).unfold(0, width, GROUP_SIZE)
+        in_window = self._in_window.index_select(0, window * GROUP_SIZE + torch.arange(len(window)) % GROUP_SIZE)
+        same_paragraph = paragraphs.view(-1, GROUP_SIZE, 1) == context_paragraphs[:, None]
+        is_neighbor = in_window.view(-1, GROUP_SIZE, width) & same_paragraph
+        return SkipGramBatch(words.view(-1, GROUP_SIZE), contexts.contiguous(), is_neighbor, negatives)
 
 
-def _count_runs(paragraphs: Tensor, rows: Tensor) -> Tensor:
-    """The paragraphs as 0, 1, 2, ...; the same one in two blocks is two, for what is between may be missing."""
+def _number_runs(paragraphs: Tensor, rows: Tensor) -> Tensor:
+    """Renumber paragraphs as 0, 1, 2, ...; one that spans two blocks becomes two, since text between may be missing."""
     changes = (paragraphs.diff() != 0) | (rows.diff() != 0)
     return pad(changes.cumsum(0, dtype=torch.int32), (1, 0))
 
 
-def _table_of_reaches(window: int) -> Tensor:
-    """(reach * TOGETHER + place, around): whom a word at this place of its group reaches; looked up, not compared."""
-    around, place = torch.arange(TOGETHER + 2 * window), torch.arange(TOGETHER)[:, None]
-    distance = (around - window - place).abs()
+def _window_table(window: int) -> Tensor:
+    """Return the lookup table [own window * GROUP_SIZE + index in group, context]: whether it is in the window."""
+    context, index = torch.arange(GROUP_SIZE + 2 * window), torch.arange(GROUP_SIZE)[:, None]
+    distance = (context - window - index).abs()
     return ((distance > 0) & (distance <= torch.arange(window + 1)[:, None, None])).flatten(0, 1)

@@ -1,9 +1,9 @@
-"""Vectors by word: which are nearest, and which word completes an analogy.
+"""Word vectors: nearest neighbors and analogies.
 
-    nearest(w)          the largest cosine(w, x)
+    nearest(w)          the x with the largest cosine(w, x)
     analogy(a, b, c)    a is to b as c is to the x with the largest  cosine(x, b/|b| - a/|a| + c/|c|)    (3CosAdd)
 
-The words that were asked about are never the answer.
+The query words themselves are never returned.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,14 +16,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from qkv.storage import QkvError
+from qkv.errors import QkvError
 
-TOGETHER = 512
-"""Analogies that are solved at once."""
+ANALOGY_BATCH_SIZE = 512
+"""Analogies per matrix product."""
 
 
 class Neighbor(NamedTuple):
-    """A word and how near it is."""
+    """A word and its cosine similarity to the query."""
 
     word: str
     cosine: float
@@ -31,7 +31,7 @@ class Neighbor(NamedTuple):
 
 @dataclass(frozen=True)
 class Vectors:
-    """Words, and a row of `table` for each."""
+    """Words and their vectors, one row of `table` per word."""
 
     words: tuple[str, ...]
     table: Float[Tensor, "words dim"]
@@ -40,7 +40,7 @@ class Vectors:
 
     def __post_init__(self) -> None:
         if self.table.dim() != 2 or len(self.table) != len(self.words):
-            raise ValueError(f"table must have {len(self.words)} rows, one a word, got {tuple(self.table.shape)}")
+            raise ValueError(f"table must have {len(self.words)} rows, one per word, got {tuple(self.table.shape)}")
         object.__setattr__(self, "_ids", {word: number for number, word in enumerate(self.words)})
         object.__setattr__(self, "_unit", functional.normalize(self.table.float(), dim=1))
 
@@ -51,49 +51,50 @@ class Vectors:
         return word in self._ids
 
     def __getitem__(self, word: str) -> Tensor:
-        """The vector of a word."""
+        """Return the vector of a word."""
         return self.table[self._find(word)]
 
     def cosine(self, left: str, right: str) -> float:
-        """How near two words are, from -1 to 1."""
+        """Return the cosine similarity of two words."""
         return float(self._unit[self._find(left)] @ self._unit[self._find(right)])
 
     def nearest(self, word: str, count: int = 10) -> list[Neighbor]:
-        """The words nearest to this one, the nearest first."""
-        number = self._find(word)
-        return self._best(self._unit[number], [number], count)
+        """Return the words nearest to this one, the nearest first."""
+        index = self._find(word)
+        return self._top(self._unit[index], [index], count)
 
     def analogy(self, first: str, second: str, third: str, count: int = 10) -> list[Neighbor]:
-        """`first` is to `second` as `third` is to ...; the best answers first."""
-        numbers = [self._find(word) for word in (first, second, third)]
-        a, b, c = self._unit[numbers]
-        return self._best(functional.normalize(b - a + c, dim=0), numbers, count)
+        """Return the words that complete "first is to second as third is to ...", the best first."""
+        indices = [self._find(word) for word in (first, second, third)]
+        a, b, c = self._unit[indices]
+        return self._top(functional.normalize(b - a + c, dim=0), indices, count)
 
-    def solve(self, analogies: Sequence[tuple[str, str, str]]) -> list[str]:
-        """The best answer to each, as `analogy` gives it."""
+    def solve_analogies(self, analogies: Sequence[tuple[str, str, str]]) -> list[str]:
+        """Return the best answer to each analogy, as `analogy` would."""
         answers: list[str] = []
-        for start in range(0, len(analogies), TOGETHER):
-            asked = analogies[start : start + TOGETHER]
-            numbers = torch.tensor([[self._find(word) for word in words] for words in asked])
-            a, b, c = self._unit[numbers].unbind(1)
+        for start in range(0, len(analogies), ANALOGY_BATCH_SIZE):
+            batch = analogies[start : start + ANALOGY_BATCH_SIZE]
+            queries = torch.tensor([[self._find(word) for word in words] for words in batch])
+            a, b, c = self._unit[queries].unbind(1)
             scores = (b - a + c) @ self._unit.T
-            answers += [self.words[number] for number in scores.scatter_(1, numbers, -torch.inf).argmax(1).tolist()]
+            best = scores.scatter_(1, queries, -torch.inf).argmax(1).tolist()
+            answers += [self.words[index] for index in best]
         return answers
 
-    def _best(self, wanted: Tensor, asked: Iterable[int], count: int) -> list[Neighbor]:
+    def _top(self, query: Tensor, excluded: Iterable[int], count: int) -> list[Neighbor]:
         if count < 1:
             raise ValueError(f"count must be at least 1, got {count}")
-        scores = self._unit @ wanted
-        scores[list(asked)] = -torch.inf
-        left = len(self.words) - len(set(asked))
+        scores = self._unit @ query
+        scores[list(excluded)] = -torch.inf
+        left = len(self.words) - len(set(excluded))
         best = scores.topk(min(count, left))
         return [
-            Neighbor(self.words[n], score)
-            for n, score in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            Neighbor(self.words[index], score)
+            for index, score in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
 
     def _find(self, word: str) -> int:
-        """The number of a word; one that is not there is an error that says the nearest spelling."""
+        """Return the row of a word; an unknown word raises QkvError with the nearest spelling."""
         if word in self._ids:
             return self._ids[word]
         if word.lower() in self._ids:

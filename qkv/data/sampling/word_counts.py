@@ -1,9 +1,9 @@
-"""The words of a text and how often each occurs: what word vectors are trained for.
+"""Word counts of a text, the vocabulary of word vectors.
 
-    kept(w)   = min(1, sqrt(t / f) + t / f),   f = the share of w among all words    (subsampling)
-    noise(w) ~  count(w)^power                                                       (what is no neighbor)
+    P(keep w)     = min(1, sqrt(t / f) + t / f),   f = relative frequency of w    (subsampling)
+    P(negative w) ~ count(w)^power                                                (negative sampling)
 
-Words are numbered from 0, the commonest first; there is no number for a word that is not there.
+Ids start at 0 for the most frequent word; there is no id for unknown words.
 """
 
 import re
@@ -23,12 +23,12 @@ Probabilities = Float64[Tensor, " words"]
 
 
 def split_words(text: str) -> list[str]:
-    """Letters and digits in a row, with apostrophes inside, in lower case."""
+    """Return the words of a text in lower case: runs of letters and digits, with apostrophes inside."""
     return _WORD.findall(text.lower())
 
 
-def paragraphs_of(documents: Iterable[str]) -> Iterator[list[str]]:
-    """The words of each paragraph that has any; blank lines part them, and no window reaches beyond one."""
+def split_paragraphs(documents: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the words of each non-empty paragraph; blank lines separate paragraphs, and no window crosses them."""
     for document in documents:
         for paragraph in _BLANK.split(document):
             words = split_words(paragraph)
@@ -38,7 +38,7 @@ def paragraphs_of(documents: Iterable[str]) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class WordCounts:
-    """Words with their counts, the commonest first."""
+    """Words with their counts, the most frequent first."""
 
     words: tuple[str, ...]
     counts: tuple[int, ...]
@@ -47,28 +47,28 @@ class WordCounts:
     def __post_init__(self) -> None:
         if len(self.words) != len(self.counts) or not self.words:
             raise ValueError(
-                f"there must be a count for each word, and a word, got {len(self.words)} and {len(self.counts)}"
+                f"words and counts must be equally many, and at least one, got {len(self.words)} and {len(self.counts)}"
             )
         if min(self.counts) < 1:
             raise ValueError(f"counts must be at least 1, got {min(self.counts)}")
         ids = {word: number for number, word in enumerate(self.words)}
         if len(ids) != len(self.words):
-            twice = next(word for number, word in enumerate(self.words) if ids[word] != number)
-            raise ValueError(f"words must be different, got {twice!r} twice")
+            repeated = next(word for number, word in enumerate(self.words) if ids[word] != number)
+            raise ValueError(f"words must be distinct, got {repeated!r} twice")
         object.__setattr__(self, "_ids", ids)
 
     @classmethod
-    def build(cls, paragraphs: Iterable[Sequence[str]], least: int = 5) -> "WordCounts":
-        """The words that occur at least so often; equally common ones in the order of their letters."""
-        if least < 1:
-            raise ValueError(f"least must be at least 1, got {least}")
+    def build(cls, paragraphs: Iterable[Sequence[str]], min_count: int = 5) -> "WordCounts":
+        """Count words and keep those with at least `min_count` occurrences; ties are sorted alphabetically."""
+        if min_count < 1:
+            raise ValueError(f"min_count must be at least 1, got {min_count}")
         counted: Counter[str] = Counter()
         for paragraph in paragraphs:
             counted.update(paragraph)
-        common = sorted((-count, word) for word, count in counted.items() if count >= least)
-        if not common:
-            raise ValueError(f"no word of the text occurs {least} times; it has {len(counted)} different words")
-        return cls(tuple(word for _, word in common), tuple(-count for count, _ in common))
+        frequent = sorted((-count, word) for word, count in counted.items() if count >= min_count)
+        if not frequent:
+            raise ValueError(f"no word occurs {min_count} times; the text has {len(counted)} distinct words")
+        return cls(tuple(word for _, word in frequent), tuple(-count for count, _ in frequent))
 
     def __len__(self) -> int:
         return len(self.words)
@@ -77,31 +77,30 @@ class WordCounts:
         return word in self._ids
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """The numbers of the words that are there; the others are left out, and their neighbors move together."""
-        found = (self._ids.get(word, -1) for word in words)
-        return [number for number in found if number >= 0]
+        """Return the ids of known words; unknown words are dropped, so their neighbors become adjacent."""
+        return [self._ids[word] for word in words if word in self._ids]
 
-    def kept(self, threshold: float) -> Probabilities:
-        """How likely an occurrence of each word is to be trained on; a threshold of 0 keeps all."""
+    def keep_probabilities(self, threshold: float) -> Probabilities:
+        """Return the probability to keep an occurrence of each word when subsampling; a threshold of 0 keeps all."""
         if not 0 <= threshold < 1:
             raise ValueError(f"threshold must be at least 0 and below 1, got {threshold}")
         counts = torch.tensor(self.counts, dtype=torch.float64)
         ratio = threshold * counts.sum() / counts
         return (ratio.sqrt() + ratio).clamp(max=1) if threshold else torch.ones_like(counts)
 
-    def noise(self, power: float) -> Probabilities:
-        """How likely each word is to be drawn as one that is no neighbor."""
+    def negative_probabilities(self, power: float) -> Probabilities:
+        """Return the probability of each word in negative sampling."""
         weights = torch.tensor(self.counts, dtype=torch.float64) ** power
         return weights / weights.sum()
 
     def to_record(self) -> dict[str, Any]:
-        """Plain data for a JSON file."""
+        """Return plain data for a JSON file."""
         return {"words": list(self.words), "counts": list(self.counts)}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "WordCounts":
-        """What `to_record` described."""
+        """Build the counts that `to_record` returned."""
         words, counts = record.get("words"), record.get("counts")
         if not isinstance(words, list) or not isinstance(counts, list):
-            raise ValueError(f"the record of word counts must have lists of words and counts, but has {sorted(record)}")
+            raise ValueError(f"a record of word counts must have lists of words and counts, got {sorted(record)}")
         return cls(tuple(words), tuple(counts))

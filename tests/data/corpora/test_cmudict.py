@@ -4,7 +4,7 @@ from hashlib import blake2b
 
 import pytest
 
-from qkv.data import Pair, cmudict, part_of
+from qkv.data import Pair, cmudict, cmudict_split
 from qkv.data.corpora.cmudict import entries
 
 
@@ -38,7 +38,7 @@ def test_the_parts_are_by_the_hash_of_the_word(parts):
         "valid": {5, 6},
         "train": set(range(7, 100)),
     }
-    assert all(part_of("".join(pair.source)) == name for name, part in parts.items() for pair in part)
+    assert all(cmudict_split("".join(pair.source)) == name for name, part in parts.items() for pair in part)
     assert len(parts["test"]) / 126_052 == pytest.approx(0.05, abs=0.003)
     assert len(parts["valid"]) / 126_052 == pytest.approx(0.02, abs=0.002)
 

@@ -33,7 +33,7 @@ def test_the_whole():
 
 
 def test_an_unknown_part():
-    with pytest.raises(ValueError, match="unknown part of MNIST 'hole'; did you mean 'whole'"):
+    with pytest.raises(ValueError, match="unknown MNIST variant 'hole'; did you mean 'whole'"):
         mnist("hole")
 
 

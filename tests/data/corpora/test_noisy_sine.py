@@ -16,7 +16,7 @@ def test_a_set_is_a_function_of_seed_and_number():
     assert torch.equal(one.inputs, again.inputs)
     assert torch.equal(one.targets, again.targets)
     assert not torch.equal(one.inputs, other.inputs)
-    assert not torch.equal(one.fresh, other.fresh)
+    assert not torch.equal(one.fresh_targets, other.fresh_targets)
     assert torch.equal((one.inputs * 30).floor().long(), torch.arange(30))  # one in each piece
 
 

@@ -3,10 +3,10 @@ from pydoc_data.topics import topics
 
 import pytest
 
-from qkv.data import read_text, sentences
+from qkv.data import read_corpus, split_sentences
 from qkv.data.corpora import text as text_module
-from qkv.data.corpora.text import identify
-from qkv.storage import QkvError
+from qkv.data.corpora.text import corpus_fingerprint
+from qkv.errors import QkvError
 
 
 def paragraphs(count):
@@ -14,7 +14,7 @@ def paragraphs(count):
 
 
 def test_pythons_own_documentation_is_all_there_once():
-    parts = {name: list(documents) for name, documents in read_text("python").items()}
+    parts = {name: list(documents) for name, documents in read_corpus("python").items()}
     assert sorted("".join("".join(part) for part in parts.values())) == sorted("".join(topics.values()))
     assert [len(parts[name]) > 5 for name in ("train", "valid", "test")] == [True] * 3
     assert sum(map(len, parts["train"])) > 0.85 * sum(map(len, topics.values()))
@@ -22,7 +22,7 @@ def test_pythons_own_documentation_is_all_there_once():
 
 
 def test_documents_can_be_gone_through_again():
-    documents = read_text()["valid"]
+    documents = read_corpus()["valid"]
     assert list(documents) == list(documents)
     assert len(list(islice(documents, 2))) == 2
 
@@ -32,7 +32,7 @@ def test_a_folder_in_the_order_of_its_names(tmp_path):
     for number in range(40):
         (tmp_path / "deeper" / f"{number:02}.txt").write_text(f"file {number}")
     (tmp_path / "other.md").write_text("no text")
-    parts = {name: list(documents) for name, documents in read_text(str(tmp_path)).items()}
+    parts = {name: list(documents) for name, documents in read_corpus(str(tmp_path)).items()}
     assert parts["valid"] == ["file 9", "file 29"]
     assert parts["test"] == ["file 19", "file 39"]
     assert parts["train"] == [f"file {n}" for n in range(40) if n % 20 not in (9, 19)]
@@ -43,47 +43,47 @@ def test_a_folder_of_parts(tmp_path):
         (tmp_path / part).mkdir()
         for number, text in enumerate(texts):
             (tmp_path / part / f"{number}.txt").write_text(text)
-    parts = {name: list(documents) for name, documents in read_text(str(tmp_path)).items()}
+    parts = {name: list(documents) for name, documents in read_corpus(str(tmp_path)).items()}
     assert parts == {"train": ["a", "b"], "valid": ["c"], "test": ["d" * 65_536, "d" * 4_464]}
 
 
 def test_a_corpus_is_known_by_its_files(tmp_path):
     (tmp_path / "a.txt").write_text("one")
-    before = identify(str(tmp_path))
-    assert identify(str(tmp_path)) == before
+    before = corpus_fingerprint(str(tmp_path))
+    assert corpus_fingerprint(str(tmp_path)) == before
     (tmp_path / "a.txt").write_text("other")
-    assert identify(str(tmp_path)) != before
-    assert len({str(identify(name)) for name in ("python", "wikitext", str(tmp_path))}) == 3
+    assert corpus_fingerprint(str(tmp_path)) != before
+    assert len({str(corpus_fingerprint(name)) for name in ("python", "wikitext", str(tmp_path))}) == 3
 
 
 def test_a_long_file_is_cut_at_blank_lines(tmp_path, monkeypatch):
     written = paragraphs(400)
     path = tmp_path / "long.txt"
     path.write_bytes(b"\xef\xbb\xbf" + "".join(written).replace("\n", "\r\n").encode())
-    parts = {name: list(documents) for name, documents in read_text(str(path)).items()}
+    parts = {name: list(documents) for name, documents in read_corpus(str(path)).items()}
     assert all(piece.endswith("\n\n") for part in parts.values() for piece in part)
     assert sum(len(piece) for part in parts.values() for piece in part) == len("".join(written))
     assert "".join(parts["train"]).startswith("Paragraph 0 says")
     assert max(len(piece) for part in parts.values() for piece in part) <= 300
-    monkeypatch.setattr(text_module, "BLOCK", 7)  # the cut does not depend on how it was read
-    assert {name: list(documents) for name, documents in read_text(str(path)).items()} == parts
+    monkeypatch.setattr(text_module, "READ_BYTES", 7)  # the cut does not depend on how it was read
+    assert {name: list(documents) for name, documents in read_corpus(str(path)).items()} == parts
 
 
 def test_where_there_are_no_blank_lines(tmp_path):
     (tmp_path / "words.txt").write_text("word " * 4000)
     (tmp_path / "letters.txt").write_text("x" * 20_000)
-    words = list(read_text(str(tmp_path / "words.txt"))["train"])
+    words = list(read_corpus(str(tmp_path / "words.txt"))["train"])
     assert {len(piece) for piece in words[:-1]} == {300}
     assert all(piece.endswith("word ") for piece in words)
-    assert {len(piece) for piece in list(read_text(str(tmp_path / "letters.txt"))["train"])[:-1]} == {300}
+    assert {len(piece) for piece in list(read_corpus(str(tmp_path / "letters.txt"))["train"])[:-1]} == {300}
 
 
 def test_nothing_beyond_the_first_documents_is_held_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_module, "FEWEST", 2)
-    monkeypatch.setattr(text_module, "HELD", 600)
+    monkeypatch.setattr(text_module, "MIN_HELD_OUT_DOCUMENTS", 2)
+    monkeypatch.setattr(text_module, "HELD_OUT_CHARACTERS", 600)
     for number in range(100):
         (tmp_path / f"{number:03}.txt").write_text(f"{number}")
-    parts = {name: list(documents) for name, documents in read_text(str(tmp_path)).items()}
+    parts = {name: list(documents) for name, documents in read_corpus(str(tmp_path)).items()}
     assert parts["valid"] == ["9", "29"]
     assert parts["test"] == ["19", "39"]
     assert len(parts["train"]) == 96
@@ -91,21 +91,21 @@ def test_nothing_beyond_the_first_documents_is_held_out(tmp_path, monkeypatch):
 
 def test_bad_text(tmp_path, monkeypatch):
     with pytest.raises(QkvError, match=r"there is no \.txt file in the folder, in "):
-        read_text(str(tmp_path))
+        read_corpus(str(tmp_path))
     (tmp_path / "short.txt").write_text("too short")
-    with pytest.raises(QkvError, match=r"too short to have a valid part: 9 bytes, about 6,000 are needed, in .*short"):
-        read_text(str(tmp_path / "short.txt"))
+    with pytest.raises(QkvError, match=r"too short for a valid split: 9 bytes, about 6,000 are needed, in .*short"):
+        read_corpus(str(tmp_path / "short.txt"))
     with pytest.raises(QkvError, match=r"there is no file shrt\.txt, in .*; did you mean short\.txt"):
-        read_text(str(tmp_path / "shrt.txt"))
+        read_corpus(str(tmp_path / "shrt.txt"))
     good = "".join(paragraphs(400)).encode()
     (tmp_path / "bad.txt").write_bytes(good[:20_001] + b"\xff" + good[20_001:])
     for block in (2**18, 7):
-        monkeypatch.setattr(text_module, "BLOCK", block)
+        monkeypatch.setattr(text_module, "READ_BYTES", block)
         with pytest.raises(QkvError, match=r"the text is not UTF-8: byte 20,001 is 0xff, in .*bad\.txt"):
-            list(read_text(str(tmp_path / "bad.txt"))["train"])
+            list(read_corpus(str(tmp_path / "bad.txt"))["train"])
     (tmp_path / "cut.txt").write_bytes(good + "é".encode()[:1])
     with pytest.raises(QkvError, match=rf"not UTF-8: byte {len(good):,} is 0xc3, in .*cut\.txt"):
-        list(read_text(str(tmp_path / "cut.txt"))["train"])
+        list(read_corpus(str(tmp_path / "cut.txt"))["train"])
 
 
 def test_sentences_by_hand():
@@ -116,7 +116,7 @@ def test_sentences_by_hand():
 
     ***
     A last one without an end"""
-    assert sentences(document) == [
+    assert split_sentences(document) == [
         "Dr. Smith met J. Doe at 5 p.m.",
         'He said: "No!"',
         "Then he left (early).",
@@ -130,7 +130,7 @@ def test_sentences_by_hand():
 def test_wikitext():
     """Articles of the training part and words as everybody counts them: whitespace-separated, and a line end each."""
     try:
-        parts = {name: list(documents) for name, documents in read_text("wikitext").items()}
+        parts = {name: list(documents) for name, documents in read_corpus("wikitext").items()}
     except QkvError as error:
         pytest.skip(str(error))
     assert {name: len(part) for name, part in parts.items()} == {"train": 629, "valid": 60, "test": 62}

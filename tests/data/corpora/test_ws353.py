@@ -2,7 +2,7 @@ import pytest
 
 from qkv.data import Analogy, WordPair, analogies, ws353
 from qkv.data.corpora.ws353 import parse_analogies, parse_pairs
-from qkv.storage import QkvError
+from qkv.errors import QkvError
 from tests.data.archives import need_word_tests
 
 

@@ -2,8 +2,8 @@ import tracemalloc
 
 import pytest
 
-from qkv.data import BadLine, Pair, read_pairs
-from qkv.storage import QkvError
+from qkv.data import MalformedLine, Pair, read_pairs
+from qkv.errors import QkvError
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def write(tmp_path):
 def test_a_source_and_its_targets(write):
     path = write("cat\tK AE1 T\ncafé\tK AH0\tK AE2  F\n\n   \ncat\tK AE1 D\tK AE1 T\n".encode())
     found = read_pairs(path)
-    assert found.bad == ()
+    assert found.bad_lines == ()
     assert found.pairs == (
         Pair(("c", "a", "t"), (("K", "AE1", "T"), ("K", "AE1", "D"))),
         Pair(("c", "a", "f", "é"), (("K", "AH0"), ("K", "AE2", "F"))),
@@ -42,14 +42,14 @@ def test_files_of_other_systems(write):
     found = read_pairs(path)
     assert [pair.source for pair in found.pairs] == [("a",), ("b",), ("c", "\u2028", "d")]
     assert [pair.targets for pair in found.pairs] == [(("X",),), (("Y",),), (("Z",),)]
-    assert found.bad == ()
+    assert found.bad_lines == ()
 
 
 def test_a_carriage_return_alone_ends_a_line_too(write):
     found = read_pairs(write(b"ab\tA B\rcd\tC D\r\ref\tE F\rgh\tG\n" + b"x" * 200_000 + b"\rij\tI\rstray"))
     assert ["".join(pair.source) for pair in found.pairs] == ["ab", "cd", "ef", "gh", "ij"]
     assert [pair.targets for pair in found.pairs[:2]] == [(("A", "B"),), (("C", "D"),)]
-    assert found.bad == (BadLine(6, "longer than 100000 bytes"), BadLine(8, "no tab"))
+    assert found.bad_lines == (MalformedLine(6, "longer than 100000 bytes"), MalformedLine(8, "no tab"))
 
 
 BAD = (
@@ -71,7 +71,7 @@ def test_bad_lines_are_counted_and_named(write):
     path = write(b"good\tG\n\n" + b"\n".join(line for line, _ in BAD) + b"\nlast\tL\n")
     found = read_pairs(path)
     assert [pair.targets for pair in found.pairs] == [(("G",),), (("L",),)]
-    assert found.bad == tuple(BadLine(3 + place, reason) for place, (_, reason) in enumerate(BAD))
+    assert found.bad_lines == tuple(MalformedLine(3 + place, reason) for place, (_, reason) in enumerate(BAD))
 
 
 @pytest.mark.parametrize("ending", [b"", b"\n"])
@@ -86,7 +86,7 @@ def test_strict_raises_the_first(write, line, reason, ending):
 @pytest.mark.parametrize("ending", [b"", b"\n", b"\nb\tY\n"])
 def test_the_longest_line_that_is_read(write, ending):
     found = read_pairs(write(b"a\t" + b"X" * 99_998 + ending))
-    assert found.bad == ()
+    assert found.bad_lines == ()
     assert found.pairs[0].targets == (("X" * 99_998,),)
 
 
@@ -97,7 +97,7 @@ def test_a_line_is_never_read_whole(write):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(found.pairs) == 2
-    assert found.bad == (BadLine(2, "longer than 100000 bytes"),)
+    assert found.bad_lines == (MalformedLine(2, "longer than 100000 bytes"),)
     assert peak < 1_000_000
 
 
@@ -115,7 +115,7 @@ def test_no_file(write, tmp_path):
     [
         (b"", "no pair among 0 lines"),
         (b"\n \n", "no pair among 2 lines"),
-        (b"\nx\ny\t\n", "no pair among 3 lines, of which 2 bad; line 2: no tab"),
+        (b"\nx\ny\t\n", "no pair among 3 lines, 2 of them malformed; line 2: no tab"),
     ],
 )
 def test_no_pair(write, data, what):

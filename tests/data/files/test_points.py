@@ -2,7 +2,7 @@ import pytest
 
 from qkv.data import read_points, xor
 from qkv.data.files.points import parse_numbers
-from qkv.storage import QkvError
+from qkv.errors import QkvError
 
 
 def write(tmp_path, text):
@@ -38,12 +38,12 @@ def test_classes_may_be_given(tmp_path):
         ("1,x,a\n1,2,b\n", "line 1: 'x' in column 2 is not a finite number"),
         ("nan,nan,a\n1,2,a\n3,4,b\n", "line 1: 'nan' in column 1 is not a finite number"),
         ("inf,-inf,a\n1,2,a\n3,4,b\n", "line 1: 'inf' in column 1 is not a finite number"),
-        ("1,2,a\n1,-1e300,b\n", r"line 2: '-1e300' in column 2 is beyond the range of float32, 3\.4e\+38 either way"),
-        ("1,2,a\n1,2,3,b\n", "line 2: 4 columns, but 3 before"),
+        ("1,2,a\n1,-1e300,b\n", r"line 2: '-1e300' in column 2 is outside the range of float32, \+-3\.4e\+38"),
+        ("1,2,a\n1,2,3,b\n", "line 2: 4 columns, expected 3 as above"),
         ("1,2,a\n3,4,a\n", "all 2 points are of class 'a'; at least two classes are needed, in .*points"),
-        ("", "there is no point in it, in .*points"),
-        ("x,y,class\n", "there is no point in it"),
-        ("1;2;a\n", "line 1: one column, but numbers and a class, with commas between, are expected"),
+        ("", "the file has no points, in .*points"),
+        ("x,y,class\n", "the file has no points"),
+        ("1;2;a\n", "line 1: one column, expected numbers and a class, separated by commas"),
         (b"1,2,\xff\n", "line 1: 'utf-8' codec can't decode byte 0xff"),
         ('1,2,"a\n', "line 1: unexpected end of data"),
     ],
@@ -54,7 +54,7 @@ def test_bad_files_are_one_sentence_with_the_line(tmp_path, text, message):
 
 
 def test_a_class_that_was_not_learned(tmp_path):
-    with pytest.raises(QkvError, match="line 2: class 'blue' is none of green, red"):
+    with pytest.raises(QkvError, match="line 2: class must be one of green, red, got 'blue'"):
         read_points(write(tmp_path, "1,2,red\n3,4,blue\n"), ("green", "red"))
     with pytest.raises(QkvError, match=r"there is no file point\.csv, .*; did you mean points\.csv"):
         read_points(write(tmp_path, "").with_name("point.csv"))
@@ -69,5 +69,5 @@ def test_numbers_of_a_text():
 def test_numbers_keep_what_tells_them_apart(tmp_path):
     points = read_points(write(tmp_path, "1700000000,a\n1700000001,b\n"))
     assert points.examples.inputs.tolist() == [[1700000000], [1700000001]]
-    with pytest.raises(ValueError, match="'1e300' in '1 1e300' is beyond the range of float32"):
+    with pytest.raises(ValueError, match="'1e300' in '1 1e300' is outside the range of float32"):
         parse_numbers("1 1e300")

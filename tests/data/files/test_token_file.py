@@ -12,7 +12,7 @@ from qkv.data import Tokenizer
 from qkv.data.files import token_file
 from qkv.data.files.token_file import TokenFile
 from qkv.data.files.token_rows import TokenRows
-from qkv.storage import QkvError
+from qkv.errors import QkvError
 
 TEXTS = [f"document {number} " + "abc " * (number % 7) for number in range(60)]
 
@@ -81,7 +81,7 @@ def test_blocks_are_there_before_the_whole_is(tmp_path, tokenizer):
 
 def test_no_more_is_written_than_is_nearly_wanted(tmp_path, tokenizer, monkeypatch):
     """Of a large corpus only as much is tokenized as is trained on: blocks that were asked for, and a few ahead."""
-    monkeypatch.setattr(token_file, "AHEAD", 1)
+    monkeypatch.setattr(token_file, "BLOCKS_AHEAD", 1)
     read = []
     file = TokenFile(tmp_path, (read.append(text) or text for text in TEXTS), tokenizer)
     file.blocks(1)
@@ -140,7 +140,7 @@ def test_a_file_that_was_cut(tmp_path, tokenizer):
     file = TokenFile(tmp_path, TEXTS, tokenizer)
     end = file.blocks(10**6)[-1].end
     os.truncate(tmp_path / "tokens", 20)
-    with pytest.raises(QkvError, match=f"token {end:,} is not there; remove the folder, it is made anew, in "):
+    with pytest.raises(QkvError, match=f"token {end:,} is missing; remove the folder to rebuild it, in "):
         file.read(0, end)
 
 
@@ -151,7 +151,7 @@ def test_more_tokens_than_two_bytes_hold(tmp_path):
         def __len__(self):
             return 70_002
 
-        def encode_all(self, texts):
+        def encode_batch(self, texts):
             return [[65_536, 3] for _ in texts]
 
     file = TokenFile(tmp_path, ["x"], Wide())
@@ -212,5 +212,5 @@ def test_tokens_that_were_lost_are_no_zeros(tmp_path, tokenizer):
     index = (tmp_path / "index").read_bytes()
     (tmp_path / "index").write_bytes(index[: len(index) // 48 * 24])  # some blocks, and not the last
     os.truncate(tmp_path / "tokens", 0)
-    with pytest.raises(QkvError, match=r"tokens has 0 bytes, but the index says [\d,]+; remove the folder"):
+    with pytest.raises(QkvError, match=r"tokens has 0 bytes, but the index gives [\d,]+; remove the folder"):
         TokenFile(tmp_path, TEXTS, tokenizer).blocks(10**6)

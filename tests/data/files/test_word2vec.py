@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qkv.data import Vectors, read_vectors, write_vectors
-from qkv.storage import QkvError
+from qkv.errors import QkvError
 
 ODD = ("king", "2", "don\u2019t", "日本", "a\u00a0b", "1.5", "\u2028x", "<unk>", "naïve")
 
@@ -34,18 +34,18 @@ def test_files_of_others(tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "the first line must be two numbers, words and width, but is ''"),
-        (b"king 1 2\n", "the first line must be two numbers, words and width, but is 'king 1 2'"),
-        (b"0 2\n", "the first line must be two numbers, words and width, but is '0 2'"),
-        (b"-1 2\n", "the first line must be two numbers"),
-        (b"2 2\na 1 2\n", "the first line says 2 words, but 1 follow"),
-        (b"1 2\na 1 2\nb 1 2\n", "the first line says 1 words, but 2 follow"),
-        (b"2 2\na 1 2\nb 1\n", "line 3 has 1 numbers after 'b', but the first line says 2"),
-        (b"1 2\na b 1 2\n", "line 2 has 3 numbers after 'a', but the first line says 2"),
+        (b"", "the first line must be the number of words and the dimension, got ''"),
+        (b"king 1 2\n", "the first line must be the number of words and the dimension, got 'king 1 2'"),
+        (b"0 2\n", "the first line must be the number of words and the dimension, got '0 2'"),
+        (b"-1 2\n", "the first line must be the number of words"),
+        (b"2 2\na 1 2\n", "the first line gives 2 words, but 1 follow"),
+        (b"1 2\na 1 2\nb 1 2\n", "the first line gives 1 words, but 2 follow"),
+        (b"2 2\na 1 2\nb 1\n", "line 3 has 1 values after 'b', but the first line gives 2"),
+        (b"1 2\na b 1 2\n", "line 2 has 3 values after 'a', but the first line gives 2"),
         (b"1 2\na 1 x\n", "line 2, 'a': string to float: 'x'"),
-        (b"2 1\na 1\na 2\n", "line 3 has 'a' again, which stands in line 2"),
-        (b"2 1\na 1\nb nan\n", "line 3 holds a number that is not finite"),
-        (b"1 1\n\xff 1\n", "the file is not UTF-8 (byte 4); the binary format is not read"),
+        (b"2 1\na 1\na 2\n", "line 3 repeats 'a' of line 2"),
+        (b"2 1\na 1\nb nan\n", "line 3 has a value that is not finite"),
+        (b"1 1\n\xff 1\n", "the file is not UTF-8 (byte 4); the binary format is not supported"),
     ],
 )
 def test_bad_files(tmp_path, data, message):
@@ -62,6 +62,6 @@ def test_a_missing_file(tmp_path):
 
 @pytest.mark.parametrize("word", ["a b", "", "a\n", "\tb"])
 def test_words_that_do_not_fit(tmp_path, word):
-    with pytest.raises(ValueError, match="the format has no room for the word"):
+    with pytest.raises(ValueError, match="words must be non-empty and without white space"):
         write_vectors(tmp_path / "v.txt", Vectors((word,), torch.zeros(1, 2)))
     assert not (tmp_path / "v.txt").exists()

@@ -2,14 +2,14 @@ import pytest
 import torch
 
 from qkv.data import Tokenizer
-from qkv.data.sampling.mlm import Hiding
+from qkv.data.sampling.mlm import Masking
 
 TOKENS, MASK = 101, 4
 
 
 def hiding(**options):
     ordinary = torch.arange(TOKENS) > 4
-    return Hiding(MASK, ordinary, **options)
+    return Masking(MASK, ordinary, **options)
 
 
 def rows(count, time):
@@ -21,7 +21,7 @@ def rows(count, time):
 def test_shares_are_those_of_bert():
     """Of 42 tokens 6 are asked for (15 % is 6.3): 80 % masks, 10 % others, 10 % as they were; 1,000 rows of 44."""
     given = rows(1000, 44)
-    seen, asked = hiding().hide(given, 7, torch.arange(1000))
+    seen, asked = hiding().apply(given, 7, torch.arange(1000))
     assert asked.sum(1).tolist() == [6] * 1000
     masked, same = (seen == MASK) & asked, (seen == given) & asked
     other = asked & ~masked & ~same
@@ -39,26 +39,26 @@ def test_shares_are_those_of_bert():
 def test_a_function_of_key_and_number_alone():
     given = rows(11, 23)
     numbers = torch.arange(11) + 5
-    seen, asked = hiding().hide(given, 7, numbers)
-    again, where = hiding().hide(given[3:5], 7, numbers[3:5])
+    seen, asked = hiding().apply(given, 7, numbers)
+    again, where = hiding().apply(given[3:5], 7, numbers[3:5])
     assert torch.equal(again, seen[3:5])
     assert torch.equal(where, asked[3:5])
-    assert not torch.equal(hiding().hide(given, 8, numbers)[1], asked)
-    assert not torch.equal(hiding().hide(given, 7, numbers + 11)[1], asked)
+    assert not torch.equal(hiding().apply(given, 8, numbers)[1], asked)
+    assert not torch.equal(hiding().apply(given, 7, numbers + 11)[1], asked)
 
 
 def test_padding_changes_nothing():
     given = rows(5, 23)
     wider = torch.nn.functional.pad(given, (0, 4))
     for short, long in zip(
-        hiding().hide(given, 7, torch.arange(5)), hiding().hide(wider, 7, torch.arange(5)), strict=True
+        hiding().apply(given, 7, torch.arange(5)), hiding().apply(wider, 7, torch.arange(5)), strict=True
     ):
         assert torch.equal(long[:, :23], short)
 
 
 def test_at_least_one_and_none_where_there_is_none():
     given = torch.tensor([[1, 9, 2, 0], [1, 2, 2, 0]])
-    _, asked = hiding().hide(given, 3, torch.arange(2))
+    _, asked = hiding().apply(given, 3, torch.arange(2))
     assert asked.tolist() == [[False, True, False, False], [False] * 4]
 
 
@@ -66,7 +66,7 @@ def test_whole_words():
     """Tokens from 80 on go on with a word: a word is hidden from its first piece to its last, or not at all."""
     begins = torch.arange(TOKENS) < 80
     given = rows(300, 43)
-    _, asked = hiding(begins=begins).hide(given, 7, torch.arange(300))
+    _, asked = hiding(word_starts=begins).apply(given, 7, torch.arange(300))
     within = ~begins[given][:, 2:-1]  # from the second ordinary token on, what goes on with the one before
     assert within.sum() > 1000
     assert torch.equal(asked[:, 2:-1][within], asked[:, 1:-2][within])
@@ -78,16 +78,16 @@ def test_whole_words():
 def test_of_a_tokenizer():
     texts = ["the cat sat on the mat", "the cats sitting on mats"]
     tokenizer = Tokenizer.train(texts, "wordpiece", 40)
-    found = Hiding.of(tokenizer, 0.3, whole_words=True)
+    found = Masking.for_tokenizer(tokenizer, 0.3, whole_words=True)
     assert found.mask == tokenizer.mask
-    assert found.ordinary.tolist() == [False] * 5 + [True] * (len(tokenizer) - 5)
-    goes_on = [number for number in range(len(tokenizer)) if tokenizer.token(number).startswith("##")]
-    assert (~found.begins).nonzero()[:, 0].tolist() == goes_on
+    assert found.maskable.tolist() == [False] * 5 + [True] * (len(tokenizer) - 5)
+    goes_on = [number for number in range(len(tokenizer)) if tokenizer.id_to_token(number).startswith("##")]
+    assert (~found.word_starts).nonzero()[:, 0].tolist() == goes_on
     with pytest.raises(ValueError, match=r"the tokenizer has no \[MASK\]"):
-        Hiding.of(Tokenizer.train(texts, "characters", 40))
+        Masking.for_tokenizer(Tokenizer.train(texts, "characters", 40))
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.5])
 def test_an_impossible_share(share):
-    with pytest.raises(ValueError, match="share must be more than 0 and below 1"):
-        hiding(share=share)
+    with pytest.raises(ValueError, match="fraction must be above 0 and below 1"):
+        hiding(fraction=share)

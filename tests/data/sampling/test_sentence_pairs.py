@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from qkv.data.sampling.sentence_pairs import Frame, SentencePairs
+from qkv.data.sampling.sentence_pairs import PairLayout, SentencePairs
 
 CLASSIFY, SEPARATOR, PAD = 1, 2, 0
 
@@ -16,7 +16,7 @@ def documents(*shape):
 
 
 def pairs(length, *shape):
-    return SentencePairs(documents(*shape), Frame(CLASSIFY, SEPARATOR, PAD, length))
+    return SentencePairs(documents(*shape), PairLayout(CLASSIFY, SEPARATOR, PAD, length))
 
 
 def stretches(row):
@@ -55,19 +55,25 @@ def test_every_pair_is_what_it_says(length):
 def test_a_long_row_is_filled_and_a_short_document_is_not_stretched():
     """Two sentences of 60 in a row of 43 keep 20 each; the lone pair of short ones stays whole."""
     many = pairs(43, (60, 60), (2, 3)).draw(1, torch.arange(100))
-    lengths = {tuple(map(len, stretches(row))) for row, apart in zip(many.tokens, many.apart, strict=True) if not apart}
+    lengths = {
+        tuple(map(len, stretches(row)))
+        for row, apart in zip(many.tokens, many.is_random_next, strict=True)
+        if not apart
+    }
     assert lengths == {(20, 20), (2, 3)}
     # from elsewhere: 38 of the 60 beside 2; beside a row full of 60 one sentence, as there where it follows
-    lengths = {tuple(map(len, stretches(row))) for row, apart in zip(many.tokens, many.apart, strict=True) if apart}
+    lengths = {
+        tuple(map(len, stretches(row))) for row, apart in zip(many.tokens, many.is_random_next, strict=True) if apart
+    }
     assert lengths == {(2, 38), (37, 3), (38, 2)}
 
 
 def test_half_are_apart_and_all_beginnings_are_met():
     found = pairs(200, *SHAPE).draw(5, torch.arange(4000))
-    assert found.apart.float().mean().item() == pytest.approx(0.5, abs=0.024)  # three deviations
+    assert found.is_random_next.float().mean().item() == pytest.approx(0.5, abs=0.024)  # three deviations
     firsts, seconds = zip(*map(stretches, found.tokens), strict=True)
     assert {one[0] for one in firsts} == {1000, 1005, 1012, 1015, 1026, 2000, *range(4000, 4024, 3)}
-    elsewhere = {two[0] for two, apart in zip(seconds, found.apart, strict=True) if apart}
+    elsewhere = {two[0] for two, apart in zip(seconds, found.is_random_next, strict=True) if apart}
     starts = {1000 * home + start for home, ends in enumerate(FIRST, 1) for start in ends[:-1]}
     assert elsewhere == starts
 
@@ -77,21 +83,21 @@ def test_a_function_of_key_and_number_alone():
     many, few = source.draw(5, torch.arange(50)), source.draw(5, torch.arange(20, 22))
     for whole, part in zip(many, few, strict=True):
         assert torch.equal(whole[20:22][..., : part.shape[-1]] if part.dim() == 2 else whole[20:22], part)
-    assert not torch.equal(source.draw(6, torch.arange(50)).apart, many.apart)
+    assert not torch.equal(source.draw(6, torch.arange(50)).is_random_next, many.is_random_next)
 
 
 def test_empty_sentences_and_documents_are_passed_over():
-    source = SentencePairs([[], [[5], [], [6]], [[]], [[7]]], Frame(CLASSIFY, SEPARATOR, PAD, 9))
+    source = SentencePairs([[], [[5], [], [6]], [[]], [[7]]], PairLayout(CLASSIFY, SEPARATOR, PAD, 9))
     assert source.sentences == 3
     assert source.tokens.tolist() == [5, 6, 7]
 
 
 @pytest.mark.parametrize("found", [[], [[[5], [6]]], [[[5]], [[6]]]])
 def test_too_few(found):
-    with pytest.raises(ValueError, match="documents must be two or more, and one of two or more sentences"):
-        SentencePairs(found, Frame(CLASSIFY, SEPARATOR, PAD, 9))
+    with pytest.raises(ValueError, match="documents must be at least two, one of them with at least two sentences"):
+        SentencePairs(found, PairLayout(CLASSIFY, SEPARATOR, PAD, 9))
 
 
 def test_too_short_a_row():
     with pytest.raises(ValueError, match="length must be at least 5"):
-        Frame(CLASSIFY, SEPARATOR, PAD, 4)
+        PairLayout(CLASSIFY, SEPARATOR, PAD, 4)

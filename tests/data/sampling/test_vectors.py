@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qkv.data import Neighbor, Vectors
-from qkv.storage import QkvError
+from qkv.errors import QkvError
 
 WORDS = ("man", "king", "woman", "queen", "the")
 
@@ -39,8 +39,8 @@ def test_many_analogies_are_solved_as_one_is():
     words = tuple(f"w{n}" for n in range(29))
     vectors = Vectors(words, torch.randn(29, 7))
     asked = [tuple(words[n] for n in torch.randperm(29)[:3]) for _ in range(600)]
-    assert vectors.solve(asked) == [vectors.analogy(*three, 1)[0].word for three in asked]
-    assert vectors.solve([]) == []
+    assert vectors.solve_analogies(asked) == [vectors.analogy(*three, 1)[0].word for three in asked]
+    assert vectors.solve_analogies([]) == []
 
 
 def test_lookup(vectors):
@@ -61,7 +61,7 @@ def test_an_unknown_word(vectors):
 def test_bad_input(vectors):
     with pytest.raises(ValueError, match="count must be at least 1, got 0"):
         vectors.nearest("man", 0)
-    with pytest.raises(ValueError, match=re.escape("table must have 1 rows, one a word, got (2, 3)")):
+    with pytest.raises(ValueError, match=re.escape("table must have 1 rows, one per word, got (2, 3)")):
         Vectors(("a",), torch.zeros(2, 3))
 
 

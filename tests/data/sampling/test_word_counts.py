@@ -4,7 +4,7 @@ import re
 import pytest
 import torch
 
-from qkv.data import WordCounts, paragraphs_of, split_words
+from qkv.data import WordCounts, split_paragraphs, split_words
 
 
 def test_words_are_letters_and_digits_in_lower_case():
@@ -16,11 +16,11 @@ def test_words_are_letters_and_digits_in_lower_case():
 
 def test_paragraphs_end_at_blank_lines():
     documents = ["One two\nthree.\n \t\nFour", "...\n\nfive"]
-    assert list(paragraphs_of(documents)) == [["one", "two", "three"], ["four"], ["five"]]
+    assert list(split_paragraphs(documents)) == [["one", "two", "three"], ["four"], ["five"]]
 
 
 def test_the_commonest_first_and_the_rare_left_out():
-    counts = WordCounts.build([["b", "a", "c", "a"], ["c", "a", "d", "b"]], least=2)
+    counts = WordCounts.build([["b", "a", "c", "a"], ["c", "a", "d", "b"]], min_count=2)
     assert counts == WordCounts(("a", "b", "c"), (3, 2, 2))
     assert counts.encode(["d", "a", "x", "c"]) == [0, 2]
     assert "b" in counts
@@ -30,29 +30,29 @@ def test_the_commonest_first_and_the_rare_left_out():
 
 def test_subsampling_by_hand():
     """At t = 0.1: shares 0.8 and 0.2 give sqrt(t / f) + t / f; a share below t is kept whole."""
-    kept = WordCounts(("a", "b"), (80, 20)).kept(0.1)
+    kept = WordCounts(("a", "b"), (80, 20)).keep_probabilities(0.1)
     assert kept.tolist() == pytest.approx([math.sqrt(1 / 8) + 1 / 8, 1.0])
-    assert WordCounts(("a", "b"), (80, 20)).kept(0).tolist() == [1, 1]
-    assert WordCounts(("a", "b"), (96, 4)).kept(0.06)[0] == pytest.approx(math.sqrt(1 / 16) + 1 / 16)
+    assert WordCounts(("a", "b"), (80, 20)).keep_probabilities(0).tolist() == [1, 1]
+    assert WordCounts(("a", "b"), (96, 4)).keep_probabilities(0.06)[0] == pytest.approx(math.sqrt(1 / 16) + 1 / 16)
 
 
 def test_noise_by_hand():
     """16 and 81 to the power of 3/4 are 8 and 27."""
-    assert WordCounts(("a", "b"), (81, 16)).noise(0.75).tolist() == pytest.approx([27 / 35, 8 / 35])
-    assert torch.equal(WordCounts(("a",), (7,)).noise(0.75), torch.ones(1, dtype=torch.float64))
+    assert WordCounts(("a", "b"), (81, 16)).negative_probabilities(0.75).tolist() == pytest.approx([27 / 35, 8 / 35])
+    assert torch.equal(WordCounts(("a",), (7,)).negative_probabilities(0.75), torch.ones(1, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: WordCounts((), ()), "there must be a count for each word, and a word, got 0 and 0"),
-        (lambda: WordCounts(("a",), (1, 2)), "there must be a count for each word, and a word, got 1 and 2"),
-        (lambda: WordCounts(("a", "a"), (1, 2)), "words must be different, got 'a' twice"),
+        (lambda: WordCounts((), ()), "words and counts must be equally many, and at least one, got 0 and 0"),
+        (lambda: WordCounts(("a",), (1, 2)), "words and counts must be equally many, and at least one, got 1 and 2"),
+        (lambda: WordCounts(("a", "a"), (1, 2)), "words must be distinct, got 'a' twice"),
         (lambda: WordCounts(("a",), (0,)), "counts must be at least 1, got 0"),
-        (lambda: WordCounts.build([["a", "b"]]), "no word of the text occurs 5 times; it has 2 different words"),
-        (lambda: WordCounts.build([["a"]], least=0), "least must be at least 1, got 0"),
-        (lambda: WordCounts(("a",), (1,)).kept(1.0), "threshold must be at least 0 and below 1, got 1.0"),
-        (lambda: WordCounts.from_record({"tokens": []}), "must have lists of words and counts, but has ['tokens']"),
+        (lambda: WordCounts.build([["a", "b"]]), "no word occurs 5 times; the text has 2 distinct words"),
+        (lambda: WordCounts.build([["a"]], min_count=0), "min_count must be at least 1, got 0"),
+        (lambda: WordCounts(("a",), (1,)).keep_probabilities(1.0), "threshold must be at least 0 and below 1, got 1.0"),
+        (lambda: WordCounts.from_record({"tokens": []}), "must have lists of words and counts, got ['tokens']"),
     ],
 )
 def test_bad_input(make, message):

