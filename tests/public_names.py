@@ -20,9 +20,9 @@ def packages() -> list[str]:
 
 
 def exports(package: str) -> set[str]:
-    """Return the names a package exports: `import X as X`, and those of `__all__`."""
+    """Return the names a package exports: `import X as X` (or as another name), and those of `__all__`."""
     tree = _read(package)
-    imported = {alias.name for alias in _imported(tree) if alias.asname == alias.name}
+    imported = {alias.asname for alias in _imported(tree) if alias.asname is not None}
     return imported | _all(tree)
 
 

@@ -44,7 +44,7 @@ def test_what_a_package_imports_it_exports(package):
         ("qkv.attention", [kinds[name] for name in kinds]),
         ("qkv.positions", [schemes[name] for name in schemes]),
         ("qkv.tasks", [tasks[name] for name in tasks]),
-        ("qkv.models", [family.model for family in families.values()]),
+        ("qkv.models", [families[name] for name in families]),
     ],
     ids=["attention", "positions", "tasks", "models"],
 )

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from qkv.data.corpora import cmudict
+from qkv.data import cmudict
 from qkv.errors import QkvError
 from qkv.pronunciation import cmu_dictionary, read_dictionary
 from qkv.storage import cmudict_file

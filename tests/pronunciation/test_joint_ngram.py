@@ -69,15 +69,15 @@ def test_probabilities_are_those_of_the_definition(joint):
     for context in contexts:
         node = joint.context[1 + START] if context[0] == START else 0
         for unit in context[context[0] == START :]:
-            node = joint.follow(node, unit)[1]
+            node = joint.advance(node, unit)[1]
         for unit in range(1, len(joint.units) + 2):
             expected = math.log(law.p(unit, context))
-            assert joint.follow(node, unit)[0] == pytest.approx(expected, abs=1.5 / LOG_STEPS)
+            assert joint.advance(node, unit)[0] == pytest.approx(expected, abs=1.5 / LOG_STEPS)
 
 
 def test_what_follows_a_context_has_probabilities_that_sum_to_one(joint):
     for node in set(joint.context):
-        total = sum(math.exp(joint.follow(node, unit)[0]) for unit in range(1, len(joint.units) + 2))
+        total = sum(math.exp(joint.advance(node, unit)[0]) for unit in range(1, len(joint.units) + 2))
         assert total == pytest.approx(1, abs=0.05)
 
 
@@ -181,8 +181,8 @@ def test_children_that_there_are_no_nodes_for_are_refused(joint, tmp_path):
 def test_pairs_that_cannot_be_cut_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="none of the 1 pairs"):
         fit_joint_ngram([("a", ("T", "R", "IH"))])
-    monkeypatch.setattr(joint_fit, "MOST", 5)
-    with pytest.raises(ValueError, match="13 different units of letters and phones; at most 3 go"):
+    monkeypatch.setattr(joint_fit, "MAX_UNITS", 5)
+    with pytest.raises(ValueError, match="13 different units of letters and phones; the limit is 3"):
         fit_joint_ngram(PAIRS)
 
 
@@ -266,10 +266,10 @@ class Parrot:
     def __init__(self, words):
         self.words = words
 
-    def refuse(self, word):
+    def unsupported_reason(self, word):
         return None if len(word) < 4 else "it is long"
 
-    def say(self, words, best, beams):
+    def predict(self, words, best, beams):
         right = [Pronunciation(spoken(word), 0.6 if self.words.index(word) % 2 else 0.3) for word in words]
         wrong = [Pronunciation((*spoken(word)[:-1], "ZH"), 0.45) for word in words]
         return [tuple(sorted(both, key=lambda way: -way.probability)) for both in zip(right, wrong, strict=True)]
@@ -297,7 +297,7 @@ def test_each_half_is_judged_by_the_weight_of_the_other(monkeypatch):
         alone = own_half.argmax(1)
         return (0.0 if bool(right[torch.arange(len(right)), alone].all()) else 1.0), 1.0
 
-    monkeypatch.setattr(rescore, "_likeliest", weigh)
+    monkeypatch.setattr(rescore, "_maximize_likelihood", weigh)
     chosen = fit_joint_weights(Parrot(words), joint, pairs, beams=2)
     assert chosen.wrong_alone == 0.5
     assert chosen.wrong_with == 0.5  # the first half, by the weight 0 that suits the second; the second is right anyhow

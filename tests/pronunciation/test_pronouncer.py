@@ -105,7 +105,7 @@ def test_a_sentence_keeps_its_punctuation_apart(pronouncer):
         ("bxzzq", "'q', 'x', 'z', which the model has never seen"),
         ("ba" * 5000, "10,000 letters, and the model takes 256"),
         ("", "no letters"),
-        ("7" * 10_000, "10,000 parts, and at most 64"),
+        ("7" * 10_000, "10,000 parts, and the limit is 64"),
         ("...", "never seen"),
     ],
 )
@@ -130,18 +130,20 @@ def test_order_and_answers_do_not_depend_on_the_window(tiny):
 
 def test_words_are_read_a_window_at_a_time(pronouncer):
     read = []
-    stream = pronouncer.tokens((read.append(n) or TextToken("hello", "word") for n in range(1000)), window=10)
+    stream = pronouncer.answer_tokens((read.append(n) or TextToken("hello", "word") for n in range(1000)), window=10)
     next(stream)
     assert len(read) == 10
 
 
 def test_a_word_is_decoded_once(tiny, monkeypatch):
-    pronouncer, asked = Pronouncer(model=tiny), []
-    say = pronouncer.network.predict
-    monkeypatch.setattr(pronouncer.network, "say", lambda words, *rest: asked.extend(words) or say(words, *rest))
+    pronouncer, decoded = Pronouncer(model=tiny), []
+    predict = pronouncer.network.predict
+    monkeypatch.setattr(
+        pronouncer.network, "predict", lambda words, *rest: decoded.extend(words) or predict(words, *rest)
+    )
     list(pronouncer.words(["kod", "Kod", "kod"]))
     pronouncer.word("kod")
-    assert asked == ["kod"]
+    assert decoded == ["kod"]
 
 
 def test_one_call(monkeypatch, tmp_path):

@@ -123,7 +123,7 @@ def test_a_preset():
     assert found["memory"]["cache"]["value"] > 0
 
 
-NOTE = "the vocabulary is of the size asked for, data.size = 16,000; no text was read"
+NOTE = "the vocabulary has the requested size, data.size = 16,000; no text was read"
 
 
 @pytest.mark.slow

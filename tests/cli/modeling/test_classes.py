@@ -114,7 +114,7 @@ def test_bad_input_is_one_sentence(run, tmp_path):
     bad = qkv("train", "xor", "--train-file", str(path), "--run", str(tmp_path / "run"), code=2)
     assert bad == f"qkv: line 2: '?' in column 2 is not a finite number, in {path}\n"
     impossible = ("train", "xor", "--set", "model.family=convolutional", "--run", str(tmp_path / "run"))
-    assert "a convolutional net needs pictures" in qkv(*impossible, code=2)
+    assert "a convolutional network needs images" in qkv(*impossible, code=2)
     assert not (tmp_path / "run").exists()
 
 

@@ -141,7 +141,7 @@ def test_bytes_that_are_no_text(run):
     """As an argument they cannot be read; in a line of stdin they become U+FFFD."""
     lines, told = decode(run, b"caf\xe9 [MASK]", "the [MASK]", start=run_process)
     assert [line.split("\t")[0] for line in lines.splitlines()] == ["the [MASK]"]
-    assert told == "qkv: 'caf\\udce9 [MASK]' was not UTF-8 where it came from\n"
+    assert told == "qkv: 'caf\\udce9 [MASK]' is not valid UTF-8\n"
     lines, told = decode(run, stdin=b"caf\xe9 [MASK]\nthe [MASK]\n")
     assert [line.split("\t")[0] for line in lines.splitlines()] == ["caf\ufffd [MASK]", "the [MASK]"]
     assert told == ""

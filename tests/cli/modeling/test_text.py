@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qkv.data import Tokenizer
-from qkv.inference.sliding_window import measure
+from qkv.inference import measure_perplexity
 from qkv.interop import save_gpt2
 from qkv.models import Decoder, DecoderConfig
 from tests.cli.run import qkv
@@ -68,7 +68,7 @@ def test_eval_of_a_hugging_face_folder(corpus, tmp_path, positions, length):
     save_gpt2(model, tmp_path)
     tokenizer.save(tmp_path / "tokenizer.json")
     found = json.loads(qkv("eval", str(tmp_path), "--test-file", str(corpus), "--json"))
-    expected = measure(model, tokenizer, [corpus.read_text()], length, length // 2)
+    expected = measure_perplexity(model, tokenizer, [corpus.read_text()], length, length // 2)
     assert found["tokens"] == expected.tokens
     assert found["perplexity"] == pytest.approx(expected.per_token, rel=1e-4)
 
