@@ -68,6 +68,10 @@ class WordOptions:
     threshold: float = 1e-3
     """Subsampling threshold: words with a larger share are dropped at random; 0: never."""
 
+    def __post_init__(self) -> None:
+        if self.least < 1:
+            raise ValueError(f"least must be at least 1, got {self.least}")
+
 
 @register("words")
 @dataclass(frozen=True)

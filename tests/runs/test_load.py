@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv import tasks
-from qkv.storage import QkvError
-from qkv.train import Loop, Settings, create
+from qkv import runs, tasks
+from qkv.errors import QkvError
+from qkv.train import Loop, Settings, create_run
 
 SMALL = {
     "model": {"dim": 16, "heads": 2, "hidden_dim": 16, "encoder_layers": 1, "decoder_layers": 1, "max_length": 24},
@@ -23,11 +23,11 @@ def file(tmp_path):
 
 @pytest.fixture
 def trained(file, tmp_path):
-    config = tasks.configure("pairs", tasks.preset("pairs", None), {**SMALL, "data": {"train_file": str(file)}})
+    config = runs.configure("pairs", runs.preset("pairs", None), {**SMALL, "data": {"train_file": str(file)}})
     job = tasks.tasks["pairs"].load(config.data)
-    run = create(tmp_path / "run")
-    tasks.write(run, config, job)
-    model = tasks.build(config, job)
+    run = create_run(tmp_path / "run")
+    runs.save_config(run, config, job)
+    model = runs.build(config, job)
     loop = Loop(job.objective(model, config.train), config.train, run)
     loop.train()
     model.load_state_dict(loop.best)
@@ -36,7 +36,7 @@ def trained(file, tmp_path):
 
 def test_a_run_comes_back_as_it_was(trained):
     folder, model, job = trained
-    config, again, restored = tasks.restore(folder)
+    config, again, restored = runs.load(folder)
     assert config.train.steps == 4
     assert again.vocabulary() == job.vocabulary()
     for name, value in model.state_dict().items():
@@ -45,23 +45,23 @@ def test_a_run_comes_back_as_it_was(trained):
 
 def test_initial_weights_are_a_function_of_the_seed(file):
     changes = {**SMALL, "data": {"train_file": str(file)}}
-    config = tasks.configure("pairs", tasks.preset("pairs", None), changes)
+    config = runs.configure("pairs", runs.preset("pairs", None), changes)
     job = tasks.tasks["pairs"].load(config.data)
-    one, two = (tasks.build(config, job).state_dict() for _ in range(2))
+    one, two = (runs.build(config, job).state_dict() for _ in range(2))
     assert all(torch.equal(one[name], two[name]) for name in one)
-    other = tasks.configure("pairs", tasks.preset("pairs", None), {**changes, "train": {**SMALL["train"], "seed": 1}})
-    assert not torch.equal(tasks.build(other, job).state_dict()["predict.weight"], one["predict.weight"])
+    other = runs.configure("pairs", runs.preset("pairs", None), {**changes, "train": {**SMALL["train"], "seed": 1}})
+    assert not torch.equal(runs.build(other, job).state_dict()["lm_head.weight"], one["lm_head.weight"])
 
 
 def test_another_family_keeps_only_what_was_set():
-    config = tasks.configure(
-        "pronounce", tasks.preset("pronounce", "quick"), {"model": {"family": "recurrent", "dim": 8}}
+    config = runs.configure(
+        "pronounce", runs.preset("pronounce", "quick"), {"model": {"family": "recurrent", "dim": 8}}
     )
     assert (config.family, config.model["dim"], config.model["cell"]) == ("recurrent", 8, "lstm")
 
 
 def test_steps_replace_minutes():
-    config = tasks.configure("pronounce", tasks.preset("pronounce", "quick"), {"train": {"steps": 7}})
+    config = runs.configure("pronounce", runs.preset("pronounce", "quick"), {"train": {"steps": 7}})
     assert (config.train.steps, config.train.minutes) == (7, None)
 
 
@@ -75,14 +75,14 @@ def test_steps_replace_minutes():
 )
 def test_unknown_settings_name_the_nearest(changes, message):
     with pytest.raises(ValueError, match=message):
-        tasks.configure("pairs", tasks.preset("pairs", None), changes)
+        runs.configure("pairs", runs.preset("pairs", None), changes)
 
 
 def test_unknown_names():
     with pytest.raises(ValueError, match="unknown task 'pronunce'; did you mean 'pronounce'"):
-        tasks.preset("pronunce", None)
+        runs.preset("pronunce", None)
     with pytest.raises(ValueError, match="unknown preset of task 'pairs': 'quik'; did you mean 'quick'"):
-        tasks.preset("pairs", "quik")
+        runs.preset("pairs", "quik")
     with pytest.raises(ValueError, match="unknown data setting 'trainfile'; did you mean 'train_file'"):
         tasks.tasks["pairs"].load({"trainfile": "x"})
     with pytest.raises(QkvError, match="needs a file to train on"):
@@ -92,21 +92,21 @@ def test_unknown_names():
 def test_broken_run_folders(trained, tmp_path):
     folder, *_ = trained
     with pytest.raises(QkvError, match="no such run folder"):
-        tasks.restore(tmp_path / "nowhere")
+        runs.load(tmp_path / "nowhere")
     weights = folder / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(QkvError, match=r"the weights are damaged.*model.safetensors"):
-        tasks.restore(folder)
+        runs.load(folder)
     weights.unlink()
     with pytest.raises(QkvError, match="has no model yet"):
-        tasks.restore(folder)
+        runs.load(folder)
     _rewrite(folder / "config.json", format=99)
     with pytest.raises(QkvError, match="config.json"):
-        tasks.restore(folder)
+        runs.load(folder)
     _rewrite(folder / "config.json", format=1, train={"stops": 3})
     with pytest.raises(QkvError, match="incomplete or from another version"):
-        tasks.restore(folder)
+        runs.load(folder)
 
 
 def _rewrite(path: Path, **changes):
@@ -116,4 +116,4 @@ def _rewrite(path: Path, **changes):
 def test_settings_of_presets_are_valid():
     for name in tasks.tasks:
         for preset in tasks.tasks[name].presets:
-            assert isinstance(tasks.configure(name, tasks.preset(name, preset), {}).train, Settings)
+            assert isinstance(runs.configure(name, runs.preset(name, preset), {}).train, Settings)

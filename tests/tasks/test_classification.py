@@ -51,7 +51,7 @@ def test_the_loss_is_a_sum(job):
     task = job.objective(model, Settings(steps=1, batch_size=4))
     tensors = task.collate([0, 3, 5])
     assert task.count(tensors) == 3
-    assert torch.equal(tensors[0], (job.parts["train"].inputs[[0, 3, 5]] - 1) / 2)
+    assert torch.equal(tensors[0], (job.splits["train"].inputs[[0, 3, 5]] - 1) / 2)
     expected = -model(tensors[0]).log_softmax(-1).gather(1, tensors[1][:, None]).sum()
     torch.testing.assert_close(task.loss(model, tensors), expected)
     assert sorted(n for step in range(17) for n in task.order(step)) == sorted(list(range(17)) * 4)
@@ -59,7 +59,7 @@ def test_the_loss_is_a_sum(job):
 
 def test_validation_is_the_mean_loss_of_the_held_out(job):
     model = MLP((5, 3)).eval()
-    valid = job.parts["valid"]
+    valid = job.splits["valid"]
     expected = functional.cross_entropy(model((valid.inputs - 1) / 2), valid.labels).item()
     calls = []
     with torch.no_grad():
@@ -80,13 +80,13 @@ def test_figures_of_a_model_that_is_right_for_two_of_three(job):
             seen = torch.stack([(row - (test.inputs - 1) / 2).abs().sum(1).argmin() for row in x])
             return 20.0 * functional.one_hot(test.labels[seen].clamp(max=1), 3)
 
-    test = job.parts["test"]
+    test = job.splits["test"]
     figures = job.evaluate(Twice(), "test")
     assert test.labels.tolist() == [2, 0, 1, 2, 0, 1, 2]
     assert figures["accuracy"] == pytest.approx(4 / 7)
     assert figures["loss"] == pytest.approx(20 * 3 / 7, rel=1e-5)
     assert figures["examples"] == 7
-    assert job.confusion(Twice(), "test") == [[2, 0, 0], [0, 2, 0], [0, 3, 0]]
+    assert job.confusion(Twice(), "test").counts == [[2, 0, 0], [0, 2, 0], [0, 3, 0]]
     assert job.chance == pytest.approx(3 / 7)
 
 
@@ -106,16 +106,16 @@ def test_a_perceptron_is_judged_by_its_mistakes():
 def test_restored_without_data(job):
     again = tasks.XorTask.restore({}, job.vocabulary())
     assert (again.classes, again.shape, again.scale, again.sizes()) == (job.classes, (5,), job.scale, (5, 3))
-    with pytest.raises(QkvError, match=r"there is no part 'test' \(there are: \)"):
+    with pytest.raises(ValueError, match=r"unknown split 'test' \(there are: \)"):
         again.evaluate(MLP((5, 3)), "test")
-    assert again.with_test(job.parts["test"]).parts["test"] is job.parts["test"]
+    assert again.with_test_examples(job.splits["test"]).splits["test"] is job.splits["test"]
 
 
 def test_examples_that_do_not_fit(job):
     with pytest.raises(QkvError, match=r"examples must have shape \(5,\), got \(7,\)"):
-        job.with_test(LabeledExamples(torch.zeros(2, 7), torch.tensor([0, 1])))
+        job.with_test_examples(LabeledExamples(torch.zeros(2, 7), torch.tensor([0, 1])))
     with pytest.raises(QkvError, match="labels must be 0 to 2, got 3"):
-        job.with_test(LabeledExamples(torch.zeros(2, 5), torch.tensor([0, 3])))
-    with pytest.raises(ValueError, match="'1,2,3' has 3 numbers, but the model takes 5"):
+        job.with_test_examples(LabeledExamples(torch.zeros(2, 5), torch.tensor([0, 3])))
+    with pytest.raises(ValueError, match="'1,2,3' has 3 values, but the model takes 5"):
         job.parse("1,2,3")
     assert job.parse("1 2 3 4 5").tolist() == [1, 2, 3, 4, 5]

@@ -35,7 +35,7 @@ def test_pictures_of_an_npz_file_are_learned(tmp_path, model):
     numpy.savez(path, train_images=pictures[:60], train_labels=labels[:60, None], test_images=pictures[60:],
                 test_labels=labels[60:, None])  # fmt: skip
     job = tasks.tasks["digits"].load({"train_file": str(path)})
-    assert {name: len(part) for name, part in job.parts.items()} == {"train": 54, "test": 30, "valid": 6}
+    assert {name: len(part) for name, part in job.splits.items()} == {"train": 54, "test": 30, "valid": 6}
     assert job.sizes() == (1, 11, 11, 3)
     assert job.evaluate(learn(tmp_path, job, **model), "test")["accuracy"] >= 0.9
 
@@ -47,16 +47,16 @@ def test_pictures_of_idx_files(tmp_path):
         (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels[rows]))
     files = {"train_file": f"{tmp_path}/train-images-idx3-ubyte", "test_file": f"{tmp_path}/test-images-idx3-ubyte"}
     job = tasks.tasks["digits"].load(files)
-    assert {name: len(part) for name, part in job.parts.items()} == {"train": 54, "test": 30, "valid": 6}
+    assert {name: len(part) for name, part in job.splits.items()} == {"train": 54, "test": 30, "valid": 6}
     assert len(job.read_test(files["test_file"])) == 30
 
 
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"train_images": bars(30)[0], "train_labels": [2] * 30}, "all 30 pictures are of class 2; at least two"),
-        ({"test_images": bars(30)[0], "test_labels": bars(30)[1]}, "there are no train_images in it"),
-        ({"train_images": bars(9)[0], "train_labels": bars(9)[1]}, "fewer than 10 pictures a class"),
+        ({"train_images": bars(30)[0], "train_labels": [2] * 30}, "all 30 images are of class 2; at least two"),
+        ({"test_images": bars(30)[0], "test_labels": bars(30)[1]}, "the file has no train_images"),
+        ({"train_images": bars(9)[0], "train_labels": bars(9)[1]}, "fewer than 10 images per class"),
     ],
 )
 def test_bad_files(tmp_path, arrays, message):
@@ -96,4 +96,4 @@ def test_ten_pictures_a_class_are_enough(tmp_path):
     pictures, labels = bars(30)
     numpy.savez(tmp_path / "ten.npz", train_images=pictures, train_labels=labels)
     job = tasks.tasks["digits"].load({"train_file": str(tmp_path / "ten.npz")})
-    assert {name: len(part) for name, part in job.parts.items()} == {"train": 24, "test": 3, "valid": 3}
+    assert {name: len(part) for name, part in job.splits.items()} == {"train": 24, "test": 3, "valid": 3}

@@ -10,7 +10,7 @@ from qkv.data import Pair
 from qkv.decode import Hypothesis
 from qkv.errors import QkvError
 from qkv.models import EncoderDecoder, EncoderDecoderConfig, Ensemble
-from qkv.tasks.distillation import Beliefs, label, taught
+from qkv.tasks.distillation import TeacherProbabilities, make_distillation_objective, pseudo_label
 from qkv.tasks.seq2seq import Seq2SeqData, collate, encode, make_objective
 from qkv.train import Loop, Run, Settings, create_run
 from tests.tasks.tiny import write_pairs
@@ -31,9 +31,9 @@ def teachers():
 
 
 def test_beliefs_are_what_the_teachers_predict_one_example_at_a_time(teachers, monkeypatch):
-    monkeypatch.setattr("qkv.tasks.distillation.TOGETHER", {"cpu": 3})
+    monkeypatch.setattr("qkv.tasks.distillation.TEACHER_BATCH_SIZE", {"cpu": 3})
     examples = encode(STRINGS, PAIRS)
-    beliefs = Beliefs(teachers, examples)
+    beliefs = TeacherProbabilities(teachers, examples)
     found = beliefs(torch.tensor([7, 0, 4]), 6)
     for row, number in enumerate([7, 0, 4]):
         source, mask, given, wanted = collate([examples[number]])
@@ -56,7 +56,7 @@ def by_hand(model, teachers, ids, trust, smoothing):
 @pytest.mark.parametrize(("trust", "smoothing"), [(0.0, 0.0), (0.3, 0.1), (1.0, 0.1)])
 def test_the_loss_by_hand(teachers, trust, smoothing):
     model = net(3)
-    task = taught(STRINGS, teachers, trust)(model, Settings(steps=1, label_smoothing=smoothing))
+    task = make_distillation_objective(model, STRINGS, Settings(steps=1, label_smoothing=smoothing), teachers, trust)
     ids = [8, 1, 3]
     with torch.no_grad():
         loss = task.loss(model, task.collate(ids)).item()
@@ -67,7 +67,7 @@ def test_the_loss_by_hand(teachers, trust, smoothing):
 
 def test_without_trust_it_is_the_plain_task(teachers):
     model, settings = net(3), Settings(steps=1, batch_size=4)
-    plain, other = make_objective(model, STRINGS, settings), taught(STRINGS, teachers, 0.0)(model, settings)
+    plain, other = make_objective(model, STRINGS, settings), make_distillation_objective(model, STRINGS, settings, teachers, 0.0)
     ids = plain.order(1)
     assert other.order(1) == ids
     torch.testing.assert_close(other.loss(model, other.collate(ids)), plain.loss(model, plain.collate(ids)))
@@ -82,8 +82,8 @@ def test_labels_are_what_the_teachers_say(teachers, monkeypatch):
         tokens = [tuple(STRINGS.targets.encode(said[source])) for source in sources]
         return [[Hypothesis(one, -1.0, -1.0, finished=len(one) < 2)] for one in tokens]
 
-    monkeypatch.setattr("qkv.tasks.distillation.answer", answer)
-    found = label(teachers, STRINGS, [("a", "b"), ("z",), ("c",), (), tuple("a" * 25), ("b",)])
+    monkeypatch.setattr("qkv.tasks.distillation.predict_targets", answer)
+    found = pseudo_label(teachers, STRINGS, [("a", "b"), ("z",), ("c",), (), tuple("a" * 25), ("b",)])
     assert asked == [("a", "b"), ("c",), ("b",)]
     assert found == [Pair(("a", "b"), (("B",),))]
 
@@ -98,7 +98,7 @@ def run_of(folder, data, seed=0):
     run = create_run(folder)
     runs.save_config(run, config, job)
     model = runs.build(config, job)
-    loop = Loop(job.objective(model, config.train), config.train, run)
+    loop = Loop(runs.make_objective(config, job, model), config.train, run)
     loop.train()
     return loop
 
@@ -123,7 +123,7 @@ def test_teachers_of_other_tokens_are_refused(tmp_path):
     vocabulary = json.loads((tmp_path / "first" / "vocabulary.json").read_text())
     vocabulary["sources"]["tokens"][0] = "q"
     (tmp_path / "first" / "vocabulary.json").write_text(json.dumps(vocabulary))
-    with pytest.raises(QkvError, match="teachers must have the tokens of their pupil"):
+    with pytest.raises(QkvError, match="teachers must have the vocabulary of their pupil"):
         run_of(tmp_path / "pupil", {**data, "teachers": str(tmp_path / "first")})
     with pytest.raises(QkvError, match="there is no such run folder"):
         run_of(tmp_path / "other", {**data, "teachers": str(tmp_path / "none")})
@@ -145,7 +145,9 @@ def test_lessons_that_mean_nothing(tmp_path, lessons, message):
 def test_what_is_not_there_is_said_before_there_is_a_folder(tmp_path):
     data = write_pairs(tmp_path)
     with pytest.raises(QkvError, match="there is no such run folder"):
-        tasks.tasks["pairs"].load({**data, "teachers": str(tmp_path / "none")}).validate_model(net(0))
+        config = runs.configure("pairs", runs.preset("pairs", "quick"), {})
+        task = tasks.tasks["pairs"].load({**data, "teachers": str(tmp_path / "none")})
+        runs.validate(config, task, net(0))
     run_of(tmp_path / "first", data)
     lessons = {"teachers": str(tmp_path / "first"), "unlabeled": str(tmp_path / "mor.txt")}
     with pytest.raises(QkvError, match=r"there is no file mor\.txt"):
@@ -159,4 +161,4 @@ def test_runs_that_answer_as_one(tmp_path):
     _, job, model = runs.load(tmp_path / "first", tmp_path / "second")
     assert isinstance(model, Ensemble)
     assert len(model.members) == 2
-    assert job.with_test(job.load(job.options).strings.parts["test"]).evaluate(model, "test")["examples"] == 15
+    assert job.with_test_pairs(job.load(job.options).data.splits["test"]).evaluate(model, "test")["examples"] == 15

@@ -120,7 +120,7 @@ def test_another_text_to_test_on(job, tmp_path):
     """Only "value" is ever hidden, or its neighbors: the best constant guess gets about a half."""
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text("value value .\n\n" * 40)
-    found = job.with_test(str(tmp_path)).evaluate(model(job), "test")
+    found = job.with_test_file(str(tmp_path)).evaluate(model(job), "test")
     assert found["unigram_accuracy"] == pytest.approx(2 / 3, abs=0.1)
 
 
@@ -150,7 +150,7 @@ def test_what_a_comparison_counts(job):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"tokenizer": "bytes"}, r"tokenizer 'bytes' has no \[MASK\]; take wordpiece"),
+        ({"tokenizer": "bytes"}, r"tokenizer 'bytes' has no \[MASK\]; use wordpiece"),
         ({"share": 1.5}, "share must be more than 0 and below 1, got 1.5"),
         ({"examples": 0}, "examples must be at least 1, got 0"),
         ({"lenght": 64}, "unknown data setting 'lenght'; did you mean 'length'"),
@@ -165,7 +165,7 @@ def test_a_text_without_pairs(tmp_path):
     """A part of a single document has nothing that is from elsewhere."""
     (tmp_path / "short.txt").write_text("One sentence is here. Another is there.\n\n" * 200)
     loaded = tasks.tasks["masked"].load({"source": str(tmp_path / "short.txt"), "size": 60})
-    with pytest.raises(QkvError, match="the valid part of the text makes no pairs"):
+    with pytest.raises(QkvError, match="the valid split of the text makes no pairs"):
         loaded.evaluate(model(loaded, max_length=64), "valid")
 
 
@@ -176,5 +176,5 @@ def test_wrong_models_and_parts(job):
         job.objective(model(job, pretraining=False), Settings(steps=1))
     with pytest.raises(ValueError, match=r"data.length=32 exceeds model.max_length=31"):
         job.objective(model(job, max_length=31), Settings(steps=1))
-    with pytest.raises(ValueError, match="unknown part of the text 'tset'; did you mean 'test'"):
+    with pytest.raises(ValueError, match="unknown split of the text 'tset'; did you mean 'test'"):
         job.evaluate(model(job), "tset")

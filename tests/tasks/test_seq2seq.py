@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -7,8 +6,9 @@ import torch
 
 from qkv import runs, tasks
 from qkv.data import Pair, Vocabulary
+from qkv.inference.seq2seq import Search, _split_batches, evaluate_pairs, predict_targets
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
-from qkv.tasks.seq2seq import Search, Seq2SeqData, _cut, answer, collate, count, encode, evaluate, hold_out, loss, make_objective
+from qkv.tasks.seq2seq import Seq2SeqData, collate, count_tokens, encode, hold_out, loss, make_objective
 from qkv.train import Settings
 from tests.tasks.tiny import write_pairs
 
@@ -38,7 +38,7 @@ def test_collate_shifts_the_target():
     assert mask.tolist() == [[True, True], [True, False]]
     assert given.tolist() == [[Vocabulary.START, 7, 0], [Vocabulary.START, 8, 9]]
     assert wanted.tolist() == [[7, Vocabulary.END, 0], [8, 9, Vocabulary.END]]
-    assert count((source, mask, given, wanted)) == 5
+    assert count_tokens((source, mask, given, wanted)) == 5
 
 
 def test_loss_is_the_sum_over_real_tokens(strings, model):
@@ -66,21 +66,21 @@ def test_validation_is_the_mean_over_held_out_tokens(strings, model):
     task = make_objective(model, strings, Settings(steps=1, label_smoothing=0.1))
     tensors = collate(encode(strings, PAIRS[:2]))
     with torch.no_grad():
-        expected = float(loss(model, tensors, 0.0)) / count(tensors)
+        expected = float(loss(model, tensors, 0.0)) / count_tokens(tensors)
         assert task.validate(model, lambda: None) == pytest.approx(expected, rel=1e-5)
 
 
 def test_answers_keep_the_order_of_the_questions(strings, model):
     sources = [pair.source for pair in PAIRS]
-    alone = [answer(model, strings, [source], Search(beams=3, best=2))[0] for source in sources]
-    together = answer(model, strings, sources, Search(beams=3, best=2), batch_size=2)
+    alone = [predict_targets(model, strings.sources, [source], Search(beams=3, n_best=2))[0] for source in sources]
+    together = predict_targets(model, strings.sources, sources, Search(beams=3, n_best=2), batch_size=2)
     assert [[h.tokens for h in best] for best in together] == [[h.tokens for h in best] for best in alone]
 
 
 @pytest.mark.parametrize("batch_size", [1, 48, 256])
 def test_threads_answer_what_one_answers(strings, model, batch_size):
     sources = [pair.source for pair in PAIRS] * 29
-    alone, together = (answer(model, strings, sources, Search(), batch_size, threads) for threads in (None, 3))
+    alone, together = (predict_targets(model, strings.sources, sources, Search(), batch_size, threads) for threads in (None, 3))
     assert [[h.tokens for h in best] for best in together] == [[h.tokens for h in best] for best in alone]
 
 
@@ -92,7 +92,7 @@ def test_few_sources_and_many_have_one_thread_of_torch_s_each(strings, model, co
     model.start = lambda *given: seen.add(torch.get_num_threads()) or start(*given)
     try:
         torch.set_num_threads(3)
-        answer(model, strings, [PAIRS[0].source] * count, Search(), threads=threads)
+        predict_targets(model, strings.sources, [PAIRS[0].source] * count, Search(), threads=threads)
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
@@ -114,34 +114,35 @@ def test_few_sources_and_many_have_one_thread_of_torch_s_each(strings, model, co
     ],
 )
 def test_batches_give_each_thread_as_much_to_do(count, batch_size, threads, sizes):
-    pieces = _cut(list(range(count)), batch_size, threads)
+    pieces = _split_batches(list(range(count)), batch_size, threads)
     assert [len(piece) for piece in pieces] == sizes
     assert [number for piece in pieces for number in piece] == list(range(count))
 
 
 def test_a_batch_has_at_least_one(strings, model):
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-        answer(model, strings, [], Search(), batch_size=0)
+        predict_targets(model, strings.sources, [], Search(), batch_size=0)
 
 
 def test_sources_are_judged_in_the_case_that_is_known(strings, model, monkeypatch):
     asked = []
 
-    def answer(model, strings, sources, search):
+    def predict_targets(model, vocabulary, sources, search):
         asked.extend(sources)
         return [[SimpleNamespace(tokens=())]] * len(sources)
 
-    monkeypatch.setattr("qkv.tasks.seq2seq.answer", answer)
-    evaluate(model, replace(strings, parts={"test": [Pair(tuple("CaB"), (("B",),))]}), "test", Search())
+    monkeypatch.setattr("qkv.inference.seq2seq.predict_targets", predict_targets)
+    pairs = [Pair(tuple("CaB"), (("B",),))]
+    evaluate_pairs(model, pairs, strings.sources, strings.targets, Search())
     assert asked == [list("cab")]
 
 
 def test_evaluate_by_hand(strings, model, monkeypatch):
     """One right, one with a wrong letter, one empty."""
     said = [["B", "A", "C"], ["x"], []]
-    monkeypatch.setattr("qkv.tasks.seq2seq.answer", lambda *_: [[type("H", (), {"tokens": t})] for t in said])
+    monkeypatch.setattr("qkv.inference.seq2seq.predict_targets", lambda *_: [[type("H", (), {"tokens": t})] for t in said])
     monkeypatch.setattr(Vocabulary, "decode", lambda self, tokens: tokens)
-    figures = evaluate(model, strings, "test", Search())
+    figures = evaluate_pairs(model, strings.splits["test"], strings.sources, strings.targets, Search())
     # cab -> bac or CAB, bacca -> accab or BACCA, b -> b or B
     assert figures["examples"] == 3
     assert figures["sequence_error_rate"] == 1.0

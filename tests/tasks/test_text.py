@@ -7,9 +7,10 @@ import torch
 from qkv import runs, tasks
 from qkv.data import Tokenizer
 from qkv.errors import QkvError
-from qkv.inference.generate import Written, chooser, read_prompt, search_texts, write
-from qkv.inference.sliding_window import IGNORED, measure, windows
-from qkv.layers import Packing
+from qkv.inference import PredictOptions
+from qkv.inference.generate import Continuation, beam_continuations, encode_prompt, generate, token_chooser
+from qkv.inference.sliding_window import IGNORE_INDEX, measure_perplexity, sliding_windows
+from qkv.storage import write_json
 from qkv.tasks.text import collate
 from qkv.train import Loop, Settings, create_run
 
@@ -46,7 +47,7 @@ def test_rows_are_the_text_and_packing_is_where_documents_start(folder):
     task = job.objective(make(job)[1], Settings(steps=1, batch_size=5))
     inputs, targets = task.collate(task.order(0))[:2]
     assert inputs.shape == targets.shape == (5, 13)
-    shown = targets != IGNORED
+    shown = targets != IGNORE_INDEX
     assert torch.equal(inputs[:, 1:][shown[:, :-1]], targets[:, :-1][shown[:, :-1]])
     assert task.count((inputs, targets)) == int(shown.sum())
     assert (inputs[~shown] == job.tokenizer.end).all()
@@ -55,25 +56,25 @@ def test_rows_are_the_text_and_packing_is_where_documents_start(folder):
 def test_collate_by_hand():
     tokenizer = Tokenizer.train(["abcd"], "characters", 8)
     a, b, c, d = tokenizer.encode("abcd")
-    inputs, targets, *packed = collate(torch.tensor([[a, b, 2, 1, c, 2, 1], [1, a, b, c, d, a, b]]), tokenizer)
+    inputs, targets, packing = collate(torch.tensor([[a, b, 2, 1, c, 2, 1], [1, a, b, c, d, a, b]]), tokenizer)
     assert inputs.tolist() == [[a, b, 2, 1, c, 2], [1, a, b, c, d, a]]
-    assert targets.tolist() == [[b, 2, IGNORED, c, 2, IGNORED], [a, b, c, d, a, b]]
-    assert Packing.from_tensors(packed).positions.tolist() == [[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 4, 5]]
-    assert len(collate(torch.tensor([[1, a, b]]), tokenizer)) == 2
+    assert targets.tolist() == [[b, 2, IGNORE_INDEX, c, 2, IGNORE_INDEX], [a, b, c, d, a, b]]
+    assert packing.positions.tolist() == [[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 4, 5]]
+    assert collate(torch.tensor([[1, a, b]]), tokenizer).packing is None
 
 
 def test_windows_by_hand():
     """Nine targets, windows of 4 moved by 2: each target once, with at least two tokens before it from the third on."""
-    x = IGNORED
-    assert list(windows(list(range(10)), 4, 2)) == [
+    x = IGNORE_INDEX
+    assert list(sliding_windows(list(range(10)), 4, 2)) == [
         ([0, 1, 2, 3], [1, 2, 3, 4]),
         ([2, 3, 4, 5], [x, x, 5, 6]),
         ([4, 5, 6, 7], [x, x, 7, 8]),
         ([5, 6, 7, 8], [x, x, x, 9]),
     ]
-    assert list(windows([7, 8], 4, 2)) == [([7], [8])]
+    assert list(sliding_windows([7, 8], 4, 2)) == [([7], [8])]
     with pytest.raises(ValueError, match="stride must be 1 to length=4, got 5"):
-        list(windows([1, 2], 4, 5))
+        list(sliding_windows([1, 2], 4, 5))
 
 
 class Uniform(torch.nn.Module):
@@ -89,8 +90,8 @@ class Uniform(torch.nn.Module):
 def test_perplexity_of_a_model_that_knows_nothing(folder, stride):
     job = load(folder)
     count = len(job.tokenizer)
-    documents = list(job.parts["valid"])
-    found = measure(Uniform(count), job.tokenizer, documents, 13, stride)
+    documents = list(job.splits["valid"])
+    found = measure_perplexity(Uniform(count), job.tokenizer, documents, 13, stride)
     characters = sum(map(len, documents))
     assert found.tokens == characters + len(documents)
     assert found.words == sum(len(document.split()) for document in documents)
@@ -104,8 +105,8 @@ def test_perplexity_of_a_model_that_knows_nothing(folder, stride):
 
 def test_validation_reads_no_more_than_it_needs(folder):
     job = load(folder)
-    documents = list(job.parts["train"])
-    few = measure(Uniform(len(job.tokenizer)), job.tokenizer, iter(documents), 13, 13, most=10)
+    documents = list(job.splits["train"])
+    few = measure_perplexity(Uniform(len(job.tokenizer)), job.tokenizer, iter(documents), 13, 13, max_tokens=10)
     assert few.tokens == len(documents[0]) + 1
 
 
@@ -122,7 +123,7 @@ def test_the_loss_is_that_of_each_document_alone(folder):
         for begin, end in pairwise(cuts):
             logits = model(inputs[None, begin:end])[0]
             expected += torch.nn.functional.cross_entropy(
-                logits, targets[begin:end], ignore_index=IGNORED, reduction="sum"
+                logits, targets[begin:end], ignore_index=IGNORE_INDEX, reduction="sum"
             )
     torch.testing.assert_close(task.loss(model, tensors), expected, rtol=1e-12, atol=0)
 
@@ -133,21 +134,21 @@ def test_training_learns_and_going_on_is_bit_identical(folder, tmp_path, monkeyp
     config, _ = make(job, **changes)
 
     def loop(name, load_again=job):
-        run = create_run(tmp_path / name) if not (tmp_path / name).exists() else tasks.resolve.Run(tmp_path / name)
+        run = create_run(tmp_path / name) if not (tmp_path / name).exists() else runs.config.Run(tmp_path / name)
         return Loop(load_again.objective(make(job, **changes)[1], config.train), config.train, run)
 
     whole = loop("whole")
     whole.train()
     first = loop("parts")
     monkeypatch.setattr(first.interrupt, "raise_if_received", lambda: None)
-    stop = first._update
+    stop = first._train_step
 
     def stopped(update):
         if first.progress.step == 17:
             raise KeyboardInterrupt
         stop(update)
 
-    monkeypatch.setattr(first, "_update", stopped)
+    monkeypatch.setattr(first, "_train_step", stopped)
     with pytest.raises(KeyboardInterrupt):
         first.train()
     monkeypatch.setenv("QKV_CACHE", str(tmp_path / "another"))  # the tokens are made anew, and are the same
@@ -174,7 +175,7 @@ def test_a_run_is_restored_and_its_tokenizer_proven(folder, tmp_path):
     assert again.tokenizer == job.tokenizer
     assert again.with_data().evaluate(Uniform(len(job.tokenizer)), "test")["tokens"] > 0
     other = Tokenizer.train(["other text"], "characters", 40)
-    tasks.resolve.write_json(path / "vocabulary.json", other.to_record())
+    write_json(path / "vocabulary.json", other.to_record())
     with pytest.raises(QkvError, match="the tokenizer in vocabulary.json is not the one that the model was trained"):
         runs.load(path)
 
@@ -184,9 +185,9 @@ def test_what_is_written_piece_by_piece_is_the_whole(folder, search, finished):
     """One that repeats a letter until it is cut, and one that comes to an end."""
     job = load(folder)
     model = make(job)[1].eval()
-    prompt = read_prompt(job, model, "alpha be", 20)
-    *pieces, whole = write(job, model, prompt, chooser(search, seed=1, temperature=1.0, top_k=None, top_p=None))
-    assert isinstance(whole, Written)
+    prompt = encode_prompt(job.tokenizer, model, "alpha be", 20)
+    *pieces, whole = generate(job.tokenizer, model, prompt, token_chooser(search, PredictOptions(seed=1, temperature=1.0, top_k=None, top_p=None)))
+    assert isinstance(whole, Continuation)
     assert "".join(pieces) == whole.text
     assert whole.tokens == len(job.tokenizer.encode(whole.text))
     assert (whole.finished, whole.tokens == 20) == (finished, not finished)
@@ -199,21 +200,21 @@ def test_what_is_written_piece_by_piece_is_the_whole(folder, search, finished):
 def test_a_beam_of_one_writes_what_greedy_writes(folder):
     job = load(folder)
     model = make(job)[1].eval()
-    prompt = read_prompt(job, model, "", 15)
+    prompt = encode_prompt(job.tokenizer, model, "", 15)
     assert prompt.inputs.shape == (1, 0)
-    *_, greedily = write(job, model, prompt, chooser("greedy"))
-    (best,) = search_texts(job, model, prompt, beams=1, best=1)
+    *_, greedily = generate(job.tokenizer, model, prompt, token_chooser("greedy", PredictOptions()))
+    (best,) = beam_continuations(job.tokenizer, model, prompt, beams=1, best=1)
     assert (best.text, best.finished) == (greedily.text, greedily.finished)
-    assert len(search_texts(job, model, prompt, beams=3, best=3)) == 3
+    assert len(beam_continuations(job.tokenizer, model, prompt, beams=3, best=3)) == 3
 
 
 def test_bad_input(folder, tmp_path):
     job = load(folder)
     model = make(job)[1]
-    with pytest.raises(ValueError, match=r"the prompt has 61 tokens \(the start is one\) and 10 more .* takes 64"):
-        read_prompt(job, model, "a" * 60, 10)
+    with pytest.raises(ValueError, match=r"the prompt has 61 tokens with the start token, and 10 more exceed the model's max_length=64"):
+        encode_prompt(job.tokenizer, model, "a" * 60, 10)
     with pytest.raises(ValueError, match="tokens must be at least 1, got 0"):
-        read_prompt(job, model, "a", 0)
+        encode_prompt(job.tokenizer, model, "a", 0)
     with pytest.raises(ValueError, match="data.length=65 exceeds model.max_length=64: .*--set model.max_length=65"):
         load(folder, length=65).validate_model(model)
     with pytest.raises(ValueError, match="unknown tokenizer 'byte'; did you mean 'bytes'"):
@@ -224,12 +225,12 @@ def test_bad_input(folder, tmp_path):
         load(folder, sise=3)
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):
         load(folder, length=0)
-    with pytest.raises(ValueError, match="unknown part of the text 'tests'; did you mean 'test'"):
+    with pytest.raises(ValueError, match="unknown split of the text 'tests'; did you mean 'test'"):
         job.evaluate(model, "tests")
-    with pytest.raises(QkvError, match="the text or the tokenizer is not the one that the run was started with"):
+    with pytest.raises(QkvError, match="the text or the tokenizer has changed since the run was started"):
         load(folder, digest="0")
     with pytest.raises(ValueError, match="unknown search 'beam'"):
-        chooser("beam")
+        token_chooser("beam", PredictOptions())
 
 
 def test_a_fresh_model_is_not_sure_that_each_token_follows_itself(folder):
@@ -249,8 +250,8 @@ def test_presets_have_the_sizes_they_promise():
     sizes = {}
     for name, vocabulary in (("small", 2000), ("wikitext", 16000)):
         config = runs.configure("text", runs.preset("text", name), {})
-        model = tasks.resolve.family(config.family).build(
-            tasks.resolve.family(config.family).configure(config.model), vocabulary
+        model = runs.config.family(config.family).build(
+            runs.config.family(config.family).configure(config.model), vocabulary
         )
         sizes[name] = sum(p.numel() for p in model.parameters())
     assert 0.6e6 < sizes["small"] < 0.8e6

@@ -42,7 +42,7 @@ def rings(tmp_path):
 
 def test_points_of_a_file(tmp_path, rings):
     job = tasks.tasks["xor"].load({"train_file": str(rings), "held_out": 0.2})
-    assert {name: len(part) for name, part in job.parts.items()} == {"train": 128, "valid": 32, "test": 40}
+    assert {name: len(part) for name, part in job.splits.items()} == {"train": 128, "valid": 32, "test": 40}
     assert job.classes == ("inner", "outer")
     config = runs.configure("xor", runs.preset("xor", "wide"), {"train": {"steps": 200}})
     assert job.evaluate(train(tmp_path, config, job), "test")["accuracy"] >= 0.95
@@ -52,8 +52,8 @@ def test_few_points_are_all_trained_and_chosen_on_but_tested_with_only_if_one_sa
     path = tmp_path / "or.csv"
     path.write_text("0,0,no\n0,1,yes\n1,0,yes\n1,1,yes\n")
     job = tasks.tasks["xor"].load({"train_file": str(path), "test_file": str(path)})
-    assert [len(part) for part in job.parts.values()] == [4, 4, 4]
-    with pytest.raises(QkvError, match=r"no class has 5 points, too few to hold any out to test with: .*or\.csv"):
+    assert [len(part) for part in job.splits.values()] == [4, 4, 4]
+    with pytest.raises(QkvError, match=r"no class has 5 points, too few to hold any out for testing: .*or\.csv"):
         tasks.tasks["xor"].load({"train_file": str(path)})
 
 
@@ -70,19 +70,19 @@ def classes_of(part):
 
 def test_a_rare_class_does_not_keep_the_others_from_being_held_out(tmp_path):
     job = tasks.tasks["xor"].load({"train_file": write_classes(tmp_path / "rare.csv", a=40, b=7, c=3)})
-    assert {name: classes_of(part) for name, part in job.parts.items()} == {
+    assert {name: classes_of(part) for name, part in job.splits.items()} == {
         "train": [33, 6, 3],
         "valid": [3, 0, 0],
         "test": [4, 1, 0],
     }
-    rows = [tuple(row) for part in job.parts.values() for row in part.inputs.tolist()]
+    rows = [tuple(row) for part in job.splits.values() for row in part.inputs.tolist()]
     assert len(set(rows)) == len(rows) == 50
 
 
 @pytest.mark.parametrize("count", [5, 9, 10, 11])
 def test_a_few_points_a_class_are_trained_and_tested_on(tmp_path, count):
     job = tasks.tasks["xor"].load({"train_file": write_classes(tmp_path / "few.csv", a=count, b=count)})
-    assert len(job.parts["test"]) == 2
+    assert len(job.splits["test"]) == 2
     config = runs.configure("xor", runs.preset("xor", "wide"), {"train": {"steps": 3, "validate_every": 1}})
     assert job.evaluate(train(tmp_path, config, job), "valid")["examples"] == (2 if count >= 10 else 2 * count - 2)
 
@@ -92,9 +92,9 @@ def test_the_scale_is_that_of_the_training_part(tmp_path):
     path = tmp_path / "points.csv"
     write_classes(path, a=20, b=20)
     job = tasks.tasks["xor"].load({"train_file": str(path)})
-    seen = job.parts["train"].inputs[:, 1]
+    seen = job.splits["train"].inputs[:, 1]
     assert job.scale.mean[1] == pytest.approx(float(seen.mean()), rel=1e-12)
-    held = {tuple(row) for name in ("valid", "test") for row in job.parts[name].inputs.int().tolist()}
+    held = {tuple(row) for name in ("valid", "test") for row in job.splits[name].inputs.int().tolist()}
     lines = path.read_text().splitlines()
     moved = [f"{n},9{p},{c}" if (int(n), int(p)) in held else line for line in lines for n, p, c in [line.split(",")]]
     assert moved != lines
@@ -113,11 +113,11 @@ def test_large_numbers_that_differ_by_little_are_told_apart(tmp_path):
 def test_bad_options(tmp_path, rings):
     with pytest.raises(ValueError, match="unknown data setting 'train_fil'; did you mean 'train_file'"):
         tasks.tasks["xor"].load({"train_fil": "x"})
-    with pytest.raises(QkvError, match="a test file needs a training file beside it"):
+    with pytest.raises(QkvError, match="--test-file needs a training file, too"):
         tasks.tasks["xor"].load({"test_file": "x"})
     with pytest.raises(ValueError, match=r"held_out must be more than 0 and at most 0\.4, got 0\.5"):
         tasks.tasks["xor"].load({"held_out": 0.5})
     other = tmp_path / "other.csv"
     other.write_text("1,2,middle\n")
-    with pytest.raises(QkvError, match="line 1: class 'middle' is none of inner, outer"):
+    with pytest.raises(QkvError, match="line 1: class must be one of inner, outer, got 'middle'"):
         tasks.tasks["xor"].load({"train_file": str(rings), "test_file": str(other)})
