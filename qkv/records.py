@@ -37,6 +37,18 @@ def read_value(text: str) -> Any:
         return text
 
 
+def split_outside_brackets(text: str, separator: str) -> list[str]:
+    """Return the stripped parts of a text, split at separators outside of brackets: `softmax, taylor(order=4, chunk=8)`."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if character == separator and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
+
+
 def _is_one_of(types: Iterable[type], value: Any) -> bool:
     """Return whether a value has one of these types; an int is a float as well, a bool is neither."""
     return type(value) in types or (type(value) is int and float in types)

@@ -34,7 +34,7 @@ TWICE = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias", "embe
 """What some files hold once more, or what is a count from 0."""
 _ENTRY = {
     "embed": "embeddings.word_embeddings",
-    "places.added.table": "embeddings.position_embeddings",
+    "positions.added.table": "embeddings.position_embeddings",
     "segments": "embeddings.token_type_embeddings",
     "norm": "embeddings.LayerNorm",
     "pool": "pooler.dense",
@@ -42,7 +42,7 @@ _ENTRY = {
 _HEADS = {
     "transform": "cls.predictions.transform.dense",
     "transform_norm": "cls.predictions.transform.LayerNorm",
-    "follow": "cls.seq_relationship",
+    "next_sentence_head": "cls.seq_relationship",
 }
 _BLOCK = {
     "attention.query": "attention.self.query",
@@ -50,8 +50,8 @@ _BLOCK = {
     "attention.value": "attention.self.value",
     "attention.output": "attention.output.dense",
     "around_attention.norm": "attention.output.LayerNorm",
-    "feed_forward.enter": "intermediate.dense",
-    "feed_forward.leave": "output.dense",
+    "feed_forward.up": "intermediate.dense",
+    "feed_forward.down": "output.dense",
     "around_feed_forward.norm": "output.LayerNorm",
 }
 _OURS = re.compile(r"(blocks)\.(\d+)\.(.+)")
@@ -72,7 +72,7 @@ def load_bert(folder: str | Path, attention: str | None = None) -> Encoder:
     model = Encoder(config, *sizes)
     ours = model.state_dict()
     # a kind that sums has a norm on its heads, which BERT knows nothing of: it begins as it is
-    names = {name: _their_name(name) for name in ours if name != "predict.weight" and ".output_norm." not in name}
+    names = {name: _their_name(name) for name in ours if name != "lm_head.weight" and ".output_norm." not in name}
     require_names(found, {theirs: tuple(ours[name].shape) for name, theirs in names.items()}, folder)
     require_tokenizer(folder, sizes[0])
     model.load_state_dict({name: found[theirs] for name, theirs in names.items()}, strict=False)
@@ -87,7 +87,7 @@ def save_bert(model: Encoder, folder: str | Path) -> None:
     """
     config = model.config
     record = _their_config(model)
-    ours = {name: x.detach() for name, x in model.state_dict().items() if name != "predict.weight"}
+    ours = {name: x.detach() for name, x in model.state_dict().items() if name != "lm_head.weight"}
     blocks = [name for name in ours if name.startswith("blocks.")]
     known = [name for name in blocks if name.split(".", 2)[2].rsplit(".", 1)[0] in _BLOCK]
     refuse_odd(blocks, known, "BERT", config.attention)
@@ -100,7 +100,7 @@ def save_bert(model: Encoder, folder: str | Path) -> None:
 
 def _their_name(name: str) -> str:
     """blocks.3.attention.query.bias -> encoder.layer.3.attention.self.query.bias"""
-    if name == "predict.bias":
+    if name == "lm_head.bias":
         return "cls.predictions.bias"
     whole, part = name.rsplit(".", 1)
     match = _OURS.fullmatch(whole)

@@ -1,8 +1,8 @@
 """GPT-2 in the layout of Hugging Face, read into a `Decoder` and written back.
 
-    wte, wpe, ln_f                          embed, places.added.table, norm
+    wte, wpe, ln_f                          embed, positions.added.table, norm
     h.N.ln_1, h.N.attn.c_attn, c_proj       blocks.N.around_attention.norm, attention.{query, key, value}, output
-    h.N.ln_2, h.N.mlp.c_fc, c_proj          blocks.N.around_feed_forward.norm, feed_forward.{enter, leave}
+    h.N.ln_2, h.N.mlp.c_fc, c_proj          blocks.N.around_feed_forward.norm, feed_forward.{up, down}
 
 Their matrices stand the other way round, and one holds queries, keys and values. A `Decoder` reads its vectors times
 sqrt(dim), GPT-2 as they are; both predict with the same vectors. So the vectors are divided by sqrt(dim), and the last
@@ -74,7 +74,7 @@ def save_gpt2(model: Decoder, folder: str | Path) -> None:
     record = _their_config(model.config, tokens)
     theirs = {f"transformer.{name}": x for name, x in _to_theirs(model).items() if name != "lm_head.weight"}
     if not model.config.tied:
-        theirs["lm_head.weight"] = model.predict.weight.detach()
+        theirs["lm_head.weight"] = model.lm_head.weight.detach()
     write_model(Path(folder), record, theirs)
 
 
@@ -159,8 +159,8 @@ _BLOCK = {
     "around_attention.norm": "ln_1",
     "attention.output": "attn.c_proj",
     "around_feed_forward.norm": "ln_2",
-    "feed_forward.enter": "mlp.c_fc",
-    "feed_forward.leave": "mlp.c_proj",
+    "feed_forward.up": "mlp.c_fc",
+    "feed_forward.down": "mlp.c_proj",
 }
 """Ours -> theirs, but for the projections into the heads, which are one tensor of theirs."""
 _HEADS = ("query", "key", "value")
@@ -171,11 +171,11 @@ def _to_ours(theirs: dict[str, Tensor], config: DecoderConfig) -> dict[str, Tens
     last = size if config.tied else 1.0
     ours = {
         "embed.weight": theirs["wte.weight"] / size,
-        "places.added.table.weight": theirs["wpe.weight"],
+        "positions.added.table.weight": theirs["wpe.weight"],
         "norm.weight": theirs["ln_f.weight"] * last,
         "norm.bias": theirs["ln_f.bias"] * last,
     }
-    ours["predict.weight"] = ours["embed.weight"] if config.tied else theirs["lm_head.weight"]
+    ours["lm_head.weight"] = ours["embed.weight"] if config.tied else theirs["lm_head.weight"]
     for layer in range(config.layers):
         for part in ("weight", "bias"):
             for name, their_name in _BLOCK.items():
@@ -195,7 +195,7 @@ def _to_theirs(model: Decoder) -> dict[str, Tensor]:
     last = size if config.tied else 1.0
     theirs = {
         "wte.weight": ours["embed.weight"] * size,
-        "wpe.weight": ours["places.added.table.weight"],
+        "wpe.weight": ours["positions.added.table.weight"],
         "ln_f.weight": ours["norm.weight"] / last,
         "ln_f.bias": ours["norm.bias"] / last,
     }

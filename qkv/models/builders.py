@@ -1,4 +1,4 @@
-"""What the Transformer families share: blocks from a few sizes and two names."""
+"""Builders of Transformer blocks from a configuration: sizes, attention kind and position scheme."""
 
 from functools import partial
 from typing import Protocol
@@ -38,56 +38,62 @@ class BlockSizes(Protocol):
 
 
 class PositionEmbedding(nn.Module):
-    """The positions of a stack: added to its input once, or told to the heads of every block."""
+    """The positions of a stack of blocks: added to its input once, or applied inside the heads of every block.
+
+    `added` is the scheme for the input, or None.
+    """
 
     def __init__(self, config: BlockSizes, *, bidirectional: bool):
         super().__init__()
         self._sizes = Sizes(config.dim, config.heads, _key_dim(config), config.max_length, bidirectional)
         self._scheme = None if config.positions == "none" else schemes[config.positions]
-        added = self._scheme is not None and "input" in self._scheme.gives
-        self.added = self._scheme.from_sizes(self._sizes) if added and self._scheme is not None else None
+        self.added: Positions | None = None
+        if self._scheme is not None and "input" in self._scheme.gives:
+            self.added = self._scheme.from_sizes(self._sizes)
 
     def for_heads(self) -> Positions | None:
-        """What the heads of one block are told."""
-        return None if self._scheme is None or self.added is not None else self._scheme.from_sizes(self._sizes)
+        """Return a new position scheme for the heads of one block, or None if positions are added to the input."""
+        if self._scheme is None or self.added is not None:
+            return None
+        return self._scheme.from_sizes(self._sizes)
 
 
 def make_attention(name: str, key_dim: int) -> Attention:
-    """The attention kind of this name, built for keys this wide if that matters to it."""
+    """Return the attention kind of this name; `key_dim` is used by kinds with weights."""
     return parse(name, key_dim=key_dim)
 
 
 def encoder_block(config: BlockSizes, positions: PositionEmbedding, residual: Residual | None = None) -> EncoderBlock:
-    """Bidirectional self-attention and feed-forward; `residual` makes the paths around them, normed before without."""
-    positions, attention = positions.for_heads(), _self_attention(config)  # in the order of their first random numbers
-    _refuse_window(attention, "attention", "an encoder sees both ways")
-    _refuse_decay(attention, positions)
-    heads = _heads(config, positions, attention)
+    """Return a block of bidirectional self-attention and feed-forward; `residual` defaults to pre-norm."""
+    scheme, attention = positions.for_heads(), _self_attention(config)  # this order decides their random weights
+    _require_no_window(attention, "attention", "an encoder is bidirectional")
+    _require_bidirectional(attention, scheme)
+    heads = _heads(config, scheme, attention)
     return EncoderBlock(heads, _feed_forward(config), residual or _residual(config))
 
 
 def decoder_block(
     config: BlockSizes, positions: PositionEmbedding, cross: str | None = None, activation: nn.Module | None = None
 ) -> DecoderBlock:
-    """Causal self-attention, attention to another sequence if `cross` names a kind, and feed-forward."""
-    crossing = None
+    """Return a block of causal self-attention, cross attention if `cross` names a kind, and feed-forward."""
+    cross_heads = None
     if cross is not None:
         attention = make_attention(cross, config.dim // config.heads)
-        _refuse_window(attention, "cross", "another sequence has no token to look back from")
-        crossing = MultiHead(config.dim, config.heads, attention, output_norm=_norm(config, attention))
-    forward = _feed_forward(config, activation)
+        _require_no_window(attention, "cross", "a window is relative to a position of the same sequence")
+        cross_heads = MultiHead(config.dim, config.heads, attention, output_norm=_norm(config, attention))
+    feed_forward = _feed_forward(config, activation)
     heads = _heads(config, positions.for_heads(), _self_attention(config))
-    return DecoderBlock(heads, forward, _residual(config), crossing)
+    return DecoderBlock(heads, feed_forward, _residual(config), cross_heads)
 
 
 def as_decoder_block(module: nn.Module) -> DecoderBlock:
-    """A block out of a ModuleList, which forgets what it holds."""
+    """Return a member of a ModuleList with its type."""
     assert isinstance(module, DecoderBlock)
     return module
 
 
 def blocks_cost(blocks: nn.ModuleList, span: Span) -> Cost:
-    """All blocks together, term by term."""
+    """Return the cost of all blocks together, term by term."""
     total = Cost()
     for block in blocks:
         assert isinstance(block, EncoderBlock | DecoderBlock)
@@ -103,14 +109,14 @@ def _key_dim(config: BlockSizes) -> int:
     return config.key_dim or config.dim // config.heads
 
 
-def _refuse_window(attention: Attention, name: str, why: str) -> None:
+def _require_no_window(attention: Attention, name: str, why: str) -> None:
     window = getattr(attention, "window", None)
     if window is not None:
-        raise ValueError(f"{name} has window={window}, which looks back from each token, but {why}; leave it out")
+        raise ValueError(f"{name} has window={window}, but {why}; leave it out")
 
 
-def _refuse_decay(attention: Attention, positions: Positions | None) -> None:
-    """What fades with distance does so toward the past alone: a kind that takes places only thus takes none here."""
+def _require_bidirectional(attention: Attention, positions: Positions | None) -> None:
+    """Raise for a scheme that this kind accepts only as a decay, which is causal: it fades the past."""
     accepts = attention.accepts - {"decay"}
     if positions is None or positions.serves(accepts):
         return
@@ -118,8 +124,8 @@ def _refuse_decay(attention: Attention, positions: Positions | None) -> None:
         raise incompatible_error(positions, attention.kind, accepts)
     others = ", ".join(sorted(name for name in schemes if schemes[name].serves(accepts)))
     raise ValueError(
-        f"positions {positions.kind!r} make attention kind {attention.kind!r} fade the past, but an encoder sees both "
-        f"ways; for {attention.kind!r} in an encoder use {others}"
+        f"positions {positions.kind!r} make attention kind {attention.kind!r} fade the past, but an encoder is "
+        f"bidirectional; for {attention.kind!r} in an encoder use {others}"
     )
 
 
@@ -133,19 +139,19 @@ def _heads(config: BlockSizes, positions: Positions | None, attention: Attention
         output_norm=_norm(config, attention),
     )
     if isinstance(positions, Rope) and heads.key_dim % 2:
-        raise ValueError(f"positions 'rope' turn pairs of numbers, so key_dim must be even, got {heads.key_dim}")
+        raise ValueError(f"positions 'rope' rotate pairs of channels, so key_dim must be even, got {heads.key_dim}")
     return heads
 
 
 def _norm(config: BlockSizes, attention: Attention) -> nn.Module | None:
-    """A norm on each head's output for kinds that sum instead of averaging: without it they stay at chance."""
+    """Return a norm for the output of each head of a kind that sums instead of averaging, which needs one to learn."""
     return None if getattr(attention, "normalizes", True) else HeadNorm(config.dim // config.heads)
 
 
 class HeadNorm(nn.RMSNorm):
-    """`nn.RMSNorm` in the precision of its weight: autocast narrows what comes in, and torch then has no fast form.
+    """`nn.RMSNorm` in the precision of its weight: with the narrower input of autocast, torch has no fast kernel.
 
-    It adds the epsilon of float32 in every precision: by itself torch takes that of the type, another function in each.
+    Its epsilon is that of float32 in every precision. The default of torch depends on the dtype.
     """
 
     def __init__(self, dim: int):
@@ -159,7 +165,7 @@ class HeadNorm(nn.RMSNorm):
 
 def _feed_forward(config: BlockSizes, activation: nn.Module | None = None) -> nn.Module:
     if not config.hidden_dim:
-        return _Nothing()
+        return _NoFeedForward()
     return FeedForward(config.dim, config.hidden_dim, activation, config.dropout)
 
 
@@ -167,7 +173,7 @@ def _residual(config: BlockSizes) -> partial[PreNorm]:
     return partial(PreNorm, config.dim, config.dropout)
 
 
-class _Nothing(nn.Module):
+class _NoFeedForward(nn.Module):
     """No feed-forward layer: adds zero to the residual path."""
 
     def forward(self, x: Hidden) -> Tensor:

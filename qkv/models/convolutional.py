@@ -1,9 +1,9 @@
-"""A small convolutional net for pictures, which halves them by pooling or by stride.
+"""A small convolutional network for images, which downsamples by pooling or by stride.
 
     conv 3x3, 8 -> halve -> conv 3x3, 16 -> halve -> 320 -> 120 -> classes          (ReLU after each but the last)
 
-With pooling a convolution runs at full size and three of four results are thrown away; with stride 2 it runs only
-where it is wanted: fewer multiplications, though on 28 x 28 more parameters, since 6 x 6 is left and not 5 x 5.
+With pooling a convolution runs at full size, and three of four results are dropped. With stride 2 it computes only
+what is kept: fewer multiplications, but on 28 x 28 more parameters, since 6 x 6 remain instead of 5 x 5.
 """
 
 from collections import OrderedDict
@@ -24,12 +24,12 @@ HALVES: dict[str, Callable[[], nn.Module]] = {"pool": lambda: nn.MaxPool2d(2), "
 
 @dataclass(frozen=True)
 class ConvolutionalConfig:
-    """How a convolutional net makes pictures smaller."""
+    """Settings of a convolutional network."""
 
     downsample: str = "pool"
-    """pool (largest of 2 x 2) or stride (every other place)."""
+    """pool (maximum of 2 x 2) or stride (every other position)."""
     padding: int = 0
-    """Zeros around the picture for the first convolution."""
+    """Zero padding of the first convolution."""
 
     def __post_init__(self) -> None:
         if self.downsample not in STRIDES:
@@ -40,7 +40,7 @@ class ConvolutionalConfig:
 
 @register("convolutional", ConvolutionalConfig)
 class Convolutional(nn.Module):
-    """Logits of the classes of pictures (batch, channels, height, width)."""
+    """Class logits of images (batch, channels, height, width)."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class Convolutional(nn.Module):
         super().__init__()
         config = ConvolutionalConfig(downsample, padding)
         stride = STRIDES[config.downsample]
-        left = [_left(_left(side + 2 * padding, downsample), downsample) for side in size]
-        if min(left) < 1 or channels < 1 or classes < 1:
+        remaining = [_halved(_halved(side + 2 * padding, downsample), downsample) for side in size]
+        if min(remaining) < 1 or channels < 1 or classes < 1:
             raise ValueError(
-                f"pictures of {channels} x {size[0]} x {size[1]} are too small for two convolutions, or classes "
+                f"images of {channels} x {size[0]} x {size[1]} are too small for two convolutions, or classes "
                 f"is below 1, got {classes}"
             )
         self.size, self.halves = size, downsample == "pool"
@@ -66,7 +66,7 @@ class Convolutional(nn.Module):
             OrderedDict(
                 first=nn.Conv2d(channels, first, 3, stride, padding),
                 first_half=HALVES[downsample](),
-                first_activation=nn.ReLU(),  # after the half: the same numbers, a quarter of the work
+                first_activation=nn.ReLU(),  # after pooling: the same values, a quarter of the work
                 second=nn.Conv2d(first, second, 3, stride),
                 second_half=HALVES[downsample](),
                 second_activation=nn.ReLU(),
@@ -74,27 +74,27 @@ class Convolutional(nn.Module):
         )
         wide, narrow = HIDDEN
         self.classifier = nn.Sequential(
-            nn.Linear(second * left[0] * left[1], wide), nn.ReLU(), nn.Linear(wide, narrow), nn.ReLU(),
+            nn.Linear(second * remaining[0] * remaining[1], wide), nn.ReLU(), nn.Linear(wide, narrow), nn.ReLU(),
             nn.Linear(narrow, classes),
         )  # fmt: skip
 
     @classmethod
     def from_config(cls, config: ConvolutionalConfig, *sizes: int) -> "Convolutional":
-        """For pictures of channels, height and width, and a number of classes."""
+        """Return a network for images of channels, height and width, and a number of classes."""
         if len(sizes) != 4:
             raise ValueError(
-                f"a convolutional net needs pictures (channels, height, width) and classes, got sizes {sizes}; "
-                "take the family network"
+                f"a convolutional network needs images (channels, height, width) and classes, got sizes {sizes}; "
+                "use the family network"
             )
         channels, height, width, classes = sizes
         return cls(classes, config.downsample, config.padding, channels=channels, size=(height, width))
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """(batch, classes)"""
-        return self.classifier(self.filters(pictures).flatten(1))
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits (batch, classes)."""
+        return self.classifier(self.filters(images).flatten(1))
 
     def cost(self, span: Span) -> Cost:
-        """That of the convolutions, where they run, and of the three products, for `span.batch` pictures."""
+        """Return the cost of the convolutions and the three linear layers, for `span.batch` images."""
         total, sides = Cost(), list(self.size)
         for layer in self.filters:
             if isinstance(layer, nn.Conv2d):
@@ -105,6 +105,6 @@ class Convolutional(nn.Module):
         return sum((linear(layer, span.batch) for layer in self.classifier if isinstance(layer, nn.Linear)), total)
 
 
-def _left(side: int, downsample: str) -> int:
-    """What a 3x3 convolution and the halving leave of a side; both round down."""
+def _halved(side: int, downsample: str) -> int:
+    """Return the size of a side after a 3x3 convolution and halving, which both round down."""
     return (side - 3) // 2 + 1 if downsample == "stride" else (side - 2) // 2

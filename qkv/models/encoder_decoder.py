@@ -1,4 +1,7 @@
-"""The Transformer that maps one sequence to another: an encoder reads, a decoder writes and looks back at it."""
+"""The encoder-decoder Transformer: maps a source sequence to a target sequence.
+
+Paper: https://arxiv.org/abs/1706.03762.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -7,10 +10,9 @@ from torch import Tensor, nn
 
 from qkv.cost import Cost, Span, linear, parameters_only
 from qkv.layers import Context, HeadsState
-from qkv.models.builders import Places, as_decoder_block, cost_of_blocks, decoder_block, encoder_block
-from qkv.models.masks import may_look, require_mask
+from qkv.models.builders import PositionEmbedding, as_decoder_block, blocks_cost, decoder_block, encoder_block
 from qkv.models.registry import register
-from qkv.models.validation import require_at_least, require_length
+from qkv.models.validation import require_at_least, require_length, require_mask, values_readable
 from qkv.shapes import Mask, Rows
 
 
@@ -25,23 +27,23 @@ class EncoderDecoderConfig:
     key_dim: int | None = None
     """Width of queries and keys in self-attention; None: dim / heads."""
     hidden_dim: int = 1024
-    """Width inside the feed-forward layers; 0: there are none."""
+    """Width of the feed-forward layers; 0: no feed-forward layers."""
     encoder_layers: int = 4
-    """Blocks that read."""
+    """Number of encoder blocks."""
     decoder_layers: int = 2
-    """Blocks that write."""
+    """Number of decoder blocks."""
     dropout: float = 0.1
-    """Share of numbers dropped on every residual path while training."""
+    """Dropout probability on every residual path."""
     attention: str = "softmax"
     """Kind of self-attention, such as taylor or taylor(order=4)."""
     cross: str = "softmax"
-    """Kind of attention from decoder to encoder."""
+    """Kind of cross attention, from decoder to encoder."""
     positions: str = "sinusoidal"
     """Position scheme, or none."""
     convolution: int = 0
-    """Width of a short convolution before each self-attention; 0: there is none."""
+    """Width of a short convolution before each self-attention; 0: no convolution."""
     max_length: int = 128
-    """The longest sequence, on either side."""
+    """Longest source or target."""
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "dim", "heads", "decoder_layers", "max_length")
@@ -50,93 +52,94 @@ class EncoderDecoderConfig:
 
 @dataclass(frozen=True)
 class EncoderDecoderState:
-    """What is remembered while writing: per block its state and its view of the source."""
+    """The decoding state: per block its self-attention state, and the keys and values of the source."""
 
     blocks: tuple[HeadsState, ...]
     contexts: tuple[Context, ...]
 
     def select(self, rows: Rows) -> "EncoderDecoderState":
-        """The state of these sequences."""
+        """Return the state of these rows."""
         blocks = tuple(state.select(rows) for state in self.blocks)
         return EncoderDecoderState(blocks, tuple(context.select(rows) for context in self.contexts))
 
 
 @register("encoder_decoder", EncoderDecoderConfig)
 class EncoderDecoder(nn.Module):
-    """logits of the next target token, given the source and the target so far."""
+    """Logits of the next target token, given the source and the target so far."""
 
     def __init__(self, config: EncoderDecoderConfig, sources: int, targets: int):
         super().__init__()
         self.config = config
-        self.read = nn.Embedding(sources, config.dim, padding_idx=0)
-        self.write = nn.Embedding(targets, config.dim, padding_idx=0)
-        self.read_places = Places(config, bidirectional=True)
-        self.write_places = Places(config, bidirectional=False)
-        self.encoder = nn.ModuleList(encoder_block(config, self.read_places) for _ in range(config.encoder_layers))
+        self.source_embedding = nn.Embedding(sources, config.dim, padding_idx=0)
+        self.target_embedding = nn.Embedding(targets, config.dim, padding_idx=0)
+        self.source_positions = PositionEmbedding(config, bidirectional=True)
+        self.target_positions = PositionEmbedding(config, bidirectional=False)
+        self.encoder = nn.ModuleList(encoder_block(config, self.source_positions) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(
-            decoder_block(config, self.write_places, config.cross) for _ in range(config.decoder_layers)
+            decoder_block(config, self.target_positions, config.cross) for _ in range(config.decoder_layers)
         )
         self.encoder_norm = nn.LayerNorm(config.dim)
         self.decoder_norm = nn.LayerNorm(config.dim)
         self.dropout = nn.Dropout(config.dropout)
-        self.predict = nn.Linear(config.dim, targets)
-        for table in (self.read, self.write):
+        self.lm_head = nn.Linear(config.dim, targets)
+        for table in (self.source_embedding, self.target_embedding):
             nn.init.normal_(table.weight, std=config.dim**-0.5)
 
     def forward(self, source: Tensor, target: Tensor, mask: Mask | None = None) -> Tensor:
-        """Logits (batch, target time, targets) after each token of `target`; `mask` hides source padding.
+        """Return logits (batch, target time, targets) after each token of `target`; `mask` hides source padding.
 
-        Padding at the end of a target needs no mask: no token before it can see it.
+        Padding at the end of a target needs no mask, since attention in the decoder is causal.
         """
-        contexts = self._remember(source, mask)
-        x = self._embed(self.write, self.write_places, target, 0)
+        contexts = self._encode(source, mask)
+        x = self._embed(self.target_embedding, self.target_positions, target, 0)
         for block, context in zip(self.decoder, contexts, strict=True):
             x = block(x, context=context)
-        return self.predict(self.decoder_norm(x))
+        return self.lm_head(self.decoder_norm(x))
 
     def start(self, inputs: Tensor, mask: Mask | None) -> EncoderDecoderState:
-        """The state before the first target token."""
-        contexts = self._remember(inputs, mask)
+        """Encode the source and return the state before the first target token."""
+        contexts = self._encode(inputs, mask)
         capacity = self.config.max_length
         states = tuple(as_decoder_block(block).start(inputs.shape[0], capacity) for block in self.decoder)
         return EncoderDecoderState(states, contexts)
 
     def step(self, tokens: Rows, state: EncoderDecoderState) -> tuple[Tensor, EncoderDecoderState]:
-        """Logits (rows, targets) after one more token each."""
-        x = self._embed(self.write, self.write_places, tokens[:, None], state.blocks[0].length)
-        following = []
+        """Return logits (rows, targets) after one more token per row, and the new state."""
+        x = self._embed(self.target_embedding, self.target_positions, tokens[:, None], state.blocks[0].length)
+        states = []
         for block, before, context in zip(self.decoder, state.blocks, state.contexts, strict=True):
             x, after = as_decoder_block(block).step(x, before, context=context)
-            following.append(after)
-        return self.predict(self.decoder_norm(x))[:, 0], EncoderDecoderState(tuple(following), state.contexts)
+            states.append(after)
+        return self.lm_head(self.decoder_norm(x))[:, 0], EncoderDecoderState(tuple(states), state.contexts)
 
     def cost(self, span: Span) -> Cost:
-        """Encoder over the source (`span.context`), decoder over the target, prediction."""
+        """Return the cost of the encoder over the source (`span.context`), the decoder and the output layer."""
         if span.context is None:
             raise ValueError("span.context must be the number of source tokens, got None")
-        reading = cost_of_blocks(self.encoder, Span(span.batch, span.context))
-        total = replace(reading, state={}).within("encoder")  # what is read is not carried along
-        total += cost_of_blocks(self.decoder, span).within("decoder")
-        total += linear(self.predict, span.tokens).within("predict")
-        for name in ("read", "write", "read_places", "write_places", "encoder_norm", "decoder_norm"):
+        encoder = blocks_cost(self.encoder, Span(span.batch, span.context))
+        total = replace(encoder, state={}).within("encoder")  # the encoder keeps no state
+        total += blocks_cost(self.decoder, span).within("decoder")
+        total += linear(self.lm_head, span.tokens).within("lm_head")
+        embeddings = ("source_embedding", "target_embedding", "source_positions", "target_positions")
+        for name in (*embeddings, "encoder_norm", "decoder_norm"):
             total += parameters_only(self.get_submodule(name)).within(name)
         return total
 
-    def _remember(self, source: Tensor, mask: Mask | None) -> tuple[Context, ...]:
+    def _encode(self, source: Tensor, mask: Mask | None) -> tuple[Context, ...]:
         require_mask(mask, source)
-        # unmasked attention is the faster one; on a GPU looking costs more
-        look = mask is not None and mask.device.type == "cpu" and may_look(mask)
-        mask = None if mask is None or (look and bool(mask.all())) else mask
-        x = self._embed(self.read, self.read_places, source, 0)
+        # attention without a mask is faster; on a GPU reading the mask costs more than it saves
+        if mask is not None and mask.device.type == "cpu" and values_readable(mask) and bool(mask.all()):
+            mask = None
+        x = self._embed(self.source_embedding, self.source_positions, source, 0)
         for block in self.encoder:
             x = block(x, mask)
         x = self.encoder_norm(x)
         return tuple(as_decoder_block(block).project_context(x, mask) for block in self.decoder)
 
-    def _embed(self, table: nn.Embedding, places: Places, tokens: Tensor, start: int) -> Tensor:
+    def _embed(self, table: nn.Embedding, positions: PositionEmbedding, tokens: Tensor, start: int) -> Tensor:
         end = start + tokens.shape[1]
         require_length(end, self.config.max_length)
         x = table(tokens) * self.config.dim**0.5
-        if places.added is not None:
-            x = places.added(x, torch.arange(start, end, device=tokens.device))
+        if positions.added is not None:
+            x = positions.added(x, torch.arange(start, end, device=tokens.device))
         return self.dropout(x)

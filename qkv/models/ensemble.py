@@ -1,6 +1,6 @@
-"""Several models that answer as one: the mean of their probabilities.
+"""An ensemble: the mean of the probabilities of several models.
 
-Ensemble([first, second, third])      predicts and decodes as any one of them does
+Ensemble([first, second, third])      predicts and decodes like a single model
 """
 
 import math
@@ -16,10 +16,10 @@ from qkv.shapes import Mask, Rows
 
 @dataclass(frozen=True)
 class EnsembleConfig:
-    """What is asked of any model's configuration."""
+    """The part of a configuration that decoding needs."""
 
     max_length: int
-    """The longest sequence: that of the member that takes least."""
+    """Longest sequence that every member accepts."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class EnsembleState:
     members: tuple[Any, ...]
 
     def select(self, rows: Rows) -> "EnsembleState":
-        """The state of these sequences."""
+        """Return the state of these rows."""
         return EnsembleState(tuple(state.select(rows) for state in self.members))
 
 
 class Ensemble(nn.Module):
-    """log of the mean of p_m(token) over members m, which have the same vocabulary.
+    """log of the mean of p_m(token) over members m, which share a vocabulary.
 
-    The members may be of any families that are called alike.
+    The members may be of different families with the same call signature.
     """
 
     def __init__(self, members: Sequence[nn.Module]):
@@ -44,25 +44,25 @@ class Ensemble(nn.Module):
         if not members:
             raise ValueError("members must be at least one model, got none")
         self.members = nn.ModuleList(members)
-        self.config = EnsembleConfig(min(self._of(member).config.max_length for member in members))
+        self.config = EnsembleConfig(min(self._untyped(member).config.max_length for member in members))
 
     def forward(self, *inputs: Any, **options: Any) -> Tensor:
-        """Log-probabilities, which are logits too; `options` are those that every member takes."""
+        """Return log-probabilities, which are valid logits; every member gets the same `options`."""
         return _mean([member(*inputs, **options) for member in self.members])
 
     def start(self, inputs: Tensor, mask: Mask | None) -> EnsembleState:
-        """The states before the first token."""
-        return EnsembleState(tuple(self._of(member).start(inputs, mask) for member in self.members))
+        """Return the state before the first token."""
+        return EnsembleState(tuple(self._untyped(member).start(inputs, mask) for member in self.members))
 
     def step(self, tokens: Rows, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
-        """Log-probabilities (rows, tokens) after one more token each."""
+        """Return log-probabilities (rows, tokens) after one more token per row, and the new state."""
         pairs = zip(self.members, state.members, strict=True)
-        stepped = [self._of(member).step(tokens, own) for member, own in pairs]
+        stepped = [self._untyped(member).step(tokens, own) for member, own in pairs]
         return _mean([logits for logits, _ in stepped]), EnsembleState(tuple(after for _, after in stepped))
 
     @staticmethod
-    def _of(member: nn.Module) -> Any:
-        """A module forgets what it holds."""
+    def _untyped(member: nn.Module) -> Any:
+        """Return a member of a ModuleList as Any: its type is not known there."""
         return member
 
 
@@ -70,9 +70,9 @@ def _mean(logits: list[Tensor]) -> Tensor:
     widths = {one.shape[-1] for one in logits}
     if len(widths) > 1:
         raise ValueError(f"members must have the same vocabulary, got logits of {sorted(widths)} tokens")
-    together = torch.stack([_wide(one).log_softmax(-1) for one in logits])
-    return together.logsumexp(0) - math.log(len(logits))
+    log_probabilities = torch.stack([_upcast(one).log_softmax(-1) for one in logits])
+    return log_probabilities.logsumexp(0) - math.log(len(logits))
 
 
-def _wide(logits: Tensor) -> Tensor:
+def _upcast(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()

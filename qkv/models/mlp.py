@@ -1,9 +1,9 @@
-"""The multi-layer network, from logistic regression to fifty layers.
+"""The multi-layer perceptron (MLP), from logistic regression to fifty layers.
 
     h_1 = f(norm(W_1 x + b_1)),   h_l = f(norm(W_l h_(l-1) + b_l)) [+ h_(l-1)],   out = W_L h_(L-1) + b_L
 
-The last layer gives logits: no activation, no norm. Without hidden layers it is logistic or softmax regression;
-without an activation it is one linear map, however many layers it has.
+The last layer gives logits: no activation, no norm. Without hidden layers it is logistic or softmax regression.
+Without an activation it is one linear map, whatever its depth.
 """
 
 from collections.abc import Sequence
@@ -22,21 +22,21 @@ from qkv.models.validation import require_at_least
 
 
 @dataclass(frozen=True)
-class NetworkConfig:
-    """Hidden layers of one width, and what they do."""
+class MLPConfig:
+    """Settings of an MLP whose hidden layers have one width."""
 
     hidden_dim: int = 128
-    """Units of a hidden layer."""
+    """Units per hidden layer."""
     layers: int = 1
-    """Hidden layers; 0 is logistic or softmax regression."""
+    """Number of hidden layers; 0: logistic or softmax regression."""
     activation: str = "relu"
-    """identity, sigmoid, tanh, relu, gelu or gelu_tanh."""
+    """Activation: identity, sigmoid, tanh, relu, gelu or gelu_tanh."""
     residual: bool = False
-    """Whether a path leads around each layer whose width does not change."""
+    """Whether layers whose width does not change have a residual connection."""
     normalization: str | None = None
-    """batch, layer or None."""
+    """Normalization: batch, layer or None."""
     initialization: str = "auto"
-    """auto, xavier, he, lecun or orthogonal."""
+    """Initialization: auto, xavier, he, lecun or orthogonal."""
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "hidden_dim")
@@ -44,12 +44,12 @@ class NetworkConfig:
         make_activation(self.activation)
 
 
-@register("network", NetworkConfig)
-class Network(nn.Module):
-    """sizes[0] -> ... -> sizes[-1]; `layers[i].linear` holds the weights of layer i, which may be set by hand.
+@register("network", MLPConfig)
+class MLP(nn.Module):
+    """sizes[0] -> ... -> sizes[-1]; `layers[i].linear` holds the weights of layer i.
 
-    `residual` is the path around each hidden layer whose width does not change, such as `ScaledBranch(1 / depth)`:
-    a copy each, so that no two learn the same numbers.
+    `residual` is the connection around hidden layers whose width does not change, such as `ScaledBranch(1 / depth)`;
+    each layer gets its own copy.
     """
 
     def __init__(
@@ -69,14 +69,15 @@ class Network(nn.Module):
         *hidden, last = pairwise(sizes)
         options = {"bias": bias, "initialization": initialization}
         self.layers = nn.ModuleList()
-        for i, o in hidden:
-            around = deepcopy(residual) if i == o else None
-            self.layers.append(Dense(i, o, activation, normalization=normalization, residual=around, **options))  # type: ignore[arg-type]
+        for inputs, outputs in hidden:
+            branch = deepcopy(residual) if inputs == outputs else None
+            layer = Dense(inputs, outputs, activation, normalization=normalization, residual=branch, **options)  # type: ignore[arg-type]
+            self.layers.append(layer)
         self.layers.append(Dense(*last, **options))  # type: ignore[arg-type]
 
     @classmethod
-    def from_config(cls, config: NetworkConfig, *sizes: int) -> "Network":
-        """For examples of these sizes, the last of which is the number of classes; two classes need one output."""
+    def from_config(cls, config: MLPConfig, *sizes: int) -> "MLP":
+        """Return an MLP for examples of these sizes; the last is the number of classes, and two need one output."""
         *axes, classes = sizes
         outputs = 1 if classes == 2 else classes
         return cls(
@@ -88,25 +89,25 @@ class Network(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (batch, outputs) of each example, whatever its axes."""
+        """Return logits (batch, outputs); the axes of an example are flattened."""
         x = x.flatten(1)
         for layer in self.layers:
             x = layer(x)
         return x
 
     def cost(self, span: Span) -> Cost:
-        """That of its layers, for `span.batch` examples."""
-        one = replace(span, time=1)
-        return sum((layer.cost(one) for layer in self.layers), Cost())  # type: ignore[operator]
+        """Return the cost of all layers, for `span.batch` examples."""
+        per_example = replace(span, time=1)
+        return sum((layer.cost(per_example) for layer in self.layers), Cost())  # type: ignore[operator]
 
 
-def logistic_regression(inputs: int) -> Network:
-    """P(1 | x) = sigmoid(w.x + b); the network gives w.x + b, from weights of 0."""
+def logistic_regression(inputs: int) -> MLP:
+    """Return an MLP with P(1 | x) = sigmoid(w.x + b); its output is w.x + b, its initial weights are 0."""
     return softmax_regression(inputs, 1)
 
 
-def softmax_regression(inputs: int, classes: int) -> Network:
-    """P(c | x) = softmax_c(W x + b); the network gives W x + b, from weights of 0."""
-    network = Network((inputs, classes))
+def softmax_regression(inputs: int, classes: int) -> MLP:
+    """Return an MLP with P(c | x) = softmax_c(W x + b); its output is W x + b, its initial weights are 0."""
+    network = MLP((inputs, classes))
     nn.init.zeros_(network.layers[0].linear.weight)  # type: ignore[union-attr, arg-type]
     return network

@@ -1,8 +1,8 @@
-"""The perceptron: one unit that says yes or no, and learns from its mistakes alone.
+"""The perceptron: a linear classifier that learns from its mistakes.
 
-    answer = 1 if w.x + b > 0 else 0;     after a mistake:  w += (label - answer) x,   b += label - answer
+    prediction = 1 if w.x + b > 0 else 0;     after a mistake:  w += (label - prediction) x,   b += label - prediction
 
-If a line separates the classes, it finds one after finitely many mistakes; if none does, it never settles.
+If a line separates the classes, it finds one after finitely many mistakes; if none does, it never converges.
 Paper: https://doi.org/10.1037/h0042519.
 """
 
@@ -21,10 +21,10 @@ Labels = Int[Tensor, " points"]
 
 @dataclass(frozen=True)
 class PerceptronConfig:
-    """A perceptron has nothing to choose but where it begins."""
+    """Settings of a perceptron: only its initial weights."""
 
     spread: float = 0.0
-    """Standard deviation of the first weights; 0 begins at nothing."""
+    """Standard deviation of the initial weights; 0: all weights are 0."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.spread < float("inf"):
@@ -33,7 +33,7 @@ class PerceptronConfig:
 
 @register("perceptron", PerceptronConfig)
 class Perceptron(nn.Module):
-    """0 or 1 by the side of a plane on which a point lies; `weight` and `bias` may be set by hand."""
+    """Class 0 or 1 by the side of the plane w.x + b = 0 that a point is on."""
 
     def __init__(self, inputs: int, spread: float = 0.0):
         super().__init__()
@@ -44,36 +44,36 @@ class Perceptron(nn.Module):
 
     @classmethod
     def from_config(cls, config: PerceptronConfig, *sizes: int) -> "Perceptron":
-        """For examples of these sizes, the last of which is the number of classes."""
+        """Return a perceptron for examples of these sizes, the last of which is the number of classes."""
         *axes, classes = sizes
         if classes != 2:
-            raise ValueError(f"a perceptron tells 2 classes apart, got {classes}; take the family network")
+            raise ValueError(f"a perceptron separates 2 classes, got {classes}; use the family network")
         return cls(torch.Size(axes).numel(), config.spread)
 
     def scores(self, points: Tensor) -> Tensor:
-        """w.x + b of each point: (points,)."""
+        """Return w.x + b of each point: (points,)."""
         return points.flatten(1) @ self.weight + self.bias
 
     def forward(self, points: Tensor) -> Labels:
-        """The answers, 0 or 1; a point on the plane itself is a 0."""
+        """Return the predicted classes, 0 or 1; a point on the plane is a 0."""
         return (self.scores(points) > 0).long()
 
     def loss(self, points: Tensor, labels: Labels) -> Tensor:
-        """sum of (answer - label)(w.x + b): 0 but for mistakes, and its gradient is the rule, over all of them at once.
+        """Return the sum of (prediction - label)(w.x + b), whose gradient is the perceptron rule over all points.
 
-        It is 0, too, where all weights are: a small loss is no sign of few mistakes.
+        Only mistakes contribute. With all weights 0 the loss is 0 too: a small loss does not mean few mistakes.
         """
         scores = self.scores(points)
         return (((scores > 0).long() - labels) * scores).sum()
 
     def cost(self, span: Span) -> Cost:
-        """One product of two vectors for each of `span.batch` points."""
+        """Return the cost of one dot product for each of `span.batch` points."""
         count = {"product": span.batch * self.weight.numel()}
         return Cost(needed=count, executed=count) + parameters_only(self)
 
     @torch.no_grad()
     def fit(self, points: Points, labels: Labels, epochs: int = 100) -> list[int]:
-        """Learn by the perceptron's rule, point by point; the mistakes of each epoch, up to the first without any."""
+        """Train by the perceptron rule, point by point; return the mistakes of each epoch up to the first with none."""
         require_labels(points, labels)
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, got {epochs}")
@@ -91,12 +91,12 @@ class Perceptron(nn.Module):
 
 
 def require_labels(points: Tensor, labels: Tensor) -> None:
-    """Refuse labels that are not a 0 or a 1 for each point."""
+    """Raise unless there is a label of 0 or 1 for each point."""
     if points.dim() != 2 or labels.shape != points.shape[:1]:
         raise ValueError(
             f"points must be (points, inputs) and labels (points,), "
             f"got shapes {tuple(points.shape)} and {tuple(labels.shape)}"
         )
-    strange = sorted({*labels.tolist()} - {0, 1})
-    if strange:
-        raise ValueError(f"labels must be 0 or 1, got {strange[0]:g}")
+    invalid = sorted({*labels.tolist()} - {0, 1})
+    if invalid:
+        raise ValueError(f"labels must be 0 or 1, got {invalid[0]:g}")

@@ -1,8 +1,8 @@
-"""A polynomial by least squares: the model whose richness is one number.
+"""Polynomial regression by least squares: a model whose capacity is one number, its degree.
 
     y = sum_n c_n P_n(2x - 1),   n = 0 .. degree
 
-Legendre's polynomials P_n instead of powers: the same functions, and the equations stay well conditioned.
+The basis is Legendre polynomials P_n instead of powers: the same functions, but well conditioned.
 """
 
 import torch
@@ -13,7 +13,7 @@ Values = Float[Tensor, " points"]
 
 
 class Polynomial:
-    """A polynomial of this degree for inputs of about [0, 1]; `coefficients` is None until it is fitted."""
+    """A polynomial of this degree for inputs in about [0, 1]; `coefficients` is None before `fit`."""
 
     def __init__(self, degree: int):
         if degree < 0:
@@ -22,23 +22,23 @@ class Polynomial:
         self.coefficients: Tensor | None = None
 
     def fit(self, inputs: Values, targets: Values) -> "Polynomial":
-        """The coefficients of the least sum of squared errors."""
+        """Set the coefficients to those of the least squared error, and return the polynomial."""
         if inputs.dim() != 1 or inputs.shape != targets.shape or len(inputs) <= self.degree:
             raise ValueError(
-                f"inputs and targets must be more than degree {self.degree} numbers each, "
+                f"inputs and targets must have more than degree={self.degree} values each, "
                 f"got shapes {tuple(inputs.shape)} and {tuple(targets.shape)}"
             )
         self.coefficients = torch.linalg.lstsq(self._basis(inputs), targets[:, None]).solution[:, 0]
         return self
 
     def __call__(self, inputs: Values) -> Values:
-        """The values."""
+        """Return the values at these inputs."""
         if self.coefficients is None:
             raise ValueError("the polynomial has no coefficients yet; fit it first")
         return self._basis(inputs) @ self.coefficients
 
     def _basis(self, inputs: Values) -> Float[Tensor, "points terms"]:
-        """(n + 1) P_(n+1) = (2n + 1) x P_n - n P_(n-1)"""
+        """Return P_0 .. P_degree: (n + 1) P_(n+1) = (2n + 1) x P_n - n P_(n-1)."""
         x = 2 * inputs - 1
         terms = [torch.ones_like(x), x]
         for n in range(1, self.degree):

@@ -1,9 +1,9 @@
-"""The recurrent encoder-decoder, with attention or without.
+"""The recurrent encoder-decoder, with or without attention.
 
-    reading:  h_t = cell(x_t, h_(t-1)), in both directions
-    writing:  s_t = cell([y_(t-1), c_(t-1)], s_(t-1)),   c_t = attention of s_t over the h
+    encoder:  h_t = cell(x_t, h_(t-1)), in both directions
+    decoder:  s_t = cell([y_(t-1), c_(t-1)], s_(t-1)),   c_t = attention of s_t over the h
 
-Without attention the decoder has only the encoder's last state to go by, however long the source.
+Without attention the decoder sees only the encoder's last state, however long the source.
 Papers: https://arxiv.org/abs/1409.3215 (without), https://arxiv.org/abs/1409.0473 (with).
 """
 
@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from qkv.attention import Additive, Attention, Softmax
 from qkv.cost import Cost, Shape, Span, linear, parameters_only, recurrent
 from qkv.errors import unknown_name_error
-from qkv.models.masks import require_mask
 from qkv.models.registry import register
-from qkv.models.validation import require_at_least, require_length
+from qkv.models.validation import require_at_least, require_length, require_mask
 from qkv.shapes import Mask, Rows
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-LOOKS: dict[str, Callable[[int], Attention | None]] = {
+ATTENTIONS: dict[str, Callable[[int], Attention | None]] = {
     "none": lambda dim: None,
     "additive": Additive,
     "softmax": lambda dim: Softmax(),
@@ -40,80 +39,80 @@ class RecurrentConfig:
     cell: str = "lstm"
     """rnn, gru or lstm."""
     attention: str = "additive"
-    """none, additive or softmax: how the decoder looks at the source."""
+    """none, additive or softmax: attention of the decoder over the source."""
     dropout: float = 0.1
-    """Share of numbers dropped between layers while training."""
+    """Dropout probability between layers."""
     max_length: int = 128
-    """The longest output."""
+    """Longest output."""
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "dim", "layers", "max_length")
         if self.dim % 2:
-            raise ValueError(f"dim must be even (half for each direction of reading), got {self.dim}")
+            raise ValueError(f"dim must be even (half for each direction of the encoder), got {self.dim}")
         if self.cell not in CELLS:
             raise unknown_name_error("cell", self.cell, CELLS)
-        if self.attention not in LOOKS:
-            raise unknown_name_error("attention of a recurrent model", self.attention, LOOKS)
+        if self.attention not in ATTENTIONS:
+            raise unknown_name_error("attention of a recurrent model", self.attention, ATTENTIONS)
 
 
 @dataclass(frozen=True)
 class RecurrentDecoderState:
-    """What is remembered while writing; each tensor has the batch first."""
+    """The decoding state; batch is the first axis of each tensor."""
 
     hidden: tuple[Tensor, ...]
     """States of the decoder's layers: one for rnn and gru, two for lstm; (batch, layers, dim)."""
-    seen: Tensor
-    """What the last look at the source gave: (batch, dim)."""
+    context: Tensor
+    """Output of the last attention over the source: (batch, dim)."""
     source: Tensor
     """The encoder's outputs: (batch, time, dim)."""
     mask: Mask | None
     length: int = 0
-    """Tokens written."""
+    """Tokens generated."""
 
     def select(self, rows: Rows) -> "RecurrentDecoderState":
-        """The state of these sequences."""
+        """Return the state of these rows."""
         hidden, mask = tuple(x[rows] for x in self.hidden), None if self.mask is None else self.mask[rows]
-        return RecurrentDecoderState(hidden, self.seen[rows], self.source[rows], mask, self.length)
+        return RecurrentDecoderState(hidden, self.context[rows], self.source[rows], mask, self.length)
 
 
 @register("recurrent", RecurrentConfig)
 class Recurrent(nn.Module):
-    """logits of the next target token, given the source and the target so far."""
+    """Logits of the next target token, given the source and the target so far."""
 
-    recordable = False
-    """It reads the lengths of its sources on the CPU, which no CUDA graph can hold."""
+    supports_cuda_graphs = False
+    """False: it reads the lengths of its sources on the CPU, which a CUDA graph cannot capture."""
 
     def __init__(self, config: RecurrentConfig, sources: int, targets: int):
         super().__init__()
         self.config = config
         dim, dropout = config.dim, config.dropout if config.layers > 1 else 0.0
         options = {"num_layers": config.layers, "batch_first": True, "dropout": dropout}
-        self.read = nn.Embedding(sources, dim, padding_idx=0)
-        self.write = nn.Embedding(targets, dim, padding_idx=0)
+        self.source_embedding = nn.Embedding(sources, dim, padding_idx=0)
+        self.target_embedding = nn.Embedding(targets, dim, padding_idx=0)
         self.encoder = CELLS[config.cell](dim, dim // 2, bidirectional=True, **options)
         self.decoder = CELLS[config.cell](2 * dim, dim, **options)
-        self.attention = LOOKS[config.attention](dim)
+        self.attention = ATTENTIONS[config.attention](dim)
         self.join = nn.Linear(2 * dim, dim)
         self.dropout = nn.Dropout(config.dropout)
-        self.predict = nn.Linear(dim, targets)
+        self.lm_head = nn.Linear(dim, targets)
 
     def forward(self, source: Tensor, target: Tensor, mask: Mask | None = None) -> Tensor:
-        """Logits (batch, target time, targets) after each token of `target`; `mask` hides source padding.
+        """Return logits (batch, target time, targets) after each token of `target`; `mask` hides source padding.
 
-        Each step needs what the last one saw, so the target is walked token by token.
+        Each step needs the attention output of the one before, so the target is processed token by token.
         """
         state = self.start(source, mask)
         joined = []
-        for token in self.dropout(self.write(target)).unbind(1):
+        for token in self.dropout(self.target_embedding(target)).unbind(1):
             out, state = self._advance(token, state)
             joined.append(out)
-        nothing = state.seen.new_zeros(target.shape[0], 0, self.config.dim)
-        return self.predict(torch.stack(joined, 1) if joined else nothing)
+        empty = state.context.new_zeros(target.shape[0], 0, self.config.dim)
+        return self.lm_head(torch.stack(joined, 1) if joined else empty)
 
     def start(self, inputs: Tensor, mask: Mask | None) -> RecurrentDecoderState:
-        """Read the source; padding has to come last."""
+        """Encode the source and return the state before the first target token; padding must come last."""
         packed = nn.utils.rnn.pack_padded_sequence(
-            self.dropout(self.read(inputs)), _lengths(inputs, mask), batch_first=True, enforce_sorted=False
+            self.dropout(self.source_embedding(inputs)), _lengths(inputs, mask), batch_first=True, enforce_sorted=False
         )
         outputs, last = self.encoder(packed)
         source, _ = nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
@@ -121,27 +120,29 @@ class Recurrent(nn.Module):
         return RecurrentDecoderState(hidden, source.new_zeros(inputs.shape[0], self.config.dim), source, mask)
 
     def step(self, tokens: Rows, state: RecurrentDecoderState) -> tuple[Tensor, RecurrentDecoderState]:
-        """Logits (rows, targets) after one more token each."""
-        out, state = self._advance(self.write(tokens), state)
-        return self.predict(out), state
+        """Return logits (rows, targets) after one more token per row, and the new state."""
+        out, state = self._advance(self.target_embedding(tokens), state)
+        return self.lm_head(out), state
 
     def cost(self, span: Span) -> Cost:
-        """Both recurrences, a look at the source (`span.context`) at every step, joining and predicting."""
+        """Return the cost of encoder, decoder, attention over the source (`span.context`) at every step, and output."""
         if span.context is None:
             raise ValueError("span.context must be the number of source tokens, got None")
         total = recurrent(self.encoder, span.batch * span.context).within("encoder")
         total += recurrent(self.decoder, span.tokens).within("decoder")
-        total += linear(self.join, span.tokens).within("join") + linear(self.predict, span.tokens).within("predict")
-        total += parameters_only(self.read).within("read") + parameters_only(self.write).within("write")
-        numbers = {"hidden": (1 + (self.config.cell == "lstm")) * self.config.layers * self.config.dim}
+        total += linear(self.join, span.tokens).within("join") + linear(self.lm_head, span.tokens).within("lm_head")
+        total += parameters_only(self.source_embedding).within("read") + parameters_only(self.target_embedding).within(
+            "write"
+        )
+        values = {"hidden": (1 + (self.config.cell == "lstm")) * self.config.layers * self.config.dim}
         if self.attention is not None:
-            total += self._cost_of_looking(self.attention, span).within("attention")
-            numbers |= {"seen": self.config.dim, "source": span.context * self.config.dim}
-        held = span.batch * span.element_bytes
-        return total + Cost(state={name: held * count for name, count in numbers.items()})
+            total += self._attention_cost(self.attention, span).within("attention")
+            values |= {"context": self.config.dim, "source": span.context * self.config.dim}
+        row_bytes = span.batch * span.element_bytes
+        return total + Cost(state={name: row_bytes * count for name, count in values.items()})
 
-    def _cost_of_looking(self, attention: Attention, span: Span) -> Cost:
-        """One query a step. What depends on the keys alone is needed once, but runs at every step."""
+    def _attention_cost(self, attention: Attention, span: Span) -> Cost:
+        """Return the cost of one query per step. Terms of the keys are needed once, but executed at every step."""
         dim = self.config.dim
         once = attention.cost(Shape(span.batch, 1, 1, span.context or 0, dim, dim))
         needed = {name: count if name == "key" else span.time * count for name, count in once.needed.items()}
@@ -152,21 +153,21 @@ class Recurrent(nn.Module):
         length = state.length + 1
         require_length(length, self.config.max_length)
         hidden = tuple(h.transpose(0, 1).contiguous() for h in state.hidden)
-        given = torch.cat((x, state.seen), -1)[:, None]
+        given = torch.cat((x, state.context), -1)[:, None]
         out, last = self.decoder(given, hidden if len(hidden) == 2 else hidden[0])
-        seen = self._look(out, state)
-        joined = self.dropout(torch.tanh(self.join(torch.cat((out[:, 0], seen), -1))))
+        context = self._attend(out, state)
+        joined = self.dropout(torch.tanh(self.join(torch.cat((out[:, 0], context), -1))))
         hidden = tuple(h.transpose(0, 1) for h in _states(last))
-        return joined, RecurrentDecoderState(hidden, seen, state.source, state.mask, length)
+        return joined, RecurrentDecoderState(hidden, context, state.source, state.mask, length)
 
-    def _look(self, query: Tensor, state: RecurrentDecoderState) -> Tensor:
+    def _attend(self, query: Tensor, state: RecurrentDecoderState) -> Tensor:
         if self.attention is None:
             return torch.zeros_like(query[:, 0])
         source = state.source[:, None]  # batch heads time dim
         return self.attention(query[:, None], source, source, mask=state.mask)[:, 0, 0]
 
     def _both_directions(self, last: Tensor) -> Tensor:
-        """Last states of the two directions side by side: (layers * 2, batch, dim / 2) -> (batch, layers, dim)."""
+        """Concatenate the last states of both directions: (layers * 2, batch, dim / 2) -> (batch, layers, dim)."""
         layers = last.unflatten(0, (self.config.layers, 2))
         return torch.cat((layers[:, 0], layers[:, 1]), -1).transpose(0, 1)
 
@@ -176,7 +177,7 @@ def _states(last: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def _lengths(inputs: Tensor, mask: Mask | None) -> Tensor:
-    """Tokens of each source, on the CPU; one that has none is read as one of padding."""
+    """Return the length of each source, on the CPU; an empty one counts as one token of padding."""
     if not inputs.numel():
         raise ValueError(f"inputs must have at least one row and one token, got shape {tuple(inputs.shape)}")
     require_mask(mask, inputs)

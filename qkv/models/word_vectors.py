@@ -1,10 +1,10 @@
-"""Word vectors: two tables, learned by telling the neighbors of a word from noise (word2vec).
+"""Word vectors (word2vec): two tables, trained by separating the neighbors of a word from noise words.
 
     skip_gram   score(w, c) = center_w . context_c                        for every neighbor c of w
     cbow        score(w)    = mean of center_c over neighbors c . context_w
     loss        sum over scores:  log(1 + e^-score)  +  negatives * mean over noise n of log(1 + e^score(., n))
 
-A group of words shares its noise, so the mean is over more words than `negatives`, with the same expectation.
+A group of words shares its noise words, so the mean is over more of them than `negatives`; the expectation is equal.
 Papers: https://arxiv.org/abs/1310.4546; shared noise as matrix products: https://arxiv.org/abs/1604.04661.
 """
 
@@ -24,9 +24,9 @@ from qkv.models.validation import require_at_least
 
 OBJECTIVES = ("skip_gram", "cbow")
 GROUPS = 32
-"""Groups that are computed from the same tables, which then change."""
-LARGEST = 2.0
-"""Learning rate times scores of one word between two changes; what goes beyond is held back, or it would diverge."""
+"""Groups per update of the tables."""
+MAX_STEP = 2.0
+"""Largest learning rate times scores of one word per update of the tables; beyond it, training could diverge."""
 
 Table = Float[Tensor, "words dim"]
 Words = Int64[Tensor, "batch many"]
@@ -35,14 +35,14 @@ Scores = Float[Tensor, "batch sources targets"]
 
 @dataclass(frozen=True)
 class WordVectorsConfig:
-    """How wide a vector is, and what is predicted from what."""
+    """Settings of word vectors."""
 
     dim: int = 100
-    """Width of a vector."""
+    """Width of the vectors."""
     objective: str = "skip_gram"
     """skip_gram: neighbors from a word; cbow: a word from the mean of its neighbors."""
     negatives: int = 5
-    """Words of noise that each neighbor is told from."""
+    """Noise words per neighbor."""
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "dim", "negatives")
@@ -52,26 +52,26 @@ class WordVectorsConfig:
 
 @register("word_vectors", WordVectorsConfig)
 class WordVectors(nn.Module):
-    """A center vector and a context vector for each word."""
+    """A center vector and a context vector per word."""
 
     def __init__(self, config: WordVectorsConfig, words: int):
         super().__init__()
         if words < 1:
             raise ValueError(f"words must be at least 1, got {words}")
         self.config = config
-        # gensim's first vectors; those of word2vec, half as long, end with a higher loss of held-out text
+        # initialized as in gensim; word2vec's are half as long and end with a higher held-out loss
         self.center = nn.Parameter((2 * torch.rand(words, config.dim) - 1) / config.dim)
         self.context = nn.Parameter(torch.zeros(words, config.dim))
 
     def forward(self, source: Words, target: Words) -> Scores:
-        """The score of each target beside each source; of cbow, beside all sources at once: then sources = 1."""
+        """Return the score of each source with each target; with cbow all sources are averaged, so sources = 1."""
         given = self.center[source]
         if self.config.objective == "cbow":
             given = given.mean(1, keepdim=True)
         return given @ self.context[target].transpose(1, 2)
 
     def loss(self, windows: SkipGramBatch) -> Tensor:
-        """The definition: summed over neighbors, of cbow over words that have any."""
+        """Return the loss by its definition: summed over neighbors; with cbow, over words that have any."""
         given, pairs = self._given(windows.is_neighbor, self.center[windows.centers], self.center[windows.contexts])
         if self.config.objective == "cbow":
             right = (given * self.context[windows.centers]).sum(-1)
@@ -84,33 +84,35 @@ class WordVectors(nn.Module):
         return found.sum() + share * (functional.softplus(noise) * pairs).sum()
 
     def count(self, windows: SkipGramBatch) -> int:
-        """What the loss is summed over."""
+        """Return the number of terms that the loss is summed over."""
         seen = windows.is_neighbor
-        # the largest of bytes: as any(), in half its time
+        # amax of bytes: the same as any(), in half the time
         return int(seen.view(torch.uint8).amax(-1).sum() if self.config.objective == "cbow" else seen.sum())
 
     @torch.no_grad()
     def update(self, windows: SkipGramBatch, rate: float) -> float:
-        """Gradient descent on `loss`, GROUPS groups at a time; the sum of the losses as they were met.
+        """Take SGD steps on `loss`, GROUPS groups at a time; return the sum of the losses before each step.
 
         Only rows that occur are read and written: a gradient as large as the tables would take most of the time. As in
-        word2vec, cbow gives its whole error to each neighbor, though each has but a share in the mean.
+        word2vec, cbow adds its whole error to each neighbor, although each is only a fraction of the mean.
         """
         update = self._update_cbow if self.config.objective == "cbow" else self._update_skip_gram
         return float(update(windows, rate))
 
     def _rates(self, windows: SkipGramBatch, rate: float) -> Tensor:
-        """(2, words): the rate of each row of center and context, lower than `rate` for very common words alone.
+        """Return (2, words): the rate of each row of center and context, below `rate` for very common words only.
 
-        One after the other, changes of the same row would see each other; together they overshoot where they are many.
+        Sequential updates of a row would see each other; many simultaneous ones would overshoot.
         """
         groups = len(windows.centers)
-        words, noise = (ids.flatten().bincount(minlength=len(self.center)) for ids in (windows.centers, windows.negatives))
+        words, noise = (
+            ids.flatten().bincount(minlength=len(self.center)) for ids in (windows.centers, windows.negatives)
+        )
         words, noise = words / windows.centers.numel(), self.config.negatives * noise / windows.negatives.numel()
         center = (1 + self.config.negatives) * words * int(windows.is_neighbor.sum())
         context = (words + noise) * self.count(windows)
         scores = torch.stack((center, context)) * (rate * min(GROUPS, groups) / groups)
-        return rate * (LARGEST / scores).clamp_(max=1).to(self.center.dtype)
+        return rate * (MAX_STEP / scores).clamp_(max=1).to(self.center.dtype)
 
     def _update_skip_gram(self, windows: SkipGramBatch, rate: float) -> Tensor:
         shared, around = windows.negatives.shape[1], windows.contexts.shape[1]
@@ -156,26 +158,26 @@ class WordVectors(nn.Module):
         return _dot(there, functional.softplus(-hits)) + _dot(weight, functional.softplus(misses))
 
     def _given(self, seen: Tensor, centers: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """What each word of a group is scored by, and how many neighbors noise stands beside."""
+        """Return the predicting vector of each word of a group, and the number of neighbors that weights its noise."""
         pairs = seen.sum(-1, keepdim=True).to(centers.dtype)
         if self.config.objective == "skip_gram":
             return centers, pairs
         return seen.to(centers.dtype) / pairs.clamp(min=1) @ contexts, pairs.clamp(max=1)
 
     def vectors(self, representation: str = "center") -> Table:
-        """One row a word: "center", "context", their "mean", or their "concatenation", which is twice as wide."""
-        made: dict[str, Callable[[], Tensor]] = {
+        """Return one row per word: "center", "context", their "mean", or their "concatenation" (twice as wide)."""
+        choices: dict[str, Callable[[], Tensor]] = {
             "center": lambda: self.center,
             "context": lambda: self.context,
             "mean": lambda: (self.center + self.context) / 2,
             "concatenation": lambda: torch.cat((self.center, self.context), 1),
         }
-        if representation not in made:
-            raise unknown_name_error("representation", representation, made)
-        return made[representation]().detach()
+        if representation not in choices:
+            raise unknown_name_error("representation", representation, choices)
+        return choices[representation]().detach()
 
     def cost(self, span: Span) -> Cost:
-        """One product of two vectors for each source and target; `span.context` counts sources, `span.time` targets."""
+        """Return the cost of a dot product per source (`span.context`) and target (`span.time`)."""
         sources = 1 if self.config.objective == "cbow" else span.context or 1
         count = {"scores": span.tokens * sources * self.config.dim}
         return Cost(needed=count, executed=count) + parameters_only(self)
@@ -194,5 +196,5 @@ def _dot(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _add(table: Tensor, ids: Tensor, change: Tensor) -> None:
-    # scatter_add_ sorts the rows, and takes half the time of index_add_
+    # scatter_add_ takes half the time of index_add_
     table.scatter_add_(0, ids.reshape(-1, 1).expand(-1, table.shape[1]), change.flatten(0, 1))

@@ -166,7 +166,7 @@ def test_names_of_old_files(folder):
 def test_kinds_that_cannot_be_put_in(folder):
     with pytest.raises(ValueError, match="unknown attention kind 'tailor'; did you mean 'taylor'"):
         load_bert(folder, attention="tailor")
-    with pytest.raises(ValueError, match="kind='additive' has weights of its own"):
+    with pytest.raises(ValueError, match="kind='additive' has learned parameters"):
         load_bert(folder, attention="additive")
 
 
@@ -178,7 +178,7 @@ def test_a_pickle_is_refused(folder):
 
 def test_too_long_for_its_positions(folder):
     with pytest.raises(ValueError, match="a sequence of 38 exceeds max_length=37"):
-        load_bert(folder).read(torch.zeros(1, 38, dtype=torch.int64))
+        load_bert(folder).encode(torch.zeros(1, 38, dtype=torch.int64))
 
 
 @pytest.mark.slow
@@ -205,7 +205,7 @@ def test_minilm_knows_what_sentences_mean():
 
     def vector(text):
         with torch.no_grad():
-            return model.read(torch.tensor([tokenizer(text).input_ids])).mean(1)[0]
+            return model.encode(torch.tensor([tokenizer(text).input_ids])).mean(1)[0]
 
     one, same, other = map(vector, ("A man plays the guitar.", "Someone is playing guitar.", "Prices fell in May."))
     assert float(functional.cosine_similarity(one, same, dim=0)) > 0.7

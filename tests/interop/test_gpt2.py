@@ -195,7 +195,7 @@ def test_files_in_pieces(tmp_path):
 def test_kinds_that_cannot_be_put_in(folder):
     with pytest.raises(ValueError, match="unknown attention kind 'tailor'; did you mean 'taylor'"):
         load_gpt2(folder, attention="tailor")
-    with pytest.raises(ValueError, match="kind='additive' has weights of its own"):
+    with pytest.raises(ValueError, match="kind='additive' has learned parameters"):
         load_gpt2(folder, attention="additive")
 
 

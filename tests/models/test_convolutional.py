@@ -45,7 +45,7 @@ def test_as_a_family():
     built = family("convolutional")
     config = built.configure({"downsample": "stride"})
     assert built.build(config, 3, 28, 28, 7)(torch.zeros(2, 3, 28, 28)).shape == (2, 7)
-    with pytest.raises(ValueError, match=r"needs pictures .* got sizes \(2, 2\); take the family network"):
+    with pytest.raises(ValueError, match=r"needs images .* got sizes \(2, 2\); use the family network"):
         built.build(config, 2, 2)
 
 
@@ -54,7 +54,7 @@ def test_as_a_family():
     [
         (lambda: Convolutional(4, "pol"), "unknown downsample 'pol'; did you mean 'pool'"),
         (lambda: Convolutional(4, padding=-1), "padding must be 0 or more, got -1"),
-        (lambda: Convolutional(4, size=(9, 28)), "pictures of 1 x 9 x 28 are too small"),
+        (lambda: Convolutional(4, size=(9, 28)), "images of 1 x 9 x 28 are too small"),
     ],
 )
 def test_bad_settings(make, message):

@@ -9,7 +9,7 @@ from qkv.layers import Packing, pack_documents
 from qkv.layers import packing as packing_module
 from qkv.models import Decoder, DecoderConfig
 from qkv.positions import schemes
-from qkv.train.ema import plain
+from qkv.train.ema import to_cpu
 from tests.models.sequences import padded, walk
 
 TOKENS = 19
@@ -61,7 +61,7 @@ def test_tokens_enter_and_are_predicted_with_numbers_of_size_one():
     for dim in (24, 216):
         model = small(dim=dim, layers=1)
         read = model._embed(torch.arange(TOKENS)[:, None], 0, None, None)
-        predicted = model.predict(model.norm(torch.randn(70, dim).double()))
+        predicted = model.lm_head(model.norm(torch.randn(70, dim).double()))
         assert read.std().item() == pytest.approx(1, rel=0.15)
         assert predicted.std().item() == pytest.approx(1, rel=0.25)
 
@@ -120,8 +120,8 @@ def test_every_parameter_gets_a_gradient_and_is_counted(tied):
 
 def test_tied_weights_are_saved_and_stay_tied():
     model, other = small(tied=True), small(tied=True)
-    other.load_state_dict(load(save(plain(model.state_dict()))))
-    assert other.predict.weight is other.embed.weight
+    other.load_state_dict(load(save(to_cpu(model.state_dict()))))
+    assert other.lm_head.weight is other.embed.weight
     tokens = torch.randint(0, TOKENS, (2, 7))
     assert torch.equal(model(tokens), other(tokens))
 

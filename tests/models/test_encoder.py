@@ -3,8 +3,8 @@ import torch
 from safetensors.torch import load, save
 from transformers import BertConfig, BertForPreTraining
 
-from qkv.models import Encoder, EncoderConfig, encoder, mean_of_tokens
-from qkv.train.ema import plain
+from qkv.models import Encoder, EncoderConfig, encoder, mean_pool
+from qkv.train.ema import to_cpu
 from tests.models.sequences import padded
 
 TOKENS = 19
@@ -24,7 +24,7 @@ GOES = [
 ]
 BERT = {
     "embed.": "bert.embeddings.word_embeddings.",
-    "places.added.table.": "bert.embeddings.position_embeddings.",
+    "positions.added.table.": "bert.embeddings.position_embeddings.",
     "segments.": "bert.embeddings.token_type_embeddings.",
     "norm.": "bert.embeddings.LayerNorm.",
     ".attention.query.": ".attention.self.query.",
@@ -32,14 +32,14 @@ BERT = {
     ".attention.value.": ".attention.self.value.",
     ".attention.output.": ".attention.output.dense.",
     ".around_attention.norm.": ".attention.output.LayerNorm.",
-    ".feed_forward.enter.": ".intermediate.dense.",
-    ".feed_forward.leave.": ".output.dense.",
+    ".feed_forward.up.": ".intermediate.dense.",
+    ".feed_forward.down.": ".output.dense.",
     ".around_feed_forward.norm.": ".output.LayerNorm.",
     "pool.": "bert.pooler.dense.",
     "transform.": "cls.predictions.transform.dense.",
     "transform_norm.": "cls.predictions.transform.LayerNorm.",
-    "predict.": "cls.predictions.decoder.",
-    "follow.": "cls.seq_relationship.",
+    "lm_head.": "cls.predictions.decoder.",
+    "next_sentence_head.": "cls.seq_relationship.",
 }
 """Our prefix or middle of a name -> that of transformers."""
 
@@ -83,7 +83,7 @@ def test_bert_of_transformers_to_every_hidden_state(bert, dtype, apart):
     tokens, mask = padded(7, 13, TOKENS)
     segments = (torch.arange(13) > mask.sum(1, keepdim=True) // 2).long()
     with torch.no_grad():
-        states, (said, next_) = ours.states(tokens, segments, mask), ours(tokens, segments, mask)
+        states, (said, next_) = ours.hidden_states(tokens, segments, mask), ours(tokens, segments, mask)
         expected = theirs(tokens, mask.long(), segments, output_hidden_states=True)
         pooled = theirs.bert(tokens, mask.long(), segments).pooler_output
     assert len(states) == len(expected.hidden_states) == 4
@@ -91,7 +91,7 @@ def test_bert_of_transformers_to_every_hidden_state(bert, dtype, apart):
         torch.testing.assert_close(found[mask], wanted[mask], rtol=0, atol=apart)
     torch.testing.assert_close(said[mask], expected.prediction_logits[mask], rtol=0, atol=10 * apart)
     torch.testing.assert_close(next_, expected.seq_relationship_logits, rtol=0, atol=10 * apart)
-    torch.testing.assert_close(ours.pooled(states[-1]), pooled, rtol=0, atol=apart)
+    torch.testing.assert_close(ours.pool_first(states[-1]), pooled, rtol=0, atol=apart)
 
 
 def test_no_segments_are_the_first_and_no_mask_is_all(bert):
@@ -99,8 +99,8 @@ def test_no_segments_are_the_first_and_no_mask_is_all(bert):
     tokens = torch.randint(0, TOKENS, (5, 11))
     with torch.no_grad():
         expected = theirs.bert(tokens).last_hidden_state
-        torch.testing.assert_close(ours.read(tokens), expected, rtol=0, atol=1e-12)
-        torch.testing.assert_close(ours.read(tokens, mask=tokens > -1), expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(ours.encode(tokens), expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(ours.encode(tokens, mask=tokens > -1), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("length", [13, 5])
@@ -109,10 +109,10 @@ def test_the_same_where_masks_may_not_be_looked_at(length, monkeypatch):
     model = small(attention="softmax", positions="learned")
     tokens = torch.randint(0, TOKENS, (3, length))
     mask = torch.arange(length) < torch.tensor([[5], [13], [9]])
-    looking = model.read(tokens, mask=mask)
+    looking = model.encode(tokens, mask=mask)
     seen = []
-    monkeypatch.setattr(encoder, "may_look", lambda mask: bool(seen.append(mask)))
-    torch.testing.assert_close(model.read(tokens, mask=mask)[mask], looking[mask], rtol=0, atol=1e-12)
+    monkeypatch.setattr(encoder, "values_readable", lambda mask: bool(seen.append(mask)))
+    torch.testing.assert_close(model.encode(tokens, mask=mask)[mask], looking[mask], rtol=0, atol=1e-12)
     assert len(seen) == 1
 
 
@@ -123,15 +123,15 @@ def test_a_row_alone_equals_itself_padded(attention, positions, norm, first):
     model = small(attention=attention, positions=positions, norm=norm)
     tokens, mask = padded(7, 13, TOKENS, first=first)
     segments = torch.randint(0, 2, tokens.shape)
-    together = model.read(tokens, segments, mask)
+    together = model.encode(tokens, segments, mask)
     follows = model(tokens, segments, mask)[1]
-    means = mean_of_tokens(together, mask)
+    means = mean_pool(together, mask)
     for row in range(7):
         own = mask[row]
-        alone = model.read(tokens[row, own][None], segments[row, own][None])
+        alone = model.encode(tokens[row, own][None], segments[row, own][None])
         torch.testing.assert_close(alone[0], together[row, own], rtol=0, atol=1e-12)
         torch.testing.assert_close(alone[0].mean(0), means[row], rtol=0, atol=1e-12)
-        torch.testing.assert_close(mean_of_tokens(alone)[0], means[row], rtol=0, atol=1e-12)
+        torch.testing.assert_close(mean_pool(alone)[0], means[row], rtol=0, atol=1e-12)
         follow = model(tokens[row, own][None], segments[row, own][None])[1]
         torch.testing.assert_close(follow[0], follows[row], rtol=0, atol=1e-12)
 
@@ -141,7 +141,7 @@ def test_every_token_sees_all_others():
     tokens = torch.randint(4, TOKENS, (1, 13))
     changed = tokens.clone()
     changed[0, -1] = 3 + (changed[0, -1] - 2) % (TOKENS - 4)
-    assert (model.read(tokens) - model.read(changed)).abs().amax(-1).min() > 1e-6
+    assert (model.encode(tokens) - model.encode(changed)).abs().amax(-1).min() > 1e-6
 
 
 def test_logits_where_they_are_wanted():
@@ -155,7 +155,7 @@ def test_logits_where_they_are_wanted():
 @pytest.mark.parametrize("norm", ["after", "before"])
 def test_the_last_state_is_normed(norm):
     """Its vectors have mean 0 and deviation 1, wherever blocks norm."""
-    last = small(norm=norm).read(torch.randint(0, TOKENS, (5, 13)))
+    last = small(norm=norm).encode(torch.randint(0, TOKENS, (5, 13)))
     torch.testing.assert_close(last.mean(-1), torch.zeros(5, 13).double(), rtol=0, atol=1e-12)
     torch.testing.assert_close(last.std(-1, correction=0), torch.ones(5, 13).double(), rtol=0, atol=1e-9)
 
@@ -164,11 +164,11 @@ def test_without_heads_it_gives_vectors():
     model = small(pretraining=False)
     tokens = torch.randint(0, TOKENS, (5, 13))
     vectors, pooled = model(tokens)
-    torch.testing.assert_close(vectors, model.read(tokens))
+    torch.testing.assert_close(vectors, model.encode(tokens))
     assert pooled.shape == (5, 24)
-    assert not [name for name in model.state_dict() if name.startswith(("transform", "predict", "follow"))]
+    assert not [name for name in model.state_dict() if name.startswith(("transform", "lm_head", "next_sentence_head"))]
     with pytest.raises(ValueError, match="no head for masked tokens; build it with pretraining=True"):
-        model.fill(vectors)
+        model.token_logits(vectors)
 
 
 def test_every_parameter_gets_a_gradient_and_is_counted():
@@ -190,21 +190,21 @@ def test_tokens_are_not_drowned_by_waves():
     tokens = torch.arange(TOKENS - 2)[None]
     for positions in ("learned", "sinusoidal"):
         model = small(dim=240, positions=positions)
-        summed, other = model._sum(tokens, None, None), model._sum(tokens.roll(1, 1), None, None)
+        summed, other = model._embed(tokens, None, None), model._embed(tokens.roll(1, 1), None, None)
         assert ((summed - other).std() / summed.std()).item() > 0.7
 
 
 def test_a_tied_table_survives_a_round_trip():
     model, other = small(), small()
-    other.load_state_dict(load(save(plain(model.state_dict()))))
+    other.load_state_dict(load(save(to_cpu(model.state_dict()))))
     tokens = torch.randint(0, TOKENS, (5, 13))
     torch.testing.assert_close(other(tokens), model(tokens), rtol=0, atol=0)
-    assert other.predict.weight is other.embed.weight
+    assert other.lm_head.weight is other.embed.weight
 
 
 def test_a_row_of_padding_has_the_vector_0():
     x, mask = torch.randn(3, 5, 7), torch.tensor([[True] * 5, [False] * 5, [True, False, False, False, False]])
-    found = mean_of_tokens(x, mask)
+    found = mean_pool(x, mask)
     torch.testing.assert_close(found, torch.stack((x[0].mean(0), torch.zeros(7), x[2, 0])))
 
 
@@ -216,14 +216,17 @@ def test_a_row_of_padding_has_the_vector_0():
         ({"layers": 0}, "layers must be at least 1, got 0"),
         (
             {"attention": "taylor", "positions": "t5"},
-            "'t5' work by a bias.*; for 'taylor' use learned, rope, sinusoidal$",
+            "'t5' give a bias.*; for 'taylor' use learned, rope, sinusoidal$",
         ),
         (
             {"attention": "elu", "positions": "alibi"},
             "fade the past.*; for 'elu' in an encoder use learned, sinusoidal$",
         ),
-        ({"attention": "softmax(window=4)"}, "attention has window=4, .* an encoder sees both ways; leave it out"),
-        ({"key_dim": 7, "positions": "rope"}, "positions 'rope' turn pairs of numbers, so key_dim must be even, got 7"),
+        ({"attention": "softmax(window=4)"}, "attention has window=4, but an encoder is bidirectional; leave it out"),
+        (
+            {"key_dim": 7, "positions": "rope"},
+            "positions 'rope' rotate pairs of channels, so key_dim must be even, got 7",
+        ),
     ],
 )
 def test_wrong_sizes(options, match):
@@ -233,7 +236,7 @@ def test_wrong_sizes(options, match):
 
 def test_rows_without_tokens():
     none = torch.zeros(2, 0, dtype=torch.int64)
-    assert small().read(none).shape == (2, 0, 24)
+    assert small().encode(none).shape == (2, 0, 24)
     with pytest.raises(ValueError, match=r"rows must have at least one token to be pooled, got .* \(2, 0, 24\)"):
         small()(none)
 

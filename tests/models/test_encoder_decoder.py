@@ -84,8 +84,8 @@ def test_a_later_target_token_changes_nothing_before_it():
 def test_beam_scores_are_those_of_a_parallel_pass(attention):
     model = small(attention=attention, cross=attention)
     with torch.no_grad():
-        model.predict.weight *= 3
-        model.predict.bias[2] += 2
+        model.lm_head.weight *= 3
+        model.lm_head.bias[2] += 2
     source, mask = padded(8, 11, SOURCES)
     with torch.inference_mode():
         found = beam(model, source, mask, SearchLimits(9), beams=4, n_best=4)
@@ -159,7 +159,7 @@ def test_parity_with_torch():
     model = small(positions="none")
     encoder = nn.TransformerEncoderLayer(24, 3, 40, 0.0, "gelu", batch_first=True, norm_first=True, dtype=torch.float64)
     source, mask = padded(5, 11, SOURCES)
-    x = model.read(source) * 24**0.5
+    x = model.source_embedding(source) * 24**0.5
     for block in model.encoder:
         heads, feed = block.attention, block.feed_forward
         parts = (heads.query, heads.key, heads.value)
@@ -169,10 +169,10 @@ def test_parity_with_torch():
                 "self_attn.in_proj_bias": torch.cat([part.bias for part in parts]),
                 "self_attn.out_proj.weight": heads.output.weight,
                 "self_attn.out_proj.bias": heads.output.bias,
-                "linear1.weight": feed.enter.weight,
-                "linear1.bias": feed.enter.bias,
-                "linear2.weight": feed.leave.weight,
-                "linear2.bias": feed.leave.bias,
+                "linear1.weight": feed.up.weight,
+                "linear1.bias": feed.up.bias,
+                "linear2.weight": feed.down.weight,
+                "linear2.bias": feed.down.bias,
                 "norm1.weight": block.around_attention.norm.weight,
                 "norm1.bias": block.around_attention.norm.bias,
                 "norm2.weight": block.around_feed_forward.norm.weight,
@@ -205,14 +205,17 @@ def test_too_long_a_sequence_is_refused():
         ({"heads": 5}, "heads=5 must divide dim=24"),
         ({"attention": "sofmax"}, "unknown attention kind 'sofmax'; did you mean 'softmax'?"),
         ({"positions": "ropes"}, "unknown position scheme 'ropes'; did you mean 'rope'?"),
-        ({"attention": "taylor", "positions": "t5"}, "positions 't5' work by a bias, which attention kind 'taylor'"),
+        ({"attention": "taylor", "positions": "t5"}, "positions 't5' give a bias, which attention kind 'taylor'"),
         *[
             ({"attention": kind, "positions": "alibi"}, f"'alibi' make attention kind '{kind}' fade the past")
             for kind in ("taylor", "linear", "elu")
         ],
-        ({"attention": "softmax(window=4)"}, "attention has window=4, .* an encoder sees both ways; leave it out"),
-        ({"cross": "softmax(window=4)"}, "cross has window=4, which looks back"),
-        ({"key_dim": 7, "positions": "rope"}, "positions 'rope' turn pairs of numbers, so key_dim must be even, got 7"),
+        ({"attention": "softmax(window=4)"}, "attention has window=4, but an encoder is bidirectional; leave it out"),
+        ({"cross": "softmax(window=4)"}, "cross has window=4, but a window is relative"),
+        (
+            {"key_dim": 7, "positions": "rope"},
+            "positions 'rope' rotate pairs of channels, so key_dim must be even, got 7",
+        ),
     ],
 )
 def test_settings_that_make_no_sense(options, message):

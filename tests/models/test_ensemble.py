@@ -20,7 +20,7 @@ def transformer(max_length=19, targets=TARGETS):
 def members():
     recurrent = Recurrent(RecurrentConfig(dim=6, max_length=17), SOURCES, TARGETS).eval().double()
     for model in (first := transformer(), recurrent):
-        torch.nn.init.normal_(model.predict.weight, std=2.0)  # of one mind, a mean would not show
+        torch.nn.init.normal_(model.lm_head.weight, std=2.0)  # of one mind, a mean would not show
     return [first, recurrent]
 
 

@@ -4,14 +4,14 @@ from torch import nn
 
 from qkv.cost import Span
 from qkv.layers import PreNorm, ScaledBranch
-from qkv.models import Network, family, logistic_regression, softmax_regression
+from qkv.models import MLP, family, logistic_regression, softmax_regression
 
 CORNERS = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
 
 
 def test_xor_with_weights_set_by_hand():
     """x or y, less twice (x and y), is more than a half exactly where they differ."""
-    network = Network((2, 2, 1), "relu")
+    network = MLP((2, 2, 1), "relu")
     first, second = network.layers
     with torch.no_grad():
         first.linear.weight.copy_(torch.tensor([[1.0, 1.0], [1.0, 1.0]]))
@@ -22,7 +22,7 @@ def test_xor_with_weights_set_by_hand():
 
 
 def test_it_is_torch_s_own_layers_in_a_row():
-    network = Network((5, 7, 11, 3), "gelu").double()
+    network = MLP((5, 7, 11, 3), "gelu").double()
     linears = [layer.linear for layer in network.layers]
     torchs = nn.Sequential(linears[0], nn.GELU(), linears[1], nn.GELU(), linears[2])
     x = torch.randn(13, 5, dtype=torch.float64)
@@ -31,7 +31,7 @@ def test_it_is_torch_s_own_layers_in_a_row():
 
 
 def test_layers_without_activation_are_one_linear_map():
-    network = Network((5, 7, 11, 3), "identity").double()
+    network = MLP((5, 7, 11, 3), "identity").double()
     weight, bias = torch.eye(5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
     for layer in network.layers:
         weight, bias = layer.linear.weight @ weight, layer.linear.weight @ bias + layer.linear.bias
@@ -41,7 +41,7 @@ def test_layers_without_activation_are_one_linear_map():
 
 def test_each_residual_path_learns_for_itself_and_is_counted():
     """3 layers of 4 x 4 + 4, each with a norm of 8 numbers before it, and a last one of 5."""
-    network = Network((4, 4, 4, 4, 1), residual=PreNorm(4))
+    network = MLP((4, 4, 4, 4, 1), residual=PreNorm(4))
     norms = [layer.residual.norm for layer in network.layers[:3]]
     assert len({id(norm) for norm in norms}) == 3
     learned = sum(p.numel() for p in network.parameters())
@@ -49,7 +49,7 @@ def test_each_residual_path_learns_for_itself_and_is_counted():
 
 
 def test_residual_paths_lead_around_layers_of_one_width():
-    network = Network((5, 7, 7, 3), "tanh", residual=ScaledBranch(0.5), normalization="layer")
+    network = MLP((5, 7, 7, 3), "tanh", residual=ScaledBranch(0.5), normalization="layer")
     assert [layer.residual and layer.residual.scale for layer in network.layers] == [None, 0.5, None]
     norms = [type(layer.norm).__name__ for layer in network.layers]
     assert norms == ["LayerNorm", "LayerNorm", "Identity"]
@@ -88,7 +88,7 @@ def test_as_a_family():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Network((5,)), r"sizes must name at least inputs and outputs, got \(5,\)"),
+        (lambda: MLP((5,)), r"sizes must name at least inputs and outputs, got \(5,\)"),
         (lambda: family("network").configure({"activation": "tan"}), "unknown activation 'tan'; did you mean 'tanh'"),
         (lambda: family("network").configure({"layers": -1}), "layers must be at least 0, got -1"),
         (lambda: family("network").configure({"hidden_dim": 0}), "hidden_dim must be at least 1, got 0"),

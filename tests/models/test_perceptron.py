@@ -60,7 +60,7 @@ def test_the_gradient_of_its_loss_is_its_rule(spread):
 def test_as_a_family():
     built = family("perceptron")
     assert built.build(built.configure({}), 5, 2).weight.shape == (5,)
-    with pytest.raises(ValueError, match="a perceptron tells 2 classes apart, got 3"):
+    with pytest.raises(ValueError, match="a perceptron separates 2 classes, got 3"):
         built.build(built.configure({}), 5, 3)
     with pytest.raises(ValueError, match="spread must be 0 or more, got -1"):
         built.configure({"spread": -1})

@@ -23,7 +23,7 @@ def test_least_squares_by_the_normal_equations():
 def test_bad_input():
     with pytest.raises(ValueError, match="degree must be at least 0, got -1"):
         Polynomial(-1)
-    with pytest.raises(ValueError, match=r"more than degree 3 numbers each, got shapes \(3,\) and \(3,\)"):
+    with pytest.raises(ValueError, match=r"more than degree=3 values each, got shapes \(3,\) and \(3,\)"):
         Polynomial(3).fit(torch.rand(3), torch.rand(3))
     with pytest.raises(ValueError, match="the polynomial has no coefficients yet; fit it first"):
         Polynomial(3)(torch.rand(3))

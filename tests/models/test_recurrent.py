@@ -48,20 +48,20 @@ def test_without_attention_it_is_torch_s_own_sequence_to_sequence():
     """Torch's LSTM over the target and zeros, started from what the encoder ended with."""
     model = small(attention="none", layers=1)
     source, target = torch.randint(4, SOURCES, (3, 5)), torch.randint(4, TARGETS, (3, 7))
-    _, (hidden, memory) = model.encoder(model.read(source))
+    _, (hidden, memory) = model.encoder(model.source_embedding(source))
     start = tuple(torch.cat((state[0], state[1]), -1)[None] for state in (hidden, memory))
-    given = torch.cat((model.write(target), torch.zeros(3, 7, 14, dtype=torch.float64)), -1)
+    given = torch.cat((model.target_embedding(target), torch.zeros(3, 7, 14, dtype=torch.float64)), -1)
     out, _ = model.decoder(given, start)
     weight, bias = model.join.weight[:, :14], model.join.bias
-    expected = model.predict(torch.tanh(nn.functional.linear(out, weight, bias)))
+    expected = model.lm_head(torch.tanh(nn.functional.linear(out, weight, bias)))
     torch.testing.assert_close(model(source, target), expected, rtol=0, atol=1e-12)
 
 
 def test_beam_scores_are_those_of_a_parallel_pass():
     model = small()
     with torch.no_grad():
-        model.predict.weight *= 9
-        model.predict.bias[2] += 1
+        model.lm_head.weight *= 9
+        model.lm_head.bias[2] += 1
     source, mask = padded(6, 11, SOURCES)
     with torch.inference_mode():
         found = beam(model, source, mask, SearchLimits(9), beams=4, n_best=4)
@@ -107,7 +107,7 @@ def test_padding_that_does_not_come_last_is_refused():
 
 def test_nothing_to_read_is_refused_and_nothing_to_write_is_nothing():
     words = torch.full((2, 5), 5)
-    assert small()(words, words[:, :0]).shape == (2, 0, small().predict.out_features)
+    assert small()(words, words[:, :0]).shape == (2, 0, small().lm_head.out_features)
     with pytest.raises(ValueError, match=r"inputs must have at least one row and one token, got shape \(0, 5\)"):
         small()(words[:0], words[:0])
 

@@ -40,10 +40,12 @@ def dot(a, b):
 def loss_by_loops(made, given):
     """From the formula, a number at a time."""
     lost, count = 0.0, 0
-    for group in range(len(given.words)):
-        noise = [made.context[n] for n in given.noise[group]]
-        for place, word in enumerate(given.words[group]):
-            near = [c for c, seen in zip(given.contexts[group], given.seen[group, place], strict=True) if seen]
+    for group in range(len(given.centers)):
+        noise = [made.context[n] for n in given.negatives[group]]
+        for place, word in enumerate(given.centers[group]):
+            near = [
+                c for c, is_near in zip(given.contexts[group], given.is_neighbor[group, place], strict=True) if is_near
+            ]
             if not near:
                 continue
             if made.config.objective == "cbow":
@@ -184,8 +186,8 @@ def test_representations():
     assert torch.equal(made.vectors("context"), made.context)
     assert torch.equal(made.vectors("mean")[5], (made.center[5] + made.context[5]) / 2)
     assert torch.equal(made.vectors("concatenation")[5], torch.cat((made.center[5], made.context[5])))
-    with pytest.raises(ValueError, match="unknown representation 'center'; did you mean 'center'"):
-        made.vectors("center")
+    with pytest.raises(ValueError, match="unknown representation 'centre'; did you mean 'center'"):
+        made.vectors("centre")
 
 
 @pytest.mark.parametrize("objective", ["skip_gram", "cbow"])

@@ -17,8 +17,8 @@ from torch.nn import functional
 from qkv import storage
 from qkv.data import Pair, Vocabulary
 from qkv.models import family
-from qkv.tasks.seq2seq import Strings, make_objective
-from qkv.train import Interrupted, Loop, Compute, Run, Settings
+from qkv.tasks.seq2seq import Seq2SeqData, make_objective
+from qkv.train import Compute, Interrupted, Loop, Run, Settings
 
 SIZES = {"dim": 16, "heads": 2, "hidden_dim": 32, "encoder_layers": 1, "decoder_layers": 1, "max_length": 16}
 DIGITS = 281
@@ -47,7 +47,7 @@ def reversal():
     while len(words) < DIGITS:
         words[tuple(draw.choices("0123456789", k=draw.randint(2, 6)))] = None
     pairs = [Pair(word, (word[::-1],)) for word in words]
-    return Strings.build({"train": pairs[40:], "valid": pairs[:40]})
+    return Seq2SeqData.build({"train": pairs[40:], "valid": pairs[:40]})
 
 
 def settings_of(**values):

@@ -5,7 +5,7 @@ import signal
 import pytest
 import torch
 
-from qkv.train import Interrupted, Loop, Compute, Run
+from qkv.train import Compute, Interrupted, Loop, Run
 from tests.train.job import Trouble, settings_of, task_of
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
 from qkv.tasks.seq2seq import loss
-from qkv.train.backward import EagerBackward, CudaGraphBackward
+from qkv.train.backward import CudaGraphBackward, EagerBackward
 from qkv.train.batches import TrainBatch
 from qkv.train.distributed import ProcessGroup
 

@@ -7,12 +7,12 @@ import torch
 
 from qkv.data import Pair
 from qkv.models import EncoderDecoder, EncoderDecoderConfig, Ensemble
-from qkv.tasks.distillation import taught
-from qkv.tasks.seq2seq import Strings, make_objective
-from qkv.train import Loop, Compute, Settings, create_run
+from qkv.tasks.distillation import make_distillation_objective
+from qkv.tasks.seq2seq import Seq2SeqData, make_objective
+from qkv.train import Compute, Loop, Settings, create_run
 
 WORDS = [Pair(tuple("abcdefg"[:length]) * 2, (tuple("XYZXYZ"[: length - 1]),)) for length in range(2, 8)]
-STRINGS = Strings.build({"train": 4 * WORDS, "valid": WORDS[:1]})
+STRINGS = Seq2SeqData.build({"train": 4 * WORDS, "valid": WORDS[:1]})
 SETTINGS = Settings(steps=7, batch_size=5, label_smoothing=0.1, validate_every=5)
 
 
@@ -22,7 +22,7 @@ def make(attention: str, positions: str, *, teach: bool):
     config = EncoderDecoderConfig(**sizes, attention=attention, positions=positions)
     model, teacher = (EncoderDecoder(config, len(STRINGS.sources), len(STRINGS.targets)) for _ in range(2))
     if teach:
-        return taught(STRINGS, Ensemble([teacher]).eval(), 0.7)(model, SETTINGS)
+        return make_distillation_objective(model, STRINGS, SETTINGS, Ensemble([teacher]).eval(), 0.7)
     return make_objective(model, STRINGS, SETTINGS)
 
 

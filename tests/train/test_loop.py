@@ -15,15 +15,15 @@ from torch import nn
 
 from qkv.data import Buckets
 from qkv.errors import QkvError
-from qkv.models import Network
+from qkv.models import MLP
 from qkv.random import derive_seed
-from qkv.train import Loop, Compute, Objective, Run, Settings, cosine_schedule
+from qkv.train import Compute, Loop, Objective, Run, Settings, cosine_schedule
 from tests.train.job import Trouble, events, losses, settings_of, task_of
 from tests.train.loops import equal, loop_in, resumed, stop_at
 
 
 def test_it_learns(tmp_path):
-    progress = loop_in(tmp_path / "run", steps=150, every=50, learning_rate=1e-2).train()
+    progress = loop_in(tmp_path / "run", steps=150, validate_every=50, learning_rate=1e-2).train()
     assert (progress.step, progress.validated) == (150, 150)
     start, end = losses(tmp_path / "run")[0][1], losses(tmp_path / "run")[-1][1]
     assert start > 2.2
@@ -73,7 +73,7 @@ def test_dropout_is_a_function_of_seed_and_step(tmp_path):
     def task(validate):
         return Objective(model, lambda step: [0], lambda ids: (torch.ones(1),), lambda tensors: 1, loss, validate)
 
-    loop_in(tmp_path / "run", task=task(lambda *_: torch.rand(()).item()), steps=8, every=2, seed=5).train()
+    loop_in(tmp_path / "run", task=task(lambda *_: torch.rand(()).item()), steps=8, validate_every=2, seed=5).train()
     expected = []
     for step in range(8):
         torch.manual_seed(derive_seed(5, "dropout", step, 0))
@@ -200,7 +200,7 @@ def test_20_in_a_row_raise(tmp_path, bad, ends, expectation):
 def test_a_batch_that_is_not_finite_leaves_the_means_of_batches_alone(tmp_path):
     points = torch.linspace(-1, 1, 64).view(16, 4).clone()
     points[5] = math.nan
-    model = Network((4, 8, 1), normalization="batch")
+    model = MLP((4, 8, 1), normalization="batch")
     task = Objective(
         model=model,
         order=lambda step: [4, 5] if step == 3 else [0, 1, 2, 3],
@@ -218,7 +218,7 @@ def test_a_batch_that_is_not_finite_leaves_the_means_of_batches_alone(tmp_path):
     assert all(buffer.isfinite().all() for buffer in model.buffers())
     assert all(torch.equal(seen[2][name], seen[3][name]) for name in seen[2])  # of updates 3 and 4
     assert not all(torch.equal(seen[1][name], seen[2][name]) for name in seen[2])
-    with pytest.raises(ValueError, match="accumulate=2 cuts a batch into parts, over which batch normalization"):
+    with pytest.raises(ValueError, match="accumulation_steps=2 is incompatible with batch normalization"):
         Loop(task, Settings(steps=6, accumulation_steps=2), Run(tmp_path / "other"))
 
 
@@ -236,7 +236,7 @@ def test_a_score_that_is_nan_does_not_keep_the_untrained_weights(tmp_path):
     untrained = {name: value.clone() for name, value in loop.best.items()}
     progress = loop.train()
     assert (progress.best_step, progress.best) == (10, math.inf)
-    assert not torch.equal(loop.best["predict.weight"], untrained["predict.weight"])
+    assert not torch.equal(loop.best["lm_head.weight"], untrained["lm_head.weight"])
     assert resumed(tmp_path / "run", task=task, steps=20, ema_decay=0).progress == progress
 
 
@@ -245,7 +245,7 @@ def test_a_score_that_is_nan_does_not_keep_the_untrained_weights(tmp_path):
 
 def test_a_batch_in_4_parts_is_the_same_update(tmp_path):
     whole, parts = (
-        loop_in(tmp_path / str(count), trouble=Trouble(double=True), steps=40, batch_size=8, accumulate=count)
+        loop_in(tmp_path / str(count), trouble=Trouble(double=True), steps=40, batch_size=8, accumulation_steps=count)
         for count in (1, 4)
     )
     for loop in (whole, parts):
@@ -261,7 +261,7 @@ def test_a_batch_in_4_parts_is_the_same_update(tmp_path):
 
 def test_more_parts_than_examples(tmp_path):
     few, many = (
-        loop_in(tmp_path / str(count), trouble=Trouble(double=True), steps=20, batch_size=3, accumulate=count)
+        loop_in(tmp_path / str(count), trouble=Trouble(double=True), steps=20, batch_size=3, accumulation_steps=count)
         for count in (1, 11)
     )
     for loop in (few, many):
@@ -317,14 +317,14 @@ def test_the_running_mean_by_hand(tmp_path):
     loop = loop_in(tmp_path / "run", steps=3, ema_decay=0.9, report=lambda _: kept.append(weights()))
 
     def weights():
-        return loop.model.predict.bias.detach().double().clone()
+        return loop.model.lm_head.bias.detach().double().clone()
 
     mean = weights()
     loop.train()
     for step, value in enumerate(kept[:3]):
         keep = (1 + step) / (10 + step)
         mean = keep * mean + (1 - keep) * value
-    torch.testing.assert_close(loop.ema["predict.bias"].double(), mean, rtol=0, atol=1e-6)
+    torch.testing.assert_close(loop.ema["lm_head.bias"].double(), mean, rtol=0, atol=1e-6)
 
 
 # around it
@@ -345,8 +345,8 @@ def test_scalars_go_to_tensorboard_where_it_is_installed(tmp_path, monkeypatch):
 
     monkeypatch.setattr("qkv.train.tensorboard.find_spec", lambda name: name)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=SummaryWriter))
-    stop_at(3, loop_in(tmp_path / "run", steps=5, every=5))
-    resumed(tmp_path / "run", steps=5, every=5).train()
+    stop_at(3, loop_in(tmp_path / "run", steps=5, validate_every=5))
+    resumed(tmp_path / "run", steps=5, validate_every=5).train()
     board = str(tmp_path / "run" / "tensorboard")
     opened = [entry for entry in written if entry[0] == "open"]
     assert opened == [("open", board, 1), ("open", board, 4)]
@@ -377,7 +377,7 @@ def test_handlers_are_given_back_and_another_thread_can_train(tmp_path):
 
 def test_an_update_needs_an_example(tmp_path):
     task = task_of(settings_of())
-    with pytest.raises(ValueError, match=r"task.order\(3\) must give at least one id, got none"):
+    with pytest.raises(ValueError, match=r"objective.order\(3\) must give at least one id, got none"):
         loop_in(tmp_path / "run", task=replace(task, order=lambda step: task.order(0) if step < 3 else [])).train()
 
 
@@ -396,7 +396,7 @@ def test_every_part_is_trained_whoever_set_it_aside(tmp_path):
         return model(tensors[0]).sum()
 
     task = Objective(model, lambda step: [0], lambda ids: (torch.ones(1, 1),), lambda tensors: 1, loss, lambda *_: 0.0)
-    loop = loop_in(tmp_path / "run", task=task, steps=5, every=2)
+    loop = loop_in(tmp_path / "run", task=task, steps=5, validate_every=2)
     loop.report = lambda line: model.eval() if line["step"] == 3 else None
     loop.train()
     assert modes == [[True] * 3] * 5

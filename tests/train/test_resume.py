@@ -11,7 +11,7 @@ from torch import nn
 from qkv.errors import QkvError
 from qkv.models import Decoder, DecoderConfig
 from qkv.storage import save_folder
-from qkv.train import Interrupted, Objective, Run, create_run, cosine_schedule
+from qkv.train import Interrupted, Objective, Run, cosine_schedule, create_run
 from tests.train.job import events, outcome, settings_of, task_of
 from tests.train.loops import loop_in, resumed, stop_at
 
@@ -119,10 +119,10 @@ def test_checkpoints_are_not_trained_over(tmp_path):
     [
         (
             {"learning_rate": 0.5},
-            "the run was started with learning_rate=0.003 and cannot go on with learning_rate=0.5",
+            "the run was started with learning_rate=0.003 and cannot continue with learning_rate=0.5",
         ),
-        ({"seed": 1}, "the run was started with seed=0 and cannot go on with seed=1"),
-        ({"steps": 12}, "the run was started with steps=11 and cannot go on with steps=12"),
+        ({"seed": 1}, "the run was started with seed=0 and cannot continue with seed=1"),
+        ({"steps": 12}, "the run was started with steps=11 and cannot continue with steps=12"),
     ],
 )
 def test_other_settings_are_refused(tmp_path, values, message):
@@ -205,14 +205,16 @@ def test_tied_weights_and_a_buffer_go_through_a_checkpoint(tmp_path):
             logits = model(tensors[0][:, :-1])
             return nn.functional.cross_entropy(logits.flatten(0, 1), tensors[0][:, 1:].flatten(), reduction="sum")
 
-        return Objective(model, lambda step: [0, 1, 2, 3], lambda ids: (words[ids],), lambda t: 24, loss, lambda *_: 0.0)
+        return Objective(
+            model, lambda step: [0, 1, 2, 3], lambda ids: (words[ids],), lambda t: 24, loss, lambda *_: 0.0
+        )
 
     values = {"steps": 12, "validate_every": 4, "ema_decay": 0.5}
     loop_in(tmp_path / "alone", task=task(), **values).train()
     stop_at(6, loop_in(tmp_path / "run", task=task(), **values))
     loop = resumed(tmp_path / "run", task=task(), **values)
     loop.train()
-    assert loop.model.predict.weight is loop.model.embed.weight
+    assert loop.model.lm_head.weight is loop.model.embed.weight
     assert (loop.model.calls.item(), loop.ema["calls"].item(), loop.best["calls"].item()) == (12, 12, 4)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "alone")
 
@@ -258,7 +260,7 @@ def test_steps_measured_between_a_checkpoint_and_a_kill(tmp_path):
 def test_a_machine_that_is_held_up_for_a_moment_does_not_shorten_the_training(tmp_path, monkeypatch):
     """Two of the thirty measured steps take ten seconds more: still 80 steps."""
     with_clock(monkeypatch, stalls=(50, 100))
-    loop = loop_in(tmp_path / "run", steps=None, minutes=0.25, every=1000, warmup=10)
+    loop = loop_in(tmp_path / "run", steps=None, minutes=0.25, validate_every=1000, warmup=10)
     loop.train()
     assert loop.progress.steps == 80
 

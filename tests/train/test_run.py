@@ -45,7 +45,7 @@ def test_of_several_processes_the_first_sees_to_the_folder(tmp_path, monkeypatch
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(QkvError, match=r"the run folder cannot be made \(Not a directory\)"):
+    with pytest.raises(QkvError, match=r"the run folder cannot be created \(Not a directory\)"):
         create_run(tmp_path / "file" / "run")
 
 
@@ -98,7 +98,7 @@ def test_a_good_one_of_the_same_step_stays(tmp_path):
 def test_a_newer_format_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("qkv.train.checkpoint.FORMAT", 3)
     run = checkpointed(tmp_path, 10)
-    with pytest.raises(QkvError, match="progress.json has format 2, but this version of qkv reads up to 1"):
+    with pytest.raises(QkvError, match="progress.json has format 3, but this version of qkv reads up to 2"):
         run.load_checkpoint()
 
 

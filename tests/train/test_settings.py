@@ -39,7 +39,15 @@ def test_learning_rate_without_warmup_and_beyond_the_end():
 def test_linear_rate_by_hand():
     """Up to 2 in 10 steps, then a line over 200; with minutes it is level until the steps are known."""
     settings = Settings(steps=210, warmup=10, learning_rate=2.0)
-    assert [linear_schedule(settings, step) for step in (0, 9, 10, 60, 110, 210, 999)] == [0.2, 2.0, 2.0, 1.5, 1.0, 0, 0]
+    assert [linear_schedule(settings, step) for step in (0, 9, 10, 60, 110, 210, 999)] == [
+        0.2,
+        2.0,
+        2.0,
+        1.5,
+        1.0,
+        0,
+        0,
+    ]
     known = replace(settings, minutes=1.0, steps=240)
     assert [linear_schedule(known, step) for step in (39, 40, 140)] == [2.0, 2.0, 1.0]
 
@@ -48,7 +56,9 @@ def test_with_minutes_no_rate_depends_on_steps_before_they_are_known():
     """Steps 10 to 39 are measured; the fall is from 40 on."""
     measuring = Settings(minutes=1, warmup=10, learning_rate=2.0)
     known = replace(measuring, steps=240)
-    assert [cosine_schedule(measuring, step) for step in range(40)] == [cosine_schedule(known, step) for step in range(40)]
+    assert [cosine_schedule(measuring, step) for step in range(40)] == [
+        cosine_schedule(known, step) for step in range(40)
+    ]
     assert [cosine_schedule(known, step) for step in (9, 10, 39, 40, 140)] == pytest.approx([2.0, 2.0, 2.0, 2.0, 1.0])
     late = replace(known, warmup=100)
     assert [cosine_schedule(late, step) for step in (99, 100, 170)] == pytest.approx([2.0, 2.0, 1.0])

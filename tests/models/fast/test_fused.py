@@ -1,11 +1,11 @@
-"""A folded model writes what the model writes; the model itself is the independent implementation."""
+"""A fused model writes what the model writes; the model itself is the independent implementation."""
 
 import pytest
 import torch
 
 from qkv.decode import SearchLimits, beam, greedy
 from qkv.models import EncoderDecoder, EncoderDecoderConfig, Recurrent, RecurrentConfig
-from qkv.models.fast.fused import Folded, _gelu, can_fold
+from qkv.models.fast.fused import FusedEncoderDecoder, _gelu, can_fuse
 
 SOURCES, TARGETS, LONGEST = 31, 37, 19
 SIZES = {"dim": 20, "heads": 2, "hidden_dim": 29, "encoder_layers": 3, "max_length": LONGEST}
@@ -35,10 +35,10 @@ def test_every_logit_is_the_model_s(positions, layers):
     inputs, mask = words(time=7, rows=5)
     given = torch.randint(2, TARGETS, (5, LONGEST))
     wanted = model(inputs, given, mask)
-    folded = Folded(model)
-    state = folded.start(inputs, mask)
+    fused = FusedEncoderDecoder(model)
+    state = fused.start(inputs, mask)
     for place in range(LONGEST):
-        logits, state = folded.step(given[:, place], state)
+        logits, state = fused.step(given[:, place], state)
         torch.testing.assert_close(logits, wanted[:, place], rtol=1e-11, atol=1e-11)
 
 
@@ -48,13 +48,13 @@ def test_rows_are_reordered_repeated_and_left_out():
     inputs, mask = words()
     given, rows = torch.randint(2, TARGETS, (7, 6)), torch.tensor([4, 1, 1, 6])
     further = torch.randint(2, TARGETS, (4, 3))
-    folded = Folded(model)
-    state = folded.start(inputs, mask)
+    fused = FusedEncoderDecoder(model)
+    state = fused.start(inputs, mask)
     for place in range(6):
-        _, state = folded.step(given[:, place], state)
+        _, state = fused.step(given[:, place], state)
     state = state.select(rows)
     for place in range(3):
-        logits, state = folded.step(further[:, place], state)
+        logits, state = fused.step(further[:, place], state)
     wanted = model(inputs[rows], torch.cat((given[rows], further), 1), mask[rows])[:, -1]
     torch.testing.assert_close(logits, wanted, rtol=1e-11, atol=1e-11)
 
@@ -63,9 +63,9 @@ def test_rows_are_reordered_repeated_and_left_out():
 def test_searches_find_the_same(masked):
     model, (inputs, mask) = built(positions="rope").float(), words()
     inputs, given = (inputs, mask) if masked else (inputs.clamp(min=4), None)
-    folded, limits = Folded(model), SearchLimits(LONGEST - 1)
-    straight, wide = (greedy(m, inputs, given, limits) for m in (model, folded)), {"beams": 5, "best": 3}
-    beams = (beam(m, inputs, given, limits, **wide) for m in (model, folded))
+    fused, limits = FusedEncoderDecoder(model), SearchLimits(LONGEST - 1)
+    straight, wide = (greedy(m, inputs, given, limits) for m in (model, fused)), {"beams": 5, "n_best": 3}
+    beams = (beam(m, inputs, given, limits, **wide) for m in (model, fused))
     for wanted, found in (tuple(straight), tuple([h for best in lists for h in best] for lists in beams)):
         assert [one.tokens for one in found] == [one.tokens for one in wanted]
         assert [one.score for one in found] == pytest.approx([one.score for one in wanted], abs=1e-4)
@@ -80,14 +80,14 @@ def test_gelu_of_few_and_of_many_numbers(shape):
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_too_long_is_refused(rows):
-    folded = Folded(built())
+    fused = FusedEncoderDecoder(built())
     with pytest.raises(ValueError, match=f"{LONGEST + 1}.*{LONGEST}"):
-        folded.start(torch.zeros(rows, LONGEST + 1, dtype=torch.int64), None)
-    state = folded.start(torch.ones(rows, 3, dtype=torch.int64), None)
+        fused.start(torch.zeros(rows, LONGEST + 1, dtype=torch.int64), None)
+    state = fused.start(torch.ones(rows, 3, dtype=torch.int64), None)
     for _ in range(LONGEST):
-        _, state = folded.step(torch.tensor([4] * rows), state)
+        _, state = fused.step(torch.tensor([4] * rows), state)
     with pytest.raises(ValueError, match=f"{LONGEST + 1}.*{LONGEST}"):
-        folded.step(torch.tensor([4] * rows), state)
+        fused.step(torch.tensor([4] * rows), state)
 
 
 @pytest.mark.parametrize(
@@ -105,15 +105,15 @@ def test_too_long_is_refused(rows):
         {"max_length": 2**20},
     ],
 )
-def test_what_cannot_be_folded_says_so(changes):
+def test_what_cannot_be_fused_says_so(changes):
     model = built(**changes)
-    assert not can_fold(model)
+    assert not can_fuse(model)
     with pytest.raises(ValueError, match="model must be an EncoderDecoder in eval mode"):
-        Folded(model)
+        FusedEncoderDecoder(model)
 
 
 def test_other_models_decode_as_they_are():
-    assert not can_fold(Recurrent(RecurrentConfig(dim=12), SOURCES, TARGETS).eval())
-    assert not can_fold(built().train())
-    assert not can_fold(built().half())
-    assert can_fold(built())
+    assert not can_fuse(Recurrent(RecurrentConfig(dim=12), SOURCES, TARGETS).eval())
+    assert not can_fuse(built().train())
+    assert not can_fuse(built().half())
+    assert can_fuse(built())

@@ -13,10 +13,10 @@ from qkv.models import (
     EncoderDecoderConfig,
     Recurrent,
     RecurrentConfig,
-    mean_of_tokens,
+    mean_pool,
 )
-from qkv.models.fast.fused import Folded
-from qkv.models.masks import may_look
+from qkv.models.fast.fused import FusedEncoderDecoder
+from qkv.models.validation import values_readable
 
 SIZES = {"dim": 16, "heads": 2, "hidden_dim": 20, "positions": "rope"}
 TOKENS = torch.randint(1, 19, (3, 7), generator=torch.Generator().manual_seed(0))
@@ -42,15 +42,15 @@ def recurrent():
 
 CALLS = {
     "encoder": lambda mask: encoder()(TOKENS, mask=mask),
-    "encoder, read": lambda mask: encoder().read(TOKENS, mask=mask),
-    "encoder, pooled": lambda mask: encoder().pooled(torch.zeros(3, 7, 16), mask),
+    "encoder, read": lambda mask: encoder().encode(TOKENS, mask=mask),
+    "encoder, pooled": lambda mask: encoder().pool_first(torch.zeros(3, 7, 16), mask),
     "decoder": lambda mask: decoder()(TOKENS, mask),
     "decoder, start": lambda mask: decoder().start(TOKENS, mask),
     "encoder_decoder": lambda mask: encoder_decoder()(TOKENS, TOKENS, mask),
     "encoder_decoder, start": lambda mask: encoder_decoder().start(TOKENS, mask),
-    "folded": lambda mask: Folded(encoder_decoder()).start(TOKENS, mask),
+    "folded": lambda mask: FusedEncoderDecoder(encoder_decoder()).start(TOKENS, mask),
     "recurrent": lambda mask: recurrent()(TOKENS, TOKENS, mask),
-    "mean_of_tokens": lambda mask: mean_of_tokens(torch.zeros(3, 7, 16), mask),
+    "mean_of_tokens": lambda mask: mean_pool(torch.zeros(3, 7, 16), mask),
 }
 
 
@@ -79,14 +79,14 @@ def test_tokens_whose_logits_are_wanted_are_told_by_a_mask(model):
 
 
 def test_where_numbers_may_be_looked_at():
-    assert may_look(MASK)
-    assert not may_look(MASK.to("meta"))
+    assert values_readable(MASK)
+    assert not values_readable(MASK.to("meta"))
     with FakeTensorMode() as fake:
-        assert not may_look(fake.from_tensor(MASK))
+        assert not values_readable(fake.from_tensor(MASK))
     looked = []
-    torch.vmap(lambda mask: looked.append(may_look(mask)) or mask)(MASK)
+    torch.vmap(lambda mask: looked.append(values_readable(mask)) or mask)(MASK)
     assert looked == [False]
-    assert not torch.compile(lambda mask: mask & may_look(mask), backend="eager")(MASK).any()
+    assert not torch.compile(lambda mask: mask & values_readable(mask), backend="eager")(MASK).any()
 
 
 def forms(model):
