@@ -137,7 +137,7 @@ MUTANTS = (
     # normalizer
     Mutant("attention/internal/masking.py", "denominator.masked_fill(denominator.abs() < MIN_WEIGHT_SUM, torch.inf)", "denominator"),
     Mutant("attention/feature_map.py", "sums[1] + features.sum(1)", "features.sum(1)"),
-    Mutant("attention/feature_map.py", "weights.sum(-1, keepdim=True) + _row_product", "_row_product"),
+    Mutant("attention/feature_map.py", "weights.sum(-1, keepdim=True) + row_product", "row_product"),
     # chunk offsets and the state between them
     Mutant(
         "attention/feature_map.py",
@@ -168,7 +168,7 @@ MUTANTS = (
         "attention/internal/validation.py", "all(rate >= 0", "all(rate == rate", ("tests/attention/internal/test_validation.py",)
     ),
     Mutant("attention/feature_map.py", "torch.exp(-rate * time)", "torch.exp(-rate * (time - 1))"),
-    Mutant("attention/feature_map.py", "return torch.exp(-rate * distance)", "return torch.exp(-rate * 2 * distance)"),
+    Mutant("attention/internal/layout.py", "return torch.exp(-rate * distance)", "return torch.exp(-rate * 2 * distance)"),
     # heads and precision
     Mutant(
         "attention/base.py", "x.repeat_interleave(heads // x.shape[1], dim=1)", "x.repeat(1, heads // x.shape[1], 1, 1)"

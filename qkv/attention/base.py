@@ -59,7 +59,6 @@ class Attention(nn.Module, ABC):
     """Usual key_dim of this kind, for benchmarks and figures."""
     materializes_weights: ClassVar[bool] = False
     """Whether the fastest backend holds the whole attention matrix: memory quadratic in length."""
-
     normalizes: ClassVar[bool] = True
     """Whether the weights of a query are divided by their sum."""
     variants: ClassVar[tuple[str, ...]] = ()
@@ -99,7 +98,7 @@ class Attention(nn.Module, ABC):
         bias: Bias | None = None,
         decay: Decay | None = None,
     ) -> Outputs:
-        """Compute `weights(q, k) @ v` by the fastest backend; in decoding this is the prefill."""
+        """Compute `weights(q, k) @ v` by the fastest backend."""
 
     @abstractmethod
     def start(
@@ -128,7 +127,10 @@ class Attention(nn.Module, ABC):
         bias: StepBias | None = None,
         decay: Decay | None = None,
     ) -> tuple[Outputs, State]:
-        """Process one or more new tokens after those in `state`; equals the causal `forward` over all of them."""
+        """Process new tokens after those in `state`: a whole prompt (prefill) or the next token (decode).
+
+        The outputs equal those of the causal `forward` over all tokens.
+        """
 
     @abstractmethod
     def cost(self, shape: Shape) -> Cost:

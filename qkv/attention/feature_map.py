@@ -17,6 +17,15 @@ from torch import Tensor
 
 from qkv.attention.base import Attention, State, expand_heads
 from qkv.attention.chunked import Tensors, chunked_scan
+from qkv.attention.internal.layout import (
+    decay_factors,
+    from_rows,
+    group_queries,
+    mask_rows,
+    mask_sequence,
+    row_product,
+    to_rows,
+)
 from qkv.attention.internal.masking import safe_divide, visibility_mask, zero_hidden
 from qkv.attention.internal.precision import no_autocast, upcast, upcast_dtype
 from qkv.attention.internal.validation import Modifiers, check_inputs
@@ -164,7 +173,7 @@ class FeatureMap(Attention):
         bias: StepBias | None = None,
         decay: Decay | None = None,
     ) -> tuple[Outputs, RecurrentState]:
-        """Process the new tokens from this state.
+        """Process the new tokens from this state (prefill or decode).
 
         With decay every query head has its own rate, so the state needs one row per query head:
         `start(..., key_heads=heads)`.
@@ -268,7 +277,7 @@ class FeatureMap(Attention):
         k = upcast(expand_heads(zero_hidden(k, modifiers.mask), q.shape[1]))
         weights = self.similarity(self._scale_queries(q), k)
         if modifiers.decay is not None:
-            weights = weights * _decay_factors(modifiers.decay.to(weights.dtype)[:, None, None], q.shape[2])
+            weights = weights * decay_factors(modifiers.decay.to(weights.dtype)[:, None, None], q.shape[2])
         seen = visibility_mask(q.shape[2], k.shape[2], causal=modifiers.causal, mask=modifiers.mask, device=q.device)
         if seen is not None:
             weights = weights.masked_fill(~seen, 0)
@@ -289,7 +298,7 @@ class FeatureMap(Attention):
     ) -> tuple[Outputs, Tensors]:
         """Compute causal attention chunk by chunk; return outputs and new sums."""
         constants = () if modifiers.decay is None else (modifiers.decay,)
-        sequences = (_group_queries(q, k.shape[1]), k, v, *_mask_sequence(modifiers.mask))
+        sequences = (group_queries(q, k.shape[1]), k, v, *mask_sequence(modifiers.mask))
         sums, out = chunked_scan(self._causal_chunk, constants, sums, sequences, self._chunk_size(k.shape[3]))
         assert out is not None
         return out.flatten(1, 2), sums
@@ -297,8 +306,8 @@ class FeatureMap(Attention):
     def _forward_bidirectional(self, q: Queries, k: Keys, v: Values, sums: Tensors, modifiers: Modifiers) -> Outputs:
         """Compute bidirectional attention: sum over all keys, then read for all queries."""
         chunk = self._chunk_size(k.shape[3])
-        sums, _ = chunked_scan(self._write_chunk, (), sums, (k, v, *_mask_sequence(modifiers.mask)), chunk)
-        _, out = chunked_scan(self._read_chunk, (), sums, (_group_queries(q, k.shape[1]),), chunk)
+        sums, _ = chunked_scan(self._write_chunk, (), sums, (k, v, *mask_sequence(modifiers.mask)), chunk)
+        _, out = chunked_scan(self._read_chunk, (), sums, (group_queries(q, k.shape[1]),), chunk)
         assert out is not None
         return out.flatten(1, 2)
 
@@ -306,7 +315,7 @@ class FeatureMap(Attention):
         """Process one causal chunk: attend inside it, read the past sums, update them."""
         q, k, v, *mask = pieces
         batch, key_heads, group, time, _ = q.shape
-        queries = _to_rows(self._scale_queries(q))
+        queries = to_rows(self._scale_queries(q))
         keys, values, features = self._prepare_chunk(k, v, *mask)
         query_features, past = self.features(queries), [x.flatten(0, 1) for x in sums]
         # both are the similarity; the narrower product is cheaper
@@ -318,17 +327,17 @@ class FeatureMap(Attention):
         if constants:
             rate = constants[0].to(keys.dtype).repeat(batch)[:, None, None]
             age = torch.arange(1, time + 1, device=q.device, dtype=rate.dtype)
-            weights = weights * _decay_factors(rate, time)[:, None]
+            weights = weights * decay_factors(rate, time)[:, None]
             query_features = query_features * torch.exp(-rate * age[:, None])
             features = features * torch.exp(-rate * (time - age)[:, None])
             sums = tuple(x * torch.exp(-rate * time).view(batch, key_heads, 1, 1) for x in sums)
         if mask:
-            weights = weights.masked_fill(~_mask_rows(mask[0], key_heads).transpose(1, 2)[:, None], 0)
+            weights = weights.masked_fill(~mask_rows(mask[0], key_heads).transpose(1, 2)[:, None], 0)
         weights = weights.flatten(1, 2)
         out = torch.baddbmm(torch.bmm(weights, values), query_features, past[0])
         if self.normalizes:
-            out = safe_divide(out, weights.sum(-1, keepdim=True) + _row_product(query_features, past[1]))
-        return self._add_to_sums(sums, features, values), _from_rows(out, q)
+            out = safe_divide(out, weights.sum(-1, keepdim=True) + row_product(query_features, past[1]))
+        return self._add_to_sums(sums, features, values), from_rows(out, q)
 
     def _write_chunk(self, _: Tensors, sums: Tensors, pieces: Tensors) -> tuple[Tensors, None]:
         """Return the sums with one more chunk of keys and values."""
@@ -338,11 +347,11 @@ class FeatureMap(Attention):
     def _read_chunk(self, constants: Tensors, sums: Tensors, pieces: Tensors) -> tuple[Tensors, Tensor]:
         """Return the outputs of one chunk of queries that see all keys."""
         (q,) = pieces
-        query_features = self.features(_to_rows(self._scale_queries(q)))
+        query_features = self.features(to_rows(self._scale_queries(q)))
         out = torch.bmm(query_features, sums[0].flatten(0, 1))
         if self.normalizes:
-            out = safe_divide(out, _row_product(query_features, sums[1].flatten(0, 1)))
-        return sums, _from_rows(out, q)
+            out = safe_divide(out, row_product(query_features, sums[1].flatten(0, 1)))
+        return sums, from_rows(out, q)
 
     def _prepare_chunk(self, k: Keys, v: Values, mask: Tensor | None = None) -> Tensors:
         """Return keys, values and key features of a chunk, one row per key head, zero where the mask hides."""
@@ -350,7 +359,7 @@ class FeatureMap(Attention):
         keys, values = upcast(k).flatten(0, 1), upcast(v).flatten(0, 1)
         if mask is None:
             return keys, values, self.features(keys)
-        hidden = ~_mask_rows(mask, key_heads)
+        hidden = ~mask_rows(mask, key_heads)
         keys, values = keys.masked_fill(hidden, 0), values.masked_fill(hidden, 0)
         # mask again after the map: the features of a zero key are not zero
         return keys, values, self.features(keys).masked_fill(hidden, 0)
@@ -371,38 +380,3 @@ def _shape_of(q: Queries, k: Keys, v: Values, modifiers: Modifiers) -> Shape:
 def _state_rows(shape: Shape) -> int:
     """Return the state rows: one per key head or, with decay, one per query head, since each has its own rate."""
     return shape.rows if shape.decay else shape.key_rows
-
-
-def _group_queries(q: Queries, key_heads: int) -> Tensor:
-    return q.unflatten(1, (key_heads, -1))  # batch key_heads group queries key_dim
-
-
-def _to_rows(q: Tensor) -> Tensor:
-    """Lay out the queries of a group one after the other: (batch*key_heads, group*time, key_dim)."""
-    batch, key_heads, group, time, key_dim = q.shape
-    return q.reshape(batch * key_heads, group * time, key_dim)
-
-
-def _from_rows(out: Tensor, q: Tensor) -> Tensor:
-    """Undo `_to_rows`, rounded to the dtype of the queries."""
-    return out.view(*q.shape[:4], out.shape[-1]).to(q.dtype)
-
-
-def _mask_sequence(mask: Mask | None) -> Tensors:
-    return () if mask is None else (mask[:, None, :, None],)  # batch 1 keys 1
-
-
-def _mask_rows(mask: Tensor, key_heads: int) -> Tensor:
-    return mask.expand(-1, key_heads, -1, -1).flatten(0, 1)  # batch*key_heads time 1
-
-
-def _row_product(rows: Tensor, column: Tensor) -> Tensor:
-    """Return rows @ column, computed transposed: BLAS is several times faster with the vector on the left."""
-    return torch.bmm(column.transpose(1, 2), rows.transpose(1, 2)).transpose(1, 2)
-
-
-def _decay_factors(rate: Tensor, time: int) -> Tensor:
-    """Return exp(-rate * (i - j)) for j <= i, and 1 above the diagonal, which is masked anyway."""
-    position = torch.arange(time, device=rate.device, dtype=rate.dtype)
-    distance = (position[:, None] - position).clamp(min=0)
-    return torch.exp(-rate * distance)

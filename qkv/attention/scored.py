@@ -143,10 +143,10 @@ class Scored(Attention):
 
         `dtype` and `device` are a guess: the cache adopts those of its first tokens.
         """
-        none = torch.empty(batch, key_heads or heads, 0, key_dim, dtype=dtype, device=device)
-        with no_autocast(none):
-            prepared = self.prepare_keys(none)
-        return KVCache(prepared, none.new_empty(*none.shape[:3], value_dim), capacity=capacity or 0)
+        k = torch.empty(batch, key_heads or heads, 0, key_dim, dtype=dtype, device=device)
+        with no_autocast(k):
+            keys = self.prepare_keys(k)
+        return KVCache(keys, k.new_empty(*k.shape[:3], value_dim), capacity=capacity or 0)
 
     def step(
         self,
@@ -159,7 +159,7 @@ class Scored(Attention):
         bias: StepBias | None = None,
         decay: Decay | None = None,
     ) -> tuple[Outputs, KVCache]:
-        """Append the new keys and values to the KV cache, then attend to all cached ones."""
+        """Append the new keys and values to the KV cache, then attend to all cached ones (prefill or decode)."""
         if not isinstance(state, KVCache):
             raise TypeError(f"state must be a KVCache from {self.kind}.start(), got {type(state).__name__}")
         check_inputs(self, q, k, v, Modifiers(True, mask, bias, decay), past=state.addressable_keys)

@@ -155,9 +155,8 @@ class MultiHead(nn.Module):
         past, end = state.attention, state.attention.length + x.shape[1]
         index = torch.arange(past.length, end, device=x.device)
         q, k, v = self._split_and_rotate(*self._project(x), index)
-        bias, decay = self._position_modifiers(
-            q, index, torch.arange(past.length - past.addressable_keys, end, device=x.device)
-        )
+        key_index = torch.arange(past.length - past.addressable_keys, end, device=x.device)
+        bias, decay = self._position_modifiers(q, index, key_index)
         out, new = self.attention.step(q, k, v, past, mask=mask, bias=bias, decay=decay)
         return self._join(out), HeadsState(new, convolution)
 

@@ -1,0 +1,44 @@
+"""Layouts of the chunked form: one row per batch element and key head, with its group of queries."""
+
+import torch
+from torch import Tensor
+
+from qkv.shapes import Mask, Queries
+
+
+def group_queries(q: Queries, key_heads: int) -> Tensor:
+    """Group the query heads that share a key head."""
+    return q.unflatten(1, (key_heads, -1))  # batch key_heads group queries key_dim
+
+
+def to_rows(q: Tensor) -> Tensor:
+    """Lay out the queries of a group one after the other: (batch*key_heads, group*time, key_dim)."""
+    batch, key_heads, group, time, key_dim = q.shape
+    return q.reshape(batch * key_heads, group * time, key_dim)
+
+
+def from_rows(out: Tensor, q: Tensor) -> Tensor:
+    """Undo `to_rows`, rounded to the dtype of the queries."""
+    return out.view(*q.shape[:4], out.shape[-1]).to(q.dtype)
+
+
+def mask_sequence(mask: Mask | None) -> tuple[Tensor, ...]:
+    """Return a padding mask as a sequence for `chunked_scan`; empty without a mask."""
+    return () if mask is None else (mask[:, None, :, None],)  # batch 1 keys 1
+
+
+def mask_rows(mask: Tensor, key_heads: int) -> Tensor:
+    """Repeat a chunk of `mask_sequence` for each key head."""
+    return mask.expand(-1, key_heads, -1, -1).flatten(0, 1)  # batch*key_heads time 1
+
+
+def row_product(rows: Tensor, column: Tensor) -> Tensor:
+    """Return rows @ column, computed transposed: BLAS is several times faster with the vector on the left."""
+    return torch.bmm(column.transpose(1, 2), rows.transpose(1, 2)).transpose(1, 2)
+
+
+def decay_factors(rate: Tensor, time: int) -> Tensor:
+    """Return exp(-rate * (i - j)) for j <= i, and 1 above the diagonal, which is masked anyway."""
+    position = torch.arange(time, device=rate.device, dtype=rate.dtype)
+    distance = (position[:, None] - position).clamp(min=0)
+    return torch.exp(-rate * distance)
