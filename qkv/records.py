@@ -38,7 +38,7 @@ def read_value(text: str) -> Any:
 
 
 def split_outside_brackets(text: str, separator: str) -> list[str]:
-    """Return the stripped parts of a text, split at separators outside of brackets: `softmax, taylor(order=4, chunk=8)`."""
+    """Return the stripped parts of a text such as `softmax, taylor(order=4, chunk=8)`, split outside of brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")

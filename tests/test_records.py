@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from qkv.records import from_mapping, read_value
+from qkv.records import from_mapping, read_value, split_outside_brackets
 
 
 @dataclass(frozen=True)
@@ -51,3 +51,8 @@ def test_what_does_not(given, words):
 )
 def test_a_text_is_read_as_what_it_says(text, value):
     assert read_value(text) == value
+
+
+def test_separators_inside_brackets_do_not_split():
+    text = "softmax, taylor(order=4, scale=1),linear"
+    assert split_outside_brackets(text, ",") == ["softmax", "taylor(order=4, scale=1)", "linear"]

@@ -1,4 +1,4 @@
-"""Who takes part in a comparison: attention kinds, position schemes or whole model families, written in one line.
+"""The candidates of a comparison: attention kinds, position schemes or whole model families, given in one line.
 
 softmax,taylor(order=4),taylor:key_dim=16        spec[:SETTING=VALUE[;SETTING=VALUE]], split at outer commas
 """
@@ -9,27 +9,26 @@ from itertools import product
 from typing import Any
 
 from qkv.models import family
-from qkv.models.builders import mechanism
+from qkv.models.builders import make_attention
 from qkv.positions import schemes
-from qkv.records import read_value
-from qkv.runs.load import Config, configure, preset
-from qkv.tasks.base import Preset, tasks
+from qkv.records import read_value, split_outside_brackets
+from qkv.runs import Config, configure, preset
+from qkv.tasks import Preset, tasks
 
 Changes = dict[str, dict[str, Any]]
-_OPEN, _CLOSE = "([{", ")]}"
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """A name for the table, and what to train; its learning rate and seed are the first of several."""
+class Candidate:
+    """A name for the table and a configuration; its learning rate and seed are the first of several."""
 
     name: str
     config: Config
 
 
 @dataclass(frozen=True)
-class Field:
-    """The texts that say who takes part; `models` stands alone, the other two make a product."""
+class Grid:
+    """The specs of the candidates: either `models`, or the product of `attention` and `positions`."""
 
     attention: str | None = None
     positions: str | None = None
@@ -37,96 +36,98 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Spec:
-    """One part of such a text."""
+class CandidateSpec:
+    """One item of a list of specs: a name and settings of the model."""
 
     text: str
     name: str
     settings: dict[str, Any]
 
 
-def parse_specs(text: str, option: str) -> list[Spec]:
-    """The parts of a text; the same one twice is refused."""
-    specs = [_parse_spec(part, option, text) for part in split_outside(text, ",")]
+def parse_specs(text: str, option: str) -> list[CandidateSpec]:
+    """Parse a comma-separated list of specs; raise if one occurs twice."""
+    specs = [_parse_spec(part, option, text) for part in split_outside_brackets(text, ",")]
+    texts = [spec.text for spec in specs]
     for spec in specs:
-        if [other.text for other in specs].count(spec.text) > 1:
-            raise ValueError(f"{option} {text!r}: {spec.text!r} is there twice")
+        if texts.count(spec.text) > 1:
+            raise ValueError(f"{option} {text!r}: {spec.text!r} must not occur twice")
     return specs
 
 
-def split_outside(text: str, separator: str) -> list[str]:
-    """The text cut at separators that stand in no brackets."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in _OPEN) - (character in _CLOSE)
-        if character == separator and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts]
+def make_candidates(task: str, preset_name: str | None, changes: Changes, grid: Grid) -> list[Candidate]:
+    """Return all candidates with their configurations; raise for an unknown name.
 
-
-def enter(task: str, chosen: str | None, changes: Changes, field: Field) -> list[Contestant]:
-    """All contestants with their configurations; a name that names nothing is an error, an impossible pair is not yet.
-
-    `chosen` is a preset of the task (None: the first), `changes` are for everybody; a contestant's own settings win.
+    `preset_name` is a preset of the task (default: the first). `changes` apply to all candidates; a candidate's own
+    settings take precedence. A pair that cannot be combined is found only when its model is built.
     """
-    if field.models is not None:
-        if field.attention is not None or field.positions is not None:
-            raise ValueError("--models makes contestants of families; leave out --attention and --positions beside it")
-        if "family" in changes.get("model", {}):
-            raise ValueError("--models names the families; leave out --set model.family beside it")
-        specs = parse_specs(field.models, "--models")
-        return [Contestant(s.text, _configure(task, _of_family(task, chosen, s.name), changes, s)) for s in specs]
-    if field.attention is None and field.positions is None:
-        raise ValueError("nobody to compare: give --attention, --positions or --models")
-    kinds = [None] if field.attention is None else parse_specs(field.attention, "--attention")
-    places = [None] if field.positions is None else parse_specs(field.positions, "--positions")
+    if grid.models is not None:
+        return _family_candidates(task, preset_name, changes, grid)
+    if grid.attention is None and grid.positions is None:
+        raise ValueError("nothing to compare: give --attention, --positions or --models")
+    kinds = [None] if grid.attention is None else parse_specs(grid.attention, "--attention")
+    positions = [None] if grid.positions is None else parse_specs(grid.positions, "--positions")
+    chosen = preset(task, preset_name)
     return [
-        _pair(task, preset(task, chosen), changes, (("attention", kind), ("positions", place)))
-        for kind, place in product(kinds, places)
+        _combine(task, chosen, changes, (("attention", kind), ("positions", scheme)))
+        for kind, scheme in product(kinds, positions)
     ]
 
 
-def _parse_spec(part: str, option: str, text: str) -> Spec:
+def _family_candidates(task: str, preset_name: str | None, changes: Changes, grid: Grid) -> list[Candidate]:
+    if grid.attention is not None or grid.positions is not None:
+        raise ValueError("--models compares model families and cannot be combined with --attention or --positions")
+    if "family" in changes.get("model", {}):
+        raise ValueError("--models names the families and cannot be combined with --set model.family")
+    candidates = []
+    for spec in parse_specs(str(grid.models), "--models"):
+        chosen = _family_preset(task, preset_name, spec.name)
+        candidates.append(Candidate(spec.text, _configure(task, chosen, changes, spec)))
+    return candidates
+
+
+def _parse_spec(part: str, option: str, text: str) -> CandidateSpec:
     name, _, rest = part.partition(":")
     if not name.strip():
         raise ValueError(f"{option} {text!r}: expected names separated by commas, such as softmax,taylor:key_dim=16")
     settings = {}
-    for setting in split_outside(rest, ";") if rest.strip() else []:
+    for setting in split_outside_brackets(rest, ";") if rest.strip() else []:
         key, equals, value = setting.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise ValueError(f"{option} {part!r}: expected {name}:SETTING=VALUE;SETTING=VALUE, got {setting!r}")
         settings[key.strip()] = read_value(value.strip())
-    return Spec(part, name.strip(), settings)
+    return CandidateSpec(part, name.strip(), settings)
 
 
-def _of_family(task: str, chosen: str | None, name: str) -> Preset:
-    """The chosen preset if it is of this family, else the task's first one that is, else the family's own defaults."""
-    family(name)
-    first = preset(task, chosen)
-    presets = [first, *(make() for make in tasks[task].presets.values())]
-    found = next((one for one in presets if one.family == name), Preset(name, {}, first.train))
-    return replace(found, data=first.data)
+def _family_preset(task: str, preset_name: str | None, family_name: str) -> Preset:
+    """Return the given preset if it is of this family, else the task's first that is, else the family's defaults."""
+    family(family_name)
+    given = preset(task, preset_name)
+    presets = [given, *(make() for make in tasks[task].presets.values())]
+    defaults = Preset(family_name, {}, given.train)
+    found = next((one for one in presets if one.family == family_name), defaults)
+    return replace(found, data=given.data)
 
 
-def _pair(task: str, chosen: Preset, changes: Changes, parts: Iterable[tuple[str, Spec | None]]) -> Contestant:
-    given = [(setting, spec) for setting, spec in parts if spec is not None]
+def _combine(
+    task: str, chosen: Preset, changes: Changes, specs: Iterable[tuple[str, CandidateSpec | None]]
+) -> Candidate:
+    """Return the candidate with these specs: (setting of the model, spec)."""
+    given = [(setting, spec) for setting, spec in specs if spec is not None]
     settings: dict[str, Any] = {}
     for setting, spec in given:
         settings |= {setting: spec.name, **spec.settings}
     text = " + ".join(spec.text for _, spec in given)
-    return Contestant(text, _configure(task, chosen, changes, Spec(text, text, settings)))
+    return Candidate(text, _configure(task, chosen, changes, CandidateSpec(text, text, settings)))
 
 
-def _configure(task: str, chosen: Preset, changes: Changes, spec: Spec) -> Config:
+def _configure(task: str, chosen: Preset, changes: Changes, spec: CandidateSpec) -> Config:
     if "minutes" in changes.get("train", {}) and "steps" not in changes.get("train", {}):
         chosen = replace(chosen, train={name: value for name, value in chosen.train.items() if name != "steps"})
     own = {**changes, "model": {**changes.get("model", {}), **spec.settings}}
     config = configure(task, chosen, own)
-    if "positions" in config.model:  # a Transformer, which learns of a wrong name only when it is built
+    if "positions" in config.model:  # a Transformer, which checks these names only when it is built
         for setting in ("attention", "cross"):
-            mechanism(config.model.get(setting, "softmax"), config.model["dim"])
+            make_attention(config.model.get(setting, "softmax"), config.model["dim"])
         if config.model["positions"] != "none":
             schemes[config.model["positions"]]
     return config

@@ -1,9 +1,9 @@
-"""A comparison: every contestant trained on one task, with its best learning rate, over several seeds.
+"""A comparison: every candidate trained on one task, with its best learning rate, over several seeds.
 
-    first seed, every rate -> the rate of the best held-out score -> the other seeds with it -> figures on test data
+    first seed, every learning rate -> the rate with the best validation score -> other seeds -> test metrics
 
-One rate for all would be no comparison: kinds differ in the rate they need more than in what they can do with it.
-Each training is a run folder of its own below the comparison's, so what was finished or begun is never done again.
+One learning rate for all would be unfair: kinds differ more in the rate they need than in what they reach with it.
+Each trial has a run folder below the comparison's, so finished work is never repeated.
 """
 
 import math
@@ -14,219 +14,219 @@ from typing import Any
 
 from torch import nn
 
-from qkv.compare.candidates import Contestant
-from qkv.compare.resources import Expense, decoding_speed, example, expense
-from qkv.compare.trial import Training, choose, folder_name, learned, open_run
-from qkv.draw import Axis, Bar, Series, bars, curves
-from qkv.runs.load import Config, build, restore
-from qkv.storage import QkvError, read_json, write_atomic, write_json
-from qkv.tasks.base import Task
-from qkv.tasks.pairs import Seq2SeqTask
-from qkv.train import Loop, Machine, Run
+from qkv.compare.candidates import Candidate
+from qkv.compare.resources import Resources, measure_resources
+from qkv.compare.trial import Trial, choose_best, folder_name, open_run, read_training_metrics
+from qkv.draw import Axis, Bar, Series, bar_chart, line_chart
+from qkv.errors import QkvError
+from qkv.runs import Config, build, load, make_objective
+from qkv.storage import read_json, write_atomic, write_json
+from qkv.tasks import Task
+from qkv.train import Compute, Loop, Run
 from qkv.train.objective import Tensors
 
-FACTORS = (1 / 3, 1.0, 3.0)
-"""The learning rates that are tried, unless they are given: multiples of the preset's."""
+LEARNING_RATE_FACTORS = (1 / 3, 1.0, 3.0)
+"""Default learning rates, as multiples of the preset's."""
+SHARED_METRICS = ("examples", "chance", "tokens", "words")
+"""Metrics that are the same for all candidates."""
 _ENDS = ("low", "mean", "high")
-LONG = 512
-"""Tokens from which on strings may say something about long range."""
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How far a comparison is."""
+class ComparisonStatus:
+    """Progress of a comparison."""
 
     done: float
-    """Trainings, the current one in parts."""
-    trainings: int
-    about: str
+    """Trials finished, the current one as a fraction."""
+    total: int
+    description: str
 
 
-COUNTS = ("examples", "chance", "tokens", "words")
-"""Figures that are the same for all contestants."""
-
-Report = Callable[[Standing], None]
+StatusCallback = Callable[[ComparisonStatus], None]
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What is the same for everybody."""
+class ComparisonSettings:
+    """Settings that are the same for all candidates."""
 
     seeds: int = 1
-    """How many, from the configuration's on."""
-    rates: tuple[float, ...] = ()
-    """Learning rates; none: FACTORS times the contestant's own."""
+    """Number of seeds; the first is that of the configuration."""
+    learning_rates: tuple[float, ...] = ()
+    """Learning rates to try (default: LEARNING_RATE_FACTORS times the candidate's own)."""
     device: str = "cpu"
-    graphs: bool = False
-    """Whether models that can be recorded are: CUDA graphs."""
-    beams: tuple[int, ...] = ()
-    """Widths of beams that strings are decoded with as well: `beam_5_sequence_error_rate` beside the greedy one."""
+    cuda_graphs: bool = False
+    """Whether to use CUDA graphs for models that support them."""
+    beam_sizes: tuple[int, ...] = ()
+    """Beam sizes to evaluate next to greedy decoding, as metrics such as `beam_5_sequence_error_rate`."""
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise ValueError(f"seeds must be at least 1, got {self.seeds}")
-        for rate in self.rates:
+        for rate in self.learning_rates:
             if not 0 < rate < math.inf:
                 raise ValueError(f"a learning rate must be more than 0, got {rate}")
 
-    def rates_for(self, config: Config) -> list[float]:
-        """The rates to try, in order, each once."""
-        own = [float(f"{factor * config.train.learning_rate:.3g}") for factor in FACTORS]
-        return list(dict.fromkeys(self.rates or own))
+    def learning_rates_for(self, config: Config) -> list[float]:
+        """Return the learning rates to try, in order, each once."""
+        defaults = [float(f"{factor * config.train.learning_rate:.3g}") for factor in LEARNING_RATE_FACTORS]
+        return list(dict.fromkeys(self.learning_rates or defaults))
 
 
 @dataclass
 class Comparison:
-    """A comparison and its folder; `records` has a line for each contestant that is through."""
+    """A comparison and its folder; `records` has one entry per finished candidate."""
 
-    job: Task
-    contestants: Sequence[Contestant]
+    task: Task
+    candidates: Sequence[Candidate]
     folder: Path
-    rules: Rules
-    report: Report
-    trainings: list[Training] = field(default_factory=list)
+    settings: ComparisonSettings
+    on_status: StatusCallback
+    trials: list[Trial] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
-    _total: int = 0
+    _total_trials: int = 0
 
     @property
     def split(self) -> str:
-        """The part of the data that figures are of."""
-        return "valid" if isinstance(self.job, Seq2SeqTask) and not self.job.strings.parts.get("test") else "test"
+        """Split that candidates are evaluated on."""
+        return self.task.default_split
 
     @property
-    def note(self) -> str:
+    def caveat(self) -> str:
         """What the figures are no evidence of."""
-        if not isinstance(self.job, Seq2SeqTask):
-            return ""
-        pairs = self.job.strings.parts[self.split]
-        longest = max(len(text) for pair in pairs for text in (pair.source, *pair.targets))
-        short = f"strings of at most {longest} tokens: short strings are no evidence about long range"
-        seen = "no test pairs: figures are of the held-out pairs that the rates were chosen on"
-        return "; ".join([short] * (longest < LONG) + [seen] * (self.split == "valid"))
+        return self.task.caveat(self.split)
 
-    def compete(self) -> list[dict[str, Any]]:
-        """Train all that is not trained yet; a signal ends it with `Interrupted`, and the next call goes on."""
+    def run(self) -> list[dict[str, Any]]:
+        """Train what is not yet trained; a signal raises `Interrupted`, and the next call resumes."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise QkvError(f"the folder cannot be made ({error.strerror})", self.folder) from error
         if not (self.folder / "compare.json").exists():
             self.save()
-        row = example(self.job, self.contestants[0].config.train)
-        costs = [self._cost(contestant, row) for contestant in self.contestants]
-        self._total = sum(
-            len(self.rules.rates_for(one.config)) + self.rules.seeds - 1
-            for one, cost in zip(self.contestants, costs, strict=True)
-            if isinstance(cost, Expense)
+        batch = self.task.example_batch(self.candidates[0].config.train)
+        costs = [self._measure_cost(candidate, batch) for candidate in self.candidates]
+        self._total_trials = sum(
+            len(self.settings.learning_rates_for(candidate.config)) + self.settings.seeds - 1
+            for candidate, cost in zip(self.candidates, costs, strict=True)
+            if isinstance(cost, Resources)
         )
-        for contestant, cost in zip(self.contestants, costs, strict=True):
-            mine = self._train(contestant) if isinstance(cost, Expense) else []
-            self.records.append(self._record(contestant, cost, mine))
+        for candidate, cost in zip(self.candidates, costs, strict=True):
+            trials = self._train_candidate(candidate) if isinstance(cost, Resources) else []
+            self.records.append(self._record(candidate, cost, trials))
             self.save()
         write_atomic(self.folder / "compare.svg", self.draw().encode())
         return self.records
 
     def save(self) -> None:
-        """compare.json: all that is finished so far."""
+        """Write compare.json with everything finished so far."""
         write_json(
             self.folder / "compare.json",
             {
-                "task": self.job.kind,
-                "data": self.job.options,
+                "task": self.task.kind,
+                "data": self.task.options,
                 "split": self.split,
-                "note": self.note,
-                "seeds": self.rules.seeds,
-                "finished": len(self.records) == len(self.contestants),
-                "contestants": {one.name: one.config.to_record() for one in self.contestants},
+                "note": self.caveat,
+                "seeds": self.settings.seeds,
+                "finished": len(self.records) == len(self.candidates),
+                "contestants": {candidate.name: candidate.config.to_record() for candidate in self.candidates},
                 "records": self.records,
-                "trainings": [asdict(training) for training in self.trainings],
+                "trainings": [trial.to_record() for trial in self.trials],
             },
         )
 
     def draw(self) -> str:
-        """The figures as SVG, with their spread: recall against bytes of state, anything else as a bar a contestant."""
-        metric = quality(self.records)
-        through = [record for record in self.records if record["figures"]]
-        seeds = f", {self.rules.seeds} seeds from the lowest to the highest" if self.rules.seeds > 1 else ""
+        """Return an SVG of the main metric and its spread: against state bytes if all have them, else as bars."""
+        metric = main_metric(self.records)
+        finished = [record for record in self.records if record["figures"]]
+        seeds = f", {self.settings.seeds} seeds from the lowest to the highest" if self.settings.seeds > 1 else ""
         name = metric.replace("_", " ")
-        title = f"{self.job.kind}: {name}{seeds}"
-        if through and not all(record["state_bytes"] and record["chance"] for record in through):
-            spreads = [(record["contestant"], record["figures"][metric]) for record in through]
-            rows = [Bar(contestant, s["mean"], (s["low"], s["high"])) for contestant, s in spreads]
-            return bars(rows, title, name)
+        title = f"{self.task.kind}: {name}{seeds}"
+        if finished and not all(record["state_bytes"] and record["chance"] for record in finished):
+            spread = [(record["contestant"], record["figures"][metric]) for record in finished]
+            rows = [Bar(candidate, s["mean"], (s["low"], s["high"])) for candidate, s in spread]
+            return bar_chart(rows, title, name)
         series = [
             Series(record["contestant"], [(record["state_bytes"], record["figures"][metric][end]) for end in _ENDS])
-            for record in through
+            for record in finished
         ]
-        if through:
-            ends, chance = [record["state_bytes"] for record in through], through[0]["chance"]
-            series.append(Series("chance", [(min(ends) / 1.5, chance), (max(ends) * 1.5, chance)]))
-        return curves(series, title, Axis("bytes of state", log=True), Axis(name))
+        if finished:
+            sizes, chance = [record["state_bytes"] for record in finished], finished[0]["chance"]
+            series.append(Series("chance", [(min(sizes) / 1.5, chance), (max(sizes) * 1.5, chance)]))
+        return line_chart(series, title, Axis("bytes of state", log=True), Axis(name))
 
-    def _cost(self, contestant: Contestant, row: Tensors) -> Expense | str:
-        """What it costs, or why it cannot be."""
-        self.report(Standing(0, 0, f"{contestant.name}: counting its cost"))
+    def train(self, candidate: Candidate, learning_rate: float, seed: int) -> Trial:
+        """Run or resume one trial; it touches only its own folder, so several processes may run several trials."""
+        train = replace(candidate.config.train, learning_rate=learning_rate, seed=seed)
+        config = replace(candidate.config, train=train, data=self.task.options)
+        trial = Trial(candidate.name, learning_rate, seed, folder_name(candidate.name, learning_rate, seed))
+        self._report(trial)
+        (run, config), failed = open_run(self.folder / trial.run, config, self.task), None
+        if not run.weights.exists():
+            with run.lock():
+                failed = self._train_to_end(run, config, trial)
+        return replace(trial, **read_training_metrics(run), failed=failed)
+
+    def evaluate(self, trial: Trial) -> Trial:
+        """Return the trial with its test metrics, which are computed once and saved in figures.json."""
+        path = self.folder / trial.run / "figures.json"
+        saved = read_json(path) if path.exists() else None
+        if saved is None or saved["split"] != self.split:
+            _, _, model = load(self.folder / trial.run)
+            saved = {"split": self.split, **self._evaluate_model(model)}
+            write_json(path, saved)
+        return replace(trial, **{name: value for name, value in saved.items() if name != "split"})
+
+    def _measure_cost(self, candidate: Candidate, batch: Tensors) -> Resources | str:
+        """Return what the candidate costs, or why its model cannot be built."""
+        self.on_status(ComparisonStatus(0, 0, f"{candidate.name}: counting its cost"))
         try:
-            return expense(contestant.config, self.job, row, self.rules.device)
+            return measure_resources(candidate.config, self.task, batch, self.settings.device)
         except ValueError as error:
             return str(error)
 
-    def _train(self, contestant: Contestant) -> list[Training]:
-        """The first seed with every rate, then the others with the best; those of the best have figures."""
-        first = contestant.config.train.seed
-        tried = [self._keep(contestant, rate, first) for rate in self.rules.rates_for(contestant.config)]
-        best = choose(tried)
+    def _train_candidate(self, candidate: Candidate) -> list[Trial]:
+        """Train the first seed with every learning rate and the others with the best; evaluate those of the best."""
+        first = candidate.config.train.seed
+        rates = self.settings.learning_rates_for(candidate.config)
+        tried = [self._train_and_save(candidate, rate, first) for rate in rates]
+        best = choose_best(tried)
         if best is None:
             return tried
-        others = [self._keep(contestant, best.rate, first + number) for number in range(1, self.rules.seeds)]
-        judged = [self._keep_figures(training) for training in (best, *others) if not training.failed]
-        return [*(training for training in tried if training is not best), *judged, *(o for o in others if o.failed)]
+        seeds = range(first + 1, first + self.settings.seeds)
+        others = [self._train_and_save(candidate, best.learning_rate, seed) for seed in seeds]
+        evaluated = [self._evaluate_and_save(trial) for trial in (best, *others) if not trial.failed]
+        failed = [trial for trial in others if trial.failed]
+        return [*(trial for trial in tried if trial is not best), *evaluated, *failed]
 
-    def train(self, contestant: Contestant, rate: float, seed: int) -> Training:
-        """One training, from where it stands; only its own folder is touched, so several processes may do several."""
-        config = replace(contestant.config, train=replace(contestant.config.train, learning_rate=rate, seed=seed))
-        config = replace(config, data=self.job.options)
-        training = Training(contestant.name, rate, seed, folder_name(contestant.name, rate, seed))
-        about = f"{contestant.name}, rate {rate:g}, seed {seed}"
-        self.report(Standing(len(self.trainings), self._total, about))
-        (run, config), failed = open_run(self.folder / training.run, config, self.job), None
-        if not run.weights.exists():
-            with run.alone():
-                failed = self._finish(run, config, about)
-        return replace(training, **learned(run), failed=failed)
-
-    def judge(self, training: Training) -> Training:
-        """The training with its figures, measured once and kept beside the weights."""
-        path = self.folder / training.run / "figures.json"
-        kept = read_json(path) if path.exists() else None
-        if kept is None or kept["split"] != self.split:
-            kept = {"split": self.split, **self._measure(restore(self.folder / training.run)[2])}
-            write_json(path, kept)
-        return replace(training, **{name: value for name, value in kept.items() if name != "split"})
-
-    def _keep(self, contestant: Contestant, rate: float, seed: int) -> Training:
-        training = self.train(contestant, rate, seed)
-        self.trainings.append(training)
-        self.report(Standing(len(self.trainings), self._total, f"{contestant.name}, rate {rate:g}, seed {seed}"))
+    def _train_and_save(self, candidate: Candidate, learning_rate: float, seed: int) -> Trial:
+        trial = self.train(candidate, learning_rate, seed)
+        self.trials.append(trial)
+        self._report(trial)
         self.save()
-        return training
+        return trial
 
-    def _keep_figures(self, training: Training) -> Training:
-        judged = self.judge(training)
-        self.trainings[self.trainings.index(training)] = judged
+    def _evaluate_and_save(self, trial: Trial) -> Trial:
+        evaluated = self.evaluate(trial)
+        self.trials[self.trials.index(trial)] = evaluated
         self.save()
-        return judged
+        return evaluated
 
-    def _finish(self, run: Run, config: Config, about: str) -> str | None:
-        """Train to the end from where it stands; why it failed, if the loss was never a number again."""
+    def _report(self, trial: Trial, fraction: float = 0.0) -> None:
+        """Report the trials finished and the fraction of this one."""
+        description = f"{trial.candidate}, rate {trial.learning_rate:g}, seed {trial.seed}"
+        self.on_status(ComparisonStatus(len(self.trials) + fraction, self._total_trials, description))
+
+    def _train_to_end(self, run: Run, config: Config, trial: Trial) -> str | None:
+        """Train or resume to the end; return why it failed, if the loss stayed non-finite."""
 
         def report(line: dict[str, Any]) -> None:
             done = line["step"] / line["steps"] if line.get("steps") else 0.0
-            self.report(Standing(len(self.trainings) + min(done, 1.0), self._total, about))
+            self._report(trial, min(done, 1.0))
 
-        model = build(config, self.job)
-        machine = Machine(self.rules.device, graphs=self.rules.graphs and getattr(model, "recordable", True))
-        loop = Loop(self.job.objective(model, config.train), config.train, run, machine, report)
+        model = build(config, self.task)
+        graphs = self.settings.cuda_graphs and getattr(model, "supports_cuda_graphs", True)
+        compute = Compute(self.settings.device, graphs=graphs)
+        loop = Loop(make_objective(config, self.task, model), config.train, run, compute, report)
         loop.resume()
         try:
             loop.train()
@@ -236,59 +236,58 @@ class Comparison:
             return str(error)
         return None
 
-    def _measure(self, model: nn.Module) -> dict[str, Any]:
-        model.to(self.rules.device)
-        found = self.job.evaluate(model, self.split)
-        for width in self.rules.beams if isinstance(self.job, Seq2SeqTask) else ():
-            wide = self.job.evaluate(model, self.split, beams=width)
-            found |= {f"beam_{width}_{name}": value for name, value in wide.items() if name not in COUNTS}
-        figures = {name: value for name, value in found.items() if name not in COUNTS and math.isfinite(value)}
-        speed = decoding_speed(model, self.job, self.split) if isinstance(self.job, Seq2SeqTask) else None
-        return {"figures": figures, "decode_tokens_per_second": speed}
+    def _evaluate_model(self, model: nn.Module) -> dict[str, Any]:
+        model.to(self.settings.device)
+        metrics = self.task.evaluate(model, self.split)
+        for beams in self.settings.beam_sizes if self.task.decodes else ():
+            by_beam = self.task.evaluate(model, self.split, beams=beams)
+            metrics |= {f"beam_{beams}_{name}": value for name, value in by_beam.items() if name not in SHARED_METRICS}
+        figures = {
+            name: value for name, value in metrics.items() if name not in SHARED_METRICS and math.isfinite(value)
+        }
+        return {"figures": figures, "decode_tokens_per_second": self.task.decoding_speed(model, self.split)}
 
-    def _record(self, contestant: Contestant, cost: Expense | str, mine: list[Training]) -> dict[str, Any]:
-        judged = [training for training in mine if training.figures is not None]
-        first = contestant.config.train.seed
-        nothing = dict.fromkeys(Expense.__dataclass_fields__)
-        speeds = [t.decode_tokens_per_second for t in judged if t.decode_tokens_per_second is not None]
+    def _record(self, candidate: Candidate, cost: Resources | str, trials: list[Trial]) -> dict[str, Any]:
+        """Return the row of a candidate; `cost` is a text if its model cannot be built."""
+        evaluated = [trial for trial in trials if trial.figures is not None]
+        first_seed = [trial for trial in trials if trial.seed == candidate.config.train.seed]
+        by_rate = sorted(first_seed, key=lambda trial: trial.learning_rate)
+        speeds = [t.decode_tokens_per_second for t in evaluated if t.decode_tokens_per_second is not None]
+        no_cost = dict.fromkeys(Resources.__dataclass_fields__)
         return {
-            "contestant": contestant.name,
-            "family": contestant.config.family,
-            "model": contestant.config.model,
+            "contestant": candidate.name,
+            "family": candidate.config.family,
+            "model": candidate.config.model,
             "refused": cost if isinstance(cost, str) else None,
-            "failed": [training.failed for training in mine if training.failed],
+            "failed": [trial.failed for trial in trials if trial.failed],
             "split": self.split,
-            "chance": getattr(self.job, "chance", None),
-            "figures": spreads([training.figures for training in judged if training.figures is not None]),
-            "rate": judged[0].rate if judged else None,
-            "rates": [{"rate": t.rate, "held_out": t.held_out} for t in sorted(mine, key=_rate) if t.seed == first],
-            "seeds": [training.seed for training in judged],
-            **(nothing if isinstance(cost, str) else asdict(cost)),
-            "train_tokens_per_second": _mean([training.tokens_per_second for training in judged]),
+            "chance": self.task.chance,
+            "figures": spreads([trial.figures for trial in evaluated if trial.figures is not None]),
+            "rate": evaluated[0].learning_rate if evaluated else None,
+            "rates": [{"rate": trial.learning_rate, "held_out": trial.held_out} for trial in by_rate],
+            "seeds": [trial.seed for trial in evaluated],
+            **(no_cost if isinstance(cost, str) else asdict(cost)),
+            "train_tokens_per_second": _mean([trial.tokens_per_second for trial in evaluated]),
             "decode_tokens_per_second": _mean(speeds),
-            "seconds": sum(training.seconds for training in mine),
+            "seconds": sum(trial.seconds for trial in trials),
         }
 
 
 def spreads(figures: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Metric -> mean, low and high over the seeds; one that is no number for some seed has no mean."""
+    """Return metric -> mean, low and high over the seeds, for metrics that are finite for every seed."""
     names = [name for name in (figures[0] if figures else {}) if all(name in one for one in figures)]
-    found = {name: [one[name] for one in figures] for name in names}
-    return {name: {"mean": sum(v) / len(v), "low": min(v), "high": max(v)} for name, v in found.items()}
+    values = {name: [one[name] for one in figures] for name in names}
+    return {name: {"mean": sum(v) / len(v), "low": min(v), "high": max(v)} for name, v in values.items()}
 
 
-def quality(records: Sequence[dict[str, Any]]) -> str:
-    """The metric that a comparison is about: the first that its figures have."""
+def main_metric(records: Sequence[dict[str, Any]]) -> str:
+    """Return the main metric of a comparison: the first in its figures."""
     return next((name for record in records for name in record["figures"]), "")
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether the metric counts errors, or measures surprise."""
+    """Return whether the metric is an error rate, a loss or a perplexity."""
     return metric.endswith(("error_rate", "loss", "perplexity", "bits_per_byte"))
-
-
-def _rate(training: Training) -> float:
-    return training.rate
 
 
 def _mean(values: Sequence[float]) -> float | None:

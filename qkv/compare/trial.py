@@ -1,97 +1,103 @@
-"""One training of a comparison: its folder, and what its metrics say."""
+"""One trial of a comparison: a run folder, and the results read from its metrics."""
 
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from qkv.runs.data_hash import require_unchanged
-from qkv.runs.load import Config, read_config, write
-from qkv.storage import QkvError
-from qkv.tasks.base import Task
-from qkv.train import Run, create
+from qkv.errors import QkvError
+from qkv.runs import Config, read_config, require_unchanged, save_config
+from qkv.tasks import Task
+from qkv.train import Run, create_run
 
 
 @dataclass(frozen=True)
-class Training:
-    """One training: what compare.json keeps of it."""
+class Trial:
+    """One training of a candidate and its results."""
 
-    contestant: str
-    rate: float
+    candidate: str
+    learning_rate: float
     seed: int
     run: str
-    """Its folder, below the comparison's."""
+    """Run folder, relative to the folder of the comparison."""
     steps: int = 0
     seconds: float = 0.0
     tokens_per_second: float = 0.0
-    """Tokens that the loss is over, while updating."""
+    """Tokens of the loss per second of training."""
     held_out: float | None = None
-    """Its loss on held-out data where that was lowest; None: no number."""
+    """Lowest validation score; None: it was never finite."""
     failed: str | None = None
     figures: dict[str, float] | None = None
-    """On the test part; only where the rate was chosen."""
+    """Metrics on the test split; only with the chosen learning rate."""
     decode_tokens_per_second: float | None = None
 
+    def to_record(self) -> dict[str, Any]:
+        """Return the trial as compare.json holds it."""
+        keys = {"candidate": "contestant", "learning_rate": "rate"}
+        return {keys.get(name, name): value for name, value in asdict(self).items()}
 
-def folder_name(contestant: str, rate: float, seed: int) -> str:
-    """The run folder of a training, below the comparison's."""
-    name = re.sub(r"[^A-Za-z0-9._=-]+", "_", contestant).strip("_")
-    return f"{name}/rate-{rate:g}-seed-{seed}"
+
+def folder_name(candidate: str, learning_rate: float, seed: int) -> str:
+    """Return the run folder of a trial, relative to the folder of the comparison."""
+    name = re.sub(r"[^A-Za-z0-9._=-]+", "_", candidate).strip("_")
+    return f"{name}/rate-{learning_rate:g}-seed-{seed}"
 
 
-def choose(tried: Sequence[Training]) -> Training | None:
-    """The training that was best on held-out data, of equals the one in the middle; None if all failed.
+def choose_best(trials: Sequence[Trial]) -> Trial | None:
+    """Return the trial with the lowest validation score, the middle one of a tie; None if all failed.
 
-    The outer rates of those that do equally well lie nearest to where the next seed would fail.
+    In a tie, the outermost learning rates are closest to where another seed would fail.
     """
-    whole = sorted((training for training in tried if training.failed is None), key=lambda t: t.rate)
-    scores = [math.inf if training.held_out is None else training.held_out for training in whole]
-    equal = [training for training, score in zip(whole, scores, strict=True) if score == min(scores)]
-    return equal[(len(equal) - 1) // 2] if equal else None
+    finished = sorted((trial for trial in trials if trial.failed is None), key=lambda trial: trial.learning_rate)
+    scores = [math.inf if trial.held_out is None else trial.held_out for trial in finished]
+    tied = [trial for trial, score in zip(finished, scores, strict=True) if score == min(scores)]
+    return tied[(len(tied) - 1) // 2] if tied else None
 
 
-def open_run(folder: Path, config: Config, job: Task) -> tuple[Run, Config]:
-    """The run folder and its configuration, new or as it was left; one of another configuration is refused."""
+def open_run(folder: Path, config: Config, task: Task) -> tuple[Run, Config]:
+    """Create or reopen a run folder; raise if it holds a run with another configuration."""
     if not (folder / "config.json").exists():
-        run = create(folder)
-        write(run, config, job)
+        run = create_run(folder)
+        save_config(run, config, task)
         return run, config
     run = Run(folder)
-    found = read_config(run)
+    saved = read_config(run)
     require_unchanged(folder, "choose another --out")
-    if config.train.steps is None:  # measured by then, if it came so far
-        config = replace(config, train=replace(config.train, steps=found.train.steps))
-    before, now = (_flat(one.to_record()) for one in (found, config))
-    for name in (name for name in {**before, **now} if before.get(name) != now.get(name)):
-        raise QkvError(
-            f"the folder has a run with {name}={before.get(name)}, and now {name}={now.get(name)} is asked for; "
-            "choose another --out",
-            folder,
-        )
+    if config.train.steps is None:  # the run may have measured its steps already
+        config = replace(config, train=replace(config.train, steps=saved.train.steps))
+    before, now = _flatten(saved.to_record()), _flatten(config.to_record())
+    for name in {**before, **now}:
+        if before.get(name) != now.get(name):
+            raise QkvError(
+                f"the folder has a run with {name}={before.get(name)}, but {name}={now.get(name)} is requested; "
+                "choose another --out",
+                folder,
+            )
     return run, config
 
 
-def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value
-        for group, values in record.items()
-        for name, value in (
-            {f"{group}.{key}": value for key, value in values.items()} if isinstance(values, dict) else {group: values}
-        ).items()
-    }
+def _flatten(record: dict[str, Any]) -> dict[str, Any]:
+    """Return {"train.steps": 3, ...} of {"train": {"steps": 3, ...}}."""
+    flat: dict[str, Any] = {}
+    for group, values in record.items():
+        if isinstance(values, dict):
+            flat |= {f"{group}.{key}": value for key, value in values.items()}
+        else:
+            flat[group] = values
+    return flat
 
 
-def learned(run: Run) -> dict[str, Any]:
-    """What the metrics say of a training."""
+def read_training_metrics(run: Run) -> dict[str, Any]:
+    """Return steps, seconds, speed and the best validation score from the metrics of a run."""
     lines = run.read_metrics()
     updates = [line for line in lines if "tokens" in line]
     scores = [line["score"] for line in lines if line.get("event") == "validated" and line["score"] is not None]
-    seconds, timed = sum(line["seconds"] for line in updates), updates[1:] or updates  # the first one warms up
+    timed = updates[1:] or updates  # the first one is a warm-up
     return {
         "steps": max((line["step"] for line in updates), default=0),
-        "seconds": seconds,
+        "seconds": sum(line["seconds"] for line in updates),
         "tokens_per_second": sum(t["tokens"] for t in timed) / max(sum(t["seconds"] for t in timed), 1e-9),
         "held_out": min(scores, default=None),
     }

@@ -1,15 +1,7 @@
 import pytest
 
-from qkv.compare.candidates import Field, enter, parse_specs, split_outside
+from qkv.compare.candidates import Grid, make_candidates, parse_specs
 from tests.tasks.tiny import CHANGES
-
-
-def test_only_outer_commas_part():
-    assert split_outside("softmax, taylor(order=4, scale=1),linear", ",") == [
-        "softmax",
-        "taylor(order=4, scale=1)",
-        "linear",
-    ]
 
 
 def test_settings_after_a_colon():
@@ -20,7 +12,7 @@ def test_settings_after_a_colon():
 
 
 def test_attention_and_positions_make_a_product():
-    found = enter("recall", None, CHANGES, Field("softmax,taylor(order=4):key_dim=4", "none,alibi"))
+    found = make_candidates("recall", None, CHANGES, Grid("softmax,taylor(order=4):key_dim=4", "none,alibi"))
     assert [(c.name, c.config.model["attention"], c.config.model["positions"]) for c in found] == [
         ("softmax + none", "softmax", "none"),
         ("softmax + alibi", "softmax", "alibi"),
@@ -32,57 +24,57 @@ def test_attention_and_positions_make_a_product():
 
 
 def test_positions_alone_keep_the_attention_of_the_preset():
-    found = enter("recall", None, CHANGES, Field(positions="rope,none"))
+    found = make_candidates("recall", None, CHANGES, Grid(positions="rope,none"))
     assert [(c.name, c.config.model["attention"]) for c in found] == [("rope", "softmax"), ("none", "softmax")]
 
 
 def test_a_family_starts_from_the_preset_of_its_own():
     models = "recurrent:attention=none;dim=64,encoder_decoder,recurrent:attention=additive"
-    plain, transformer, looking = enter("pairs", None, {"train": {"steps": 5}}, Field(models=models))
+    plain, transformer, attending = make_candidates("pairs", None, {"train": {"steps": 5}}, Grid(models=models))
     assert (plain.config.family, plain.config.model["attention"], plain.config.model["dim"]) == (
         "recurrent",
         "none",
         64,
     )
-    assert (looking.config.model["attention"], looking.config.model["dim"]) == ("additive", 192)  # of the preset
+    assert (attending.config.model["attention"], attending.config.model["dim"]) == ("additive", 192)  # of the preset
     assert (transformer.config.family, transformer.config.model["convolution"]) == ("encoder_decoder", 5)
-    assert {c.config.train.steps for c in (plain, transformer, looking)} == {5}
+    assert {c.config.train.steps for c in (plain, transformer, attending)} == {5}
 
 
 def test_a_family_takes_the_chosen_preset_if_it_is_of_it():
-    transformer, looking = enter("pairs", "large", {}, Field(models="encoder_decoder,recurrent"))
+    transformer, attending = make_candidates("pairs", "large", {}, Grid(models="encoder_decoder,recurrent"))
     assert transformer.config.model["encoder_layers"] == 6
-    assert looking.config.model["dim"] == 192
+    assert attending.config.model["dim"] == 192
 
 
 def test_minutes_replace_the_steps_of_a_preset():
     changes = {**CHANGES, "train": {"minutes": 2.0}}
-    (only,) = enter("recall", None, changes, Field("softmax"))
+    (only,) = make_candidates("recall", None, changes, Grid("softmax"))
     assert (only.config.train.steps, only.config.train.minutes) == (None, 2.0)
 
 
 @pytest.mark.parametrize(
-    ("field", "message"),
+    ("grid", "message"),
     [
-        (Field("tailor"), "unknown attention kind 'tailor'; did you mean 'taylor'"),
-        (Field("taylor(oder=4)"), "did you mean 'order'"),
-        (Field("taylor(order=3)"), "order must be even"),
-        (Field("softmax", "rop"), "unknown position scheme 'rop'; did you mean 'rope'"),
-        (Field("softmax:key_dimm=4"), "did you mean 'key_dim'"),
-        (Field(models="decodr"), "unknown model 'decodr'; did you mean 'decoder'"),
-        (Field(models="recurrent:attention=aditive"), "did you mean 'additive'"),
-        (Field("softmax,,linear"), "expected names separated by commas"),
-        (Field("softmax,softmax"), "'softmax' is there twice"),
-        (Field("softmax:key_dim"), "expected softmax:SETTING=VALUE;SETTING=VALUE, got 'key_dim'"),
-        (Field("softmax", models="decoder"), "leave out --attention and --positions"),
-        (Field(), "nobody to compare"),
+        (Grid("tailor"), "unknown attention kind 'tailor'; did you mean 'taylor'"),
+        (Grid("taylor(oder=4)"), "did you mean 'order'"),
+        (Grid("taylor(order=3)"), "order must be even"),
+        (Grid("softmax", "rop"), "unknown position scheme 'rop'; did you mean 'rope'"),
+        (Grid("softmax:key_dimm=4"), "did you mean 'key_dim'"),
+        (Grid(models="decodr"), "unknown model 'decodr'; did you mean 'decoder'"),
+        (Grid(models="recurrent:attention=aditive"), "did you mean 'additive'"),
+        (Grid("softmax,,linear"), "expected names separated by commas"),
+        (Grid("softmax,softmax"), "'softmax' must not occur twice"),
+        (Grid("softmax:key_dim"), "expected softmax:SETTING=VALUE;SETTING=VALUE, got 'key_dim'"),
+        (Grid("softmax", models="decoder"), "cannot be combined with --attention or --positions"),
+        (Grid(), "nothing to compare"),
     ],
 )
-def test_bad_input(field, message):
+def test_bad_input(grid, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        enter("recall", None, CHANGES, field)
+        make_candidates("recall", None, CHANGES, grid)
 
 
-def test_a_family_for_all_beside_families():
-    with pytest.raises(ValueError, match="leave out --set model.family"):
-        enter("recall", None, {"model": {"family": "recurrent"}}, Field(models="decoder"))
+def test_a_family_for_all_and_families():
+    with pytest.raises(ValueError, match="cannot be combined with --set model.family"):
+        make_candidates("recall", None, {"model": {"family": "recurrent"}}, Grid(models="decoder"))

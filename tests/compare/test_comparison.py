@@ -4,10 +4,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from qkv import tasks
-from qkv.compare.candidates import Field, enter
-from qkv.compare.comparison import Comparison, Rules, lower_is_better, quality, spreads
-from qkv.storage import QkvError
+from qkv import runs, tasks
+from qkv.compare.candidates import Grid, make_candidates
+from qkv.compare.comparison import Comparison, ComparisonSettings, lower_is_better, main_metric, spreads
+from qkv.errors import QkvError
 from qkv.train import Interrupted, Loop, Run
 from tests.tasks.tiny import CHANGES, TINY, write_pairs
 
@@ -19,16 +19,16 @@ KEYS = [
 
 
 def recall(folder, attention, seeds=1, rates=(0.01,), positions=None, changes=CHANGES, report=lambda _: None):
-    contestants = enter("recall", None, changes, Field(attention, positions))
-    job = tasks.tasks["recall"].load(changes["data"])
-    return Comparison(job, contestants, folder, Rules(seeds, rates), report)
+    candidates = make_candidates("recall", None, changes, Grid(attention, positions))
+    task = tasks.tasks["recall"].load(changes["data"])
+    return Comparison(task, candidates, folder, ComparisonSettings(seeds, rates), report)
 
 
-class TestRules:
+class TestSettings:
     def test_rates_are_a_third_once_and_three_times_the_own(self):
-        (only,) = enter("recall", None, CHANGES, Field("softmax"))
-        assert Rules().rates_for(only.config) == [0.00167, 0.005, 0.015]
-        assert Rules(rates=(0.5, 0.1, 0.5)).rates_for(only.config) == [0.5, 0.1]
+        (only,) = make_candidates("recall", None, CHANGES, Grid("softmax"))
+        assert ComparisonSettings().learning_rates_for(only.config) == [0.00167, 0.005, 0.015]
+        assert ComparisonSettings(learning_rates=(0.5, 0.1, 0.5)).learning_rates_for(only.config) == [0.5, 0.1]
 
     def test_spreads(self):
         found = spreads([{"x": 0.25, "y": 1.0}, {"x": 0.75, "y": 1.0}, {"x": 0.5, "y": 4.0}])
@@ -37,7 +37,7 @@ class TestRules:
         assert spreads([{"x": 0.5, "y": 1.0}, {"y": 1.0}]) == {"y": {"mean": 1.0, "low": 1.0, "high": 1.0}}
 
     def test_which_metric_and_which_way(self):
-        assert quality([{"figures": {}}, {"figures": {"accuracy": {}}}]) == "accuracy"
+        assert main_metric([{"figures": {}}, {"figures": {"accuracy": {}}}]) == "accuracy"
         assert lower_is_better("token_error_rate")
         assert lower_is_better("masked_loss")
         assert lower_is_better("word_perplexity")
@@ -45,17 +45,17 @@ class TestRules:
         assert not lower_is_better("jaccard")
 
     @pytest.mark.parametrize(
-        ("rules", "message"),
-        [({"seeds": 0}, "seeds must be at least 1, got 0"), ({"rates": (0.1, 0.0)}, "more than 0, got 0.0")],
+        ("settings", "message"),
+        [({"seeds": 0}, "seeds must be at least 1, got 0"), ({"learning_rates": (0.1, 0.0)}, "more than 0, got 0.0")],
     )
-    def test_bad_rules(self, rules, message):
+    def test_bad_settings(self, settings, message):
         with pytest.raises(ValueError, match=message):
-            Rules(**rules)
+            ComparisonSettings(**settings)
 
 
 class TestComparison:
     def test_records(self, tmp_path):
-        records = recall(tmp_path, "softmax,taylor:key_dim=4", seeds=2, rates=(0.001, 0.01, 0.1)).compete()
+        records = recall(tmp_path, "softmax,taylor:key_dim=4", seeds=2, rates=(0.001, 0.01, 0.1)).run()
         assert [record["contestant"] for record in records] == ["softmax", "taylor:key_dim=4"]
         for record in records:
             assert list(record) == KEYS
@@ -68,13 +68,13 @@ class TestComparison:
             assert record["decode_tokens_per_second"] is None
 
     def test_figures_are_those_of_the_run_folders(self, tmp_path):
-        (record,) = recall(tmp_path, "softmax", seeds=3).compete()
+        (record,) = recall(tmp_path, "softmax", seeds=3).run()
         kept = json.loads((tmp_path / "compare.json").read_text())
         assert kept["finished"]
         assert [(t["seed"], t["rate"], t["steps"]) for t in kept["trainings"]] == [(s, 0.01, 3) for s in range(3)]
         right = []
         for training in kept["trainings"]:
-            _, job, model = tasks.restore(tmp_path / training["run"])
+            _, job, model = runs.load(tmp_path / training["run"])
             right.append(job.evaluate(model, "test")["accuracy"])
         assert len(set(right)) > 1  # seeds differ
         spread = record["figures"]["accuracy"]
@@ -83,26 +83,26 @@ class TestComparison:
         assert (tmp_path / "compare.svg").read_text().startswith("<svg")
 
     def test_an_impossible_pair_is_a_row(self, tmp_path):
-        refused, softmax = recall(tmp_path, "taylor,softmax", positions="t5").compete()
+        refused, softmax = recall(tmp_path, "taylor,softmax", positions="t5").run()
         assert list(refused) == KEYS
-        assert "positions 't5' work by a bias, which attention kind 'taylor' cannot take" in refused["refused"]
+        assert "positions 't5' give a bias, which attention kind 'taylor' does not accept" in refused["refused"]
         assert (refused["figures"], refused["rate"], refused["parameters"]) == ({}, None, None)
         assert softmax["refused"] is None
         assert softmax["figures"]["accuracy"]["mean"] >= 0
 
     def test_finished_runs_are_skipped(self, tmp_path, monkeypatch):
-        before = recall(tmp_path, "softmax", seeds=2).compete()
+        before = recall(tmp_path, "softmax", seeds=2).run()
 
         def refuse(*_):
-            raise AssertionError("a finished run was trained or judged again")
+            raise AssertionError("a finished run was trained or evaluated again")
 
         monkeypatch.setattr(Loop, "train", refuse)
         monkeypatch.setattr(tasks.RecallTask, "evaluate", refuse)
-        again = recall(tmp_path, "softmax", seeds=2).compete()
-        varying = "peak_bytes"  # the allocator's diary
+        again = recall(tmp_path, "softmax", seeds=2).run()
+        varying = "peak_bytes"  # depends on the allocator
         assert [{**one, varying: 0} for one in again] == [{**one, varying: 0} for one in before]
 
-    def test_interrupted_and_gone_on_with(self, tmp_path, monkeypatch):
+    def test_interrupted_and_resumed(self, tmp_path, monkeypatch):
         train = Loop.train
 
         def stop_at_the_second(self):
@@ -112,37 +112,37 @@ class TestComparison:
 
         monkeypatch.setattr(Loop, "train", stop_at_the_second)
         with pytest.raises(Interrupted):
-            recall(tmp_path, "softmax", seeds=3).compete()
+            recall(tmp_path, "softmax", seeds=3).run()
         kept = json.loads((tmp_path / "compare.json").read_text())
         assert not kept["finished"]
         assert [training["seed"] for training in kept["trainings"]] == [0]
         monkeypatch.setattr(Loop, "train", train)
-        (record,) = recall(tmp_path, "softmax", seeds=3).compete()
+        (record,) = recall(tmp_path, "softmax", seeds=3).run()
         assert record["seeds"] == [0, 1, 2]
 
     def test_a_rate_that_explodes_is_not_chosen(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("qkv.train.loop.PATIENCE", 2)
+        monkeypatch.setattr("qkv.train.loop.MAX_NONFINITE_STEPS", 2)
         loss = "qkv.tasks.recall._loss"
         whole = tasks.recall._loss
         monkeypatch.setattr(loss, lambda m, t, s: whole(m, t, s) * (math.nan if _explodes else 1))
         _explodes = False
 
-        def report(standing):
+        def report(status):
             nonlocal _explodes
-            _explodes = "rate 0.5" in standing.about
+            _explodes = "rate 0.5" in status.description
 
-        (record,) = recall(tmp_path, "softmax", rates=(0.5, 0.01), report=report).compete()
+        (record,) = recall(tmp_path, "softmax", rates=(0.5, 0.01), report=report).run()
         assert record["rate"] == 0.01
         assert [tried["rate"] for tried in record["rates"]] == [0.01, 0.5]
         assert "2 updates in a row were not finite" in record["failed"][0]
-        (lost,) = recall(tmp_path / "all", "softmax", rates=(0.5,), report=report).compete()
+        (lost,) = recall(tmp_path / "all", "softmax", rates=(0.5,), report=report).run()
         assert (lost["figures"], lost["rate"], lost["seeds"]) == ({}, None, [])
         assert "no points yet" in (tmp_path / "all" / "compare.svg").read_text()
 
     def test_a_figure_that_is_no_number_does_not_end_it(self, tmp_path, monkeypatch):
         whole = tasks.RecallTask.evaluate
         monkeypatch.setattr(tasks.RecallTask, "evaluate", lambda *a, **s: {**whole(*a, **s), "perplexity": math.inf})
-        records = recall(tmp_path, "softmax,linear").compete()
+        records = recall(tmp_path, "softmax,linear").run()
         assert [set(record["figures"]) for record in records] == [{"accuracy"}, {"accuracy"}]
         assert json.loads((tmp_path / "compare.json").read_text())["finished"]
 
@@ -152,69 +152,69 @@ class TestComparison:
             raise QkvError("another process is training in this run folder", self.folder)
             yield
 
-        monkeypatch.setattr(Run, "alone", taken)
+        monkeypatch.setattr(Run, "lock", taken)
         with pytest.raises(QkvError, match=r"another process is training .*seed-0"):
-            recall(tmp_path, "softmax").compete()
+            recall(tmp_path, "softmax").run()
 
-    def test_other_settings_in_the_same_folder_are_refused(self, tmp_path):
-        recall(tmp_path, "softmax").compete()
+    def test_other_settings_in_the_same_folder_raise(self, tmp_path):
+        recall(tmp_path, "softmax").run()
         other = {**CHANGES, "train": {**CHANGES["train"], "batch_size": 5}}
-        with pytest.raises(QkvError, match="a run with train.batch_size=4, and now train.batch_size=5 is asked for"):
-            recall(tmp_path, "softmax", changes=other).compete()
+        with pytest.raises(QkvError, match="a run with train.batch_size=4, but train.batch_size=5 is requested"):
+            recall(tmp_path, "softmax", changes=other).run()
 
-    def test_minutes_that_were_measured_are_no_other_settings(self, tmp_path):
+    def test_steps_measured_from_minutes_are_not_other_settings(self, tmp_path):
         train = {"batch_size": 4, "warmup": 1, "validate_every": 2, "minutes": 1e-4}
         changes = {**CHANGES, "train": train}
-        recall(tmp_path, "softmax", changes=changes).compete()
+        recall(tmp_path, "softmax", changes=changes).run()
         run = tmp_path / "softmax" / "rate-0.01-seed-0"
         steps = json.loads((run / "config.json").read_text())["train"]["steps"]
         assert steps > 40
         (run / "model.safetensors").unlink()
-        (again,) = recall(tmp_path, "softmax", changes=changes).compete()
+        (again,) = recall(tmp_path, "softmax", changes=changes).run()
         assert again["figures"]["accuracy"]["mean"] >= 0
         assert json.loads((tmp_path / "compare.json").read_text())["trainings"][0]["steps"] == steps
 
-    def test_impossible_data_end_it(self, tmp_path):
+    def test_impossible_data_raise(self, tmp_path):
         with pytest.raises(ValueError, match="vocabulary must be larger than length"):
-            recall(tmp_path, "softmax", changes={**CHANGES, "data": {**TINY, "vocabulary": 8}}).compete()
+            recall(tmp_path, "softmax", changes={**CHANGES, "data": {**TINY, "vocabulary": 8}}).run()
 
-    def test_standing(self, tmp_path):
+    def test_status(self, tmp_path):
         seen = []
-        recall(tmp_path, "softmax,linear", seeds=2, rates=(0.01, 0.1), report=seen.append).compete()
-        trainings = [standing for standing in seen if standing.trainings]
-        assert {standing.trainings for standing in trainings} == {6}
-        assert [standing.done for standing in trainings] == sorted(standing.done for standing in trainings)
-        assert (trainings[0].done, trainings[-1].done) == (0, 6)
+        recall(tmp_path, "softmax,linear", seeds=2, rates=(0.01, 0.1), report=seen.append).run()
+        trials = [status for status in seen if status.total]
+        assert {status.total for status in trials} == {6}
+        assert [status.done for status in trials] == sorted(status.done for status in trials)
+        assert (trials[0].done, trials[-1].done) == (0, 6)
 
 
 class TestStrings:
-    def compare(self, folder, data, models, **rules):
+    def compare(self, folder, data, models, **settings):
         train = {"steps": 3, "batch_size": 8, "warmup": 1, "validate_every": 3}
         changes = {"model": {"max_length": 12}, "train": train, "data": data}
-        job = tasks.tasks["pairs"].load(data)
-        contestants = enter("pairs", None, changes, Field(models=models))
-        return Comparison(job, contestants, folder, Rules(1, (0.01,), **rules), lambda _: None)
+        task = tasks.tasks["pairs"].load(data)
+        candidates = make_candidates("pairs", None, changes, Grid(models=models))
+        return Comparison(task, candidates, folder, ComparisonSettings(1, (0.01,), **settings), lambda _: None)
 
     def test_families(self, tmp_path):
         models = "recurrent:attention=none;dim=6,encoder_decoder:dim=8;heads=2;hidden_dim=8;encoder_layers=1"
         comparison = self.compare(tmp_path / "out", write_pairs(tmp_path), models)
-        for record in comparison.compete():
+        for record in comparison.run():
             assert list(record) == KEYS
             metrics = ["sequence_error_rate", "token_error_rate", "jaccard", "cosine", "damerau_levenshtein"]
             assert list(record["figures"]) == metrics
             assert record["chance"] is None
             assert record["decode_tokens_per_second"] > 0
             assert record["state_bytes"] > 0
-        assert comparison.note == "strings of at most 6 tokens: short strings are no evidence about long range"
+        assert comparison.caveat == "strings of at most 6 tokens: short strings are no evidence about long range"
         picture = (tmp_path / "out" / "compare.svg").read_text()
         assert "pairs: sequence error rate" in picture
         assert picture.count('class="bar"') == 2
         assert ">recurrent:attention=none;dim=6</text>" in picture
 
-    def test_beams_beside_greedy(self, tmp_path):
+    def test_beams_next_to_greedy(self, tmp_path):
         """A beam of one is greedy, so its figures are known."""
         models = "encoder_decoder:dim=8;heads=2;hidden_dim=8;encoder_layers=1"
-        (record,) = self.compare(tmp_path / "out", write_pairs(tmp_path), models, beams=(1, 3)).compete()
+        (record,) = self.compare(tmp_path / "out", write_pairs(tmp_path), models, beam_sizes=(1, 3)).run()
         greedy = {name: spread for name, spread in record["figures"].items() if not name.startswith("beam_")}
         assert len(greedy) == 5
         assert {name: record["figures"][f"beam_1_{name}"] for name in greedy} == greedy
@@ -223,11 +223,11 @@ class TestStrings:
     def test_without_a_test_file_it_says_so(self, tmp_path):
         data = {"train_file": write_pairs(tmp_path)["train_file"]}
         comparison = self.compare(tmp_path / "out", data, "recurrent:attention=none;dim=6")
-        (record,) = comparison.compete()
+        (record,) = comparison.run()
         assert record["split"] == "valid"
-        assert "no test pairs" in comparison.note
+        assert "no test pairs" in comparison.caveat
 
     def test_long_strings_need_no_warning(self, tmp_path):
         (tmp_path / "long.tsv").write_text("".join(f"{c * 520}\tX\n" for c in "abc"))
         data = {"train_file": str(tmp_path / "long.tsv"), "test_file": str(tmp_path / "long.tsv")}
-        assert self.compare(tmp_path, data, "recurrent").note == ""
+        assert self.compare(tmp_path, data, "recurrent").caveat == ""

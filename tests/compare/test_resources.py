@@ -5,16 +5,16 @@ import torch
 
 from qkv import tasks
 from qkv.attention import Taylor
-from qkv.compare.candidates import Field, enter
-from qkv.compare.resources import example, expense
+from qkv.compare.candidates import Grid, make_candidates
+from qkv.compare.resources import measure_resources
 from qkv.cost import Shape
 from tests.tasks.tiny import CHANGES, TINY, write_pairs
 
 
 def cost(attention):
-    (only,) = enter("recall", None, CHANGES, Field(attention))
-    job = tasks.tasks["recall"].load(TINY)
-    return expense(only.config, job, example(job, only.config.train), "cpu")
+    (only,) = make_candidates("recall", None, CHANGES, Grid(attention))
+    task = tasks.tasks["recall"].load(TINY)
+    return measure_resources(only.config, task, task.example_batch(only.config.train), "cpu")
 
 
 def test_softmax():
@@ -23,7 +23,7 @@ def test_softmax():
     assert found.parameters == 16 * 8 + 2 * (4 * (64 + 8) + 8 * 3 + 2 * 16) + 16
     # keys and values of 8 tokens and the 2 tokens before, in float32
     assert found.state_bytes == 2 * 4 * (2 * 8 * 8 + 2 * 8)
-    # projections, q.k and weights.v of every pair; prediction for 2 questions (taps are no matrix product)
+    # projections, q.k and weights.v of every pair; prediction for 2 questions (convolutions are no matrix product)
     assert found.multiplications == 2 * (8 * 4 * 64 + 2 * 8 * 8 * 8) + 2 * 8 * 16
     # AdamW's two moments and the gradient of every parameter are there at once
     assert found.peak_bytes >= 3 * 4 * found.parameters
@@ -36,20 +36,20 @@ def test_taylor_has_the_state_that_its_cost_says():
 
 
 @pytest.mark.parametrize(("attention", "held"), [("none", 0), ("additive", 5), ("softmax", 5)])
-def test_a_recurrent_model_holds_the_source_only_if_it_looks(tmp_path, attention, held):
+def test_a_recurrent_model_holds_the_source_only_if_it_attends(tmp_path, attention, held):
     changes = {"model": {"dim": 6}, "train": {"steps": 1}}
-    (only,) = enter("pairs", None, changes, Field(models=f"recurrent:attention={attention}"))
-    job = tasks.tasks["pairs"].load(write_pairs(tmp_path))
-    row = example(job, only.config.train)
+    (only,) = make_candidates("pairs", None, changes, Grid(models=f"recurrent:attention={attention}"))
+    task = tasks.tasks["pairs"].load(write_pairs(tmp_path))
+    row = task.example_batch(only.config.train)
     source = (torch.ones(1, held or 5, dtype=torch.int64), None, *row[2:])
-    found = expense(only.config, job, source, "cpu")
-    # two states of the cell; what was seen last and all that can be seen
+    found = measure_resources(only.config, task, source, "cpu")
+    # two states of the cell; the last context and the encoded source
     assert found.state_bytes == 4 * 6 * (2 + (held > 0) + held)
     assert found.multiplications > 0
 
 
 def test_the_example_is_of_median_length(tmp_path):
-    job = tasks.tasks["pairs"].load(write_pairs(tmp_path))
-    lengths = sorted(len(pair.source) for pair in job.strings.parts["valid"])
-    settings = enter("pairs", None, {}, Field(models="recurrent"))[0].config.train
-    assert example(job, settings)[0].shape == (1, lengths[len(lengths) // 2])
+    task = tasks.tasks["pairs"].load(write_pairs(tmp_path))
+    lengths = sorted(len(pair.source) for pair in task.data.splits["valid"])
+    settings = make_candidates("pairs", None, {}, Grid(models="recurrent"))[0].config.train
+    assert task.example_batch(settings)[0].shape == (1, lengths[len(lengths) // 2])
