@@ -32,7 +32,7 @@ datasets: dict[str, DatasetEntry] = {}
 
 
 def register_dataset(name: str) -> Callable[[Loader], Loader]:
-    """Return a decorator that adds a loader to `datasets`; a name or a docstring that is missing is an error."""
+    """Return a decorator that adds a loader to `datasets`; raise if the name is taken or the docstring is missing."""
 
     def register(load: Loader) -> Loader:
         entry = DatasetEntry(name, load)

@@ -1,9 +1,8 @@
-"""Metrics of outputs; `metrics` lists them by name."""
+"""Metrics of predictions."""
 
 from .bias_variance import BiasVariance as BiasVariance
 from .bias_variance import NoisySample as NoisySample
 from .bias_variance import bias_variance as bias_variance
-from .catalog import metrics as metrics
 from .classification import accuracy as accuracy
 from .classification import confusion_matrix as confusion_matrix
 from .error_rate import ErrorRates as ErrorRates

@@ -42,7 +42,7 @@ def test_the_order_by_its_definition(pairs):
 @pytest.mark.parametrize(
     ("count", "size", "batches", "last"), [(1009, 7, 145, 1), (12, 4, 3, 4), (5, 7, 1, 5), (1, 1, 1, 1)]
 )
-def test_every_id_once_an_epoch(count, size, batches, last):
+def test_every_id_occurs_once_per_epoch(count, size, batches, last):
     made = Buckets(lengths_of(count), size, seed=3)
     assert made.batches_per_epoch == batches
     for epoch in (0, 1, 17):
@@ -62,14 +62,14 @@ def test_a_batch_is_a_pure_function_of_seed_epoch_and_position():
     assert Buckets(lengths, 8, seed=3).batch(2, 62) == expected[2, 62]
 
 
-def test_seeds_and_epochs_have_orders_of_their_own():
+def test_order_differs_between_seeds_and_epochs():
     lengths = lengths_of(500)
     orders = [epoch_of(Buckets(lengths, 8, seed), epoch) for seed in (3, 5) for epoch in (0, 1)]
     company = [{frozenset(batch) for batch in order} for order in orders]
     assert all(len(company[i] & company[j]) < 10 for i in range(4) for j in range(i))
 
 
-def test_a_batch_holds_lengths_of_about_one_size_and_lengths_come_in_any_order():
+def test_lengths_are_similar_within_a_batch_and_shuffled_between_batches():
     lengths = lengths_of(20_011)
     drawn = [[lengths[number] for number in batch] for batch in epoch_of(Buckets(lengths, 16, seed=3), 0)]
     padded = sum(max(batch) * len(batch) for batch in drawn)
@@ -79,7 +79,7 @@ def test_a_batch_holds_lengths_of_about_one_size_and_lengths_come_in_any_order()
     assert 0.4 < rises / len(longest) < 0.6
 
 
-def test_only_the_current_epoch_is_kept(monkeypatch):
+def test_only_the_current_epoch_is_cached(monkeypatch):
     calls = []
     real = buckets.uniforms
     monkeypatch.setattr(buckets, "uniforms", lambda *inputs: calls.append(inputs) or real(*inputs))
@@ -89,12 +89,12 @@ def test_only_the_current_epoch_is_kept(monkeypatch):
     assert len(calls) == 3 * 2
 
 
-def test_steps_count_through_epochs():
+def test_steps_map_to_epoch_and_position():
     made = Buckets(lengths_of(50), 8, seed=3)
     assert [made.locate(step) for step in (0, 6, 7, 20, 21)] == [(0, 0), (0, 6), (1, 0), (2, 6), (3, 0)]
 
 
-def test_processes_share_a_batch():
+def test_shards_partition_a_batch():
     ids = [31, 37, 41, 43, 47, 53, 59]
     assert [shard(ids, rank, 3) for rank in range(3)] == [[31, 43, 59], [37, 47], [41, 53]]
     assert shard([7], 1, 2) == []

@@ -4,7 +4,7 @@ import torch
 from qkv.data import LabeledExamples, ShuffledBatches
 
 
-def test_every_example_once_an_epoch_in_full_batches():
+def test_every_example_occurs_once_per_epoch_in_full_batches():
     batches = ShuffledBatches(17, 5, seed=3)
     stream = [number for step in range(34) for number in batches.batch(step)]
     assert len(stream) == 170
@@ -24,7 +24,7 @@ def test_a_batch_is_never_larger_than_the_set():
     assert sorted(ShuffledBatches(4, 64, seed=0).batch(7)) == [0, 1, 2, 3]
 
 
-def test_a_share_of_each_class_is_held_out():
+def test_a_fraction_of_each_class_is_held_out():
     labels = torch.tensor([0] * 50 + [1] * 20 + [2] * 7)
     examples = LabeledExamples(torch.arange(77), labels)
     rest, held = examples.hold_out(0.1)

@@ -11,7 +11,7 @@ def test_rows_and_mask():
     assert (rows.dtype, mask.dtype) == (torch.int64, torch.bool)
 
 
-def test_equals_the_one_of_torch():
+def test_equals_pad_sequence_of_torch():
     sequences = [list(range(3, 3 + length)) for length in (5, 2, 7, 1)]
     expected = pad_sequence([torch.tensor(sequence) for sequence in sequences], batch_first=True)
     assert torch.equal(pad(sequences)[0], expected)
@@ -23,7 +23,7 @@ def test_nothing_to_pad():
     assert pad([[0, 0]])[1].tolist() == [[True, True]]
 
 
-def test_any_of_them_in_any_order():
+def test_any_selection_in_any_order():
     ragged = PackedSequences([[5, 7, 11], [13], [], [17, 19], []])
     rows, mask = ragged.pad([4, 3, 1, 3], value=-2)
     assert rows.tolist() == [[-2, -2], [17, 19], [13, -2], [17, 19]]

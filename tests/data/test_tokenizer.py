@@ -22,7 +22,7 @@ def trained():
 @pytest.mark.parametrize(
     "text", ["", " ", "The cat", "a\n\n b\tc ", "Wörld 日本 \x00 \U0001f40d", "<end> [MASK] <pad>"]
 )
-def test_bytes_write_any_text(trained, text):
+def test_byte_level_bpe_round_trips_any_text(trained, text):
     assert trained["bytes"].decode(trained["bytes"].encode(text)) == text
 
 
@@ -44,7 +44,7 @@ def test_bpe_by_hand():
     assert len(tokenizer.encode("abcabc abd")) == 6
 
 
-def test_wordpiece_cuts_words_into_the_longest_pieces_in_lower_case(trained):
+def test_wordpiece_splits_words_into_the_longest_pieces_in_lower_case(trained):
     """By the rule of WordPiece: the longest beginning that is there, then the longest ##continuation, and so on."""
     tokenizer = trained["wordpiece"]
     there = {tokenizer.id_to_token(number) for number in range(len(tokenizer))}
@@ -74,7 +74,7 @@ def test_special_tokens(trained):
     assert one.special == {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "[MASK]": 4}
 
 
-def test_names_of_special_tokens_in_a_text_are_text_unless_asked_for(trained):
+def test_names_of_special_tokens_in_a_text_are_text_by_default(trained):
     one = trained["wordpiece"]
     assert not set(one.encode("a [MASK] b [SEP]")) & {1, 2, 4}
     assert one.encode("a [MASK] b", special=True) == [*one.encode("a"), 4, *one.encode("b")]
@@ -95,14 +95,14 @@ def test_files_and_records(trained, kind, tmp_path):
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_a_copy_takes_names_of_special_tokens_for_text_too(trained, again):
+def test_a_copy_treats_names_of_special_tokens_as_text_too(trained, again):
     one, text = trained["bytes"], "The <end> of it"
     assert again(one) == one
     assert again(one).encode(text) == one.encode(text)
     assert again(one).encode(text, special=True) == one.encode(text, special=True)
 
 
-def test_training_gives_the_same_in_every_process(trained):
+def test_training_is_deterministic_across_processes(trained):
     """WordPiece of the library by itself does not: it numbers characters by a hash table's order."""
     code = (
         "import json; from qkv.data import Tokenizer, read_corpus; print(json.dumps("
@@ -112,7 +112,7 @@ def test_training_gives_the_same_in_every_process(trained):
     assert json.loads(done.stdout) == [trained[kind].to_record() for kind in KINDS]
 
 
-def test_a_loaded_one_keeps_its_ids_and_truncates_nothing(tmp_path):
+def test_a_loaded_tokenizer_keeps_its_ids_and_does_not_truncate(tmp_path):
     library = Library(models.WordLevel({"<|endoftext|>": 0, "a": 1, "<unk>": 2}, unk_token="<unk>"))
     library.add_special_tokens(["<|endoftext|>"])
     library.pre_tokenizer = pre_tokenizers.Whitespace()

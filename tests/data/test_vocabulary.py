@@ -36,12 +36,12 @@ def test_a_token_that_looks_special_is_a_token():
 
 
 @pytest.mark.parametrize("number", [-1, 6])
-def test_an_id_that_names_nothing(number):
+def test_an_id_out_of_range(number):
     with pytest.raises(ValueError, match=f"ids must be 0 to 5, got {number}"):
         Vocabulary(("x", "y")).decode([4, number])
 
 
-def test_through_json_and_back():
+def test_json_round_trip():
     vocabulary = Vocabulary(("é", "\u2028", '"'))
     assert Vocabulary.from_record(json.loads(json.dumps(vocabulary.to_record()))) == vocabulary
 
@@ -54,12 +54,12 @@ def test_through_json_and_back():
         (("a", 5), r"tokens\[1\] must be a non-empty string, got 5"),
     ],
 )
-def test_bad_tokens_are_refused(tokens, message):
+def test_bad_tokens_raise(tokens, message):
     with pytest.raises(ValueError, match=message):
         Vocabulary(tokens)
 
 
-def test_what_is_not_a_tuple_is_refused():
+def test_only_a_tuple_is_accepted():
     with pytest.raises(TypeError, match="tokens must be a tuple of strings, got a str"):
         Vocabulary("abc")
     with pytest.raises(ValueError, match="must have a list of tokens, got None"):

@@ -35,7 +35,7 @@ def test_a_beam_of_two_finds_what_greedy_misses():
 
 
 @pytest.mark.parametrize("length_power", [0.0, 0.6, 1.0, 2.0])
-def test_as_wide_as_the_tree_it_is_exhaustive(length_power):
+def test_a_beam_as_wide_as_the_tree_is_exhaustive(length_power):
     """200 random trees; also when it may stop at the first that nothing can beat."""
     for seed in range(50):
         for branches, max_length in ((2, 5), (3, 3), (3, 4), (4, 3)):
@@ -112,7 +112,7 @@ def test_one_beam_is_greedy_where_tokens_are_equal():
     assert len({hypothesis.tokens for hypothesis in straight}) > 25
 
 
-def test_of_equals_the_better_path_and_then_the_lowest_id():
+def test_ties_go_to_the_better_path_and_then_the_lowest_id():
     model = Table(lambda source, prefix: dict.fromkeys((3, 4, 5, 6), 0.25), 7)
     (found,) = beam(model, sources(0), None, SearchLimits(2), beams=6, n_best=6)
     assert [hypothesis.tokens for hypothesis in found] == [(3, 3), (3, 4), (3, 5), (3, 6), (4, 3), (4, 4)]
@@ -144,7 +144,7 @@ def test_scores_are_those_of_a_parallel_pass():
             assert found.finished == (path[0, -1].item() == END)
 
 
-def test_the_best_are_sorted_and_all_different():
+def test_the_n_best_are_sorted_and_distinct():
     found = beam(Net(), *words(100), SearchLimits(12), beams=6, n_best=6, length_penalty=1.0)
     for hypotheses in found:
         scores = [hypothesis.score for hypothesis in hypotheses]
@@ -168,7 +168,7 @@ def test_fewer_paths_than_beams():
     assert [hypothesis.tokens for hypothesis in found] == [(), (4,)]
 
 
-def test_a_length_power_lets_the_longer_win():
+def test_a_length_penalty_lets_the_longer_win():
     """0.4 against 0.6 x 0.6: -0.916 to -1.022 as they are, -0.916 to -0.511 by the token."""
     model = Table(lambda source, prefix: {(): {END: 0.4, 4: 0.6}, (4,): {END: 0.6, 4: 0.4}}[prefix], 6)
     ((plain,),) = beam(model, sources(0), None, SearchLimits(2), beams=2)
@@ -187,6 +187,6 @@ def test_a_length_power_lets_the_longer_win():
         ({"beams": 3, "length_penalty": math.nan}, "length_penalty must be at least 0, got nan"),
     ],
 )
-def test_options_that_make_no_sense(options, message):
+def test_invalid_options(options, message):
     with pytest.raises(ValueError, match=message):
         beam(Net(), *words(2), SearchLimits(5), **options)

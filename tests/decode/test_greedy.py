@@ -26,7 +26,7 @@ def test_max_length_counts_the_end(length, tokens, finished):
     assert (found.tokens, found.finished) == (tokens, finished)
 
 
-def test_of_equals_the_lowest_id():
+def test_ties_go_to_the_lowest_id():
     uniform = Table(lambda source, prefix: dict.fromkeys(range(3, 13), 0.1), 13)
     (found,) = greedy(uniform, one(), None, SearchLimits(3))
     assert (found.tokens, found.finished) == ((3, 3, 3), False)

@@ -13,10 +13,10 @@ from qkv.decode import SearchLimits
         ({"max_length": 5, "forbidden": (0, 2)}, r"end=2 must not be in forbidden=\(0, 2\)"),
     ],
 )
-def test_limits_that_make_no_sense(arguments, message):
+def test_invalid_limits(arguments, message):
     with pytest.raises(ValueError, match=message):
         SearchLimits(**arguments)
 
 
-def test_the_usual_ids():
+def test_default_ids():
     assert SearchLimits(7) == SearchLimits(max_length=7, start=1, end=2, forbidden=(0, 1))

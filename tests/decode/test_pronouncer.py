@@ -69,7 +69,7 @@ def test_a_word_alone_is_the_word_in_a_batch(pronouncer, straight):
 
 
 @pytest.mark.slow
-def test_so_are_the_best_of_a_beam(pronouncer):
+def test_the_n_best_of_a_word_are_those_in_a_batch(pronouncer):
     few = pronouncer[0], pronouncer[1][:192]
     alone, together = (answers(few, size, beam, beams=4, n_best=2) for size in (1, BATCH))
     assert [[one.tokens for one in best] for best in alone] == [[one.tokens for one in best] for best in together]

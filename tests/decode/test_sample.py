@@ -83,7 +83,7 @@ def test_the_seed_decides_and_nothing_else():
     assert sample(net, inputs, mask, SearchLimits(12), seed=4) != first
 
 
-def test_the_rest_of_the_batch_has_no_part_in_it():
+def test_draws_do_not_depend_on_the_rest_of_the_batch():
     net, (inputs, mask) = Net(), words(64)
     together = sample(net, inputs, mask, SearchLimits(12), seed=3)
     few = sample(net, inputs[:5], mask[:5], SearchLimits(12), seed=3)
@@ -91,7 +91,7 @@ def test_the_rest_of_the_batch_has_no_part_in_it():
     assert [h.score for h in few] == pytest.approx([h.score for h in together[:5]], abs=1e-5)
 
 
-def test_rows_that_have_ended_leave_the_draws_of_the_others_alone():
+def test_finished_rows_do_not_change_the_draws_of_others():
     model = Table(lambda source, prefix: SHARES if source else {END: 1.0}, 8)
     short = sample(model, torch.tensor([[0], [1], [0], [1]]), None, SearchLimits(9), seed=3)
     full = sample(model, torch.tensor([[1], [1], [1], [1]]), None, SearchLimits(9), seed=3)
@@ -101,7 +101,7 @@ def test_rows_that_have_ended_leave_the_draws_of_the_others_alone():
 
 @pytest.mark.parametrize(("uniform", "token"), [(0.0, 3), (1 - 2**-53, 6)])
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
-def test_the_ends_of_the_scale(monkeypatch, uniform, token, temperature):
+def test_the_smallest_and_largest_uniform(monkeypatch, uniform, token, temperature):
     """The smallest and the largest uniform number still fall on a token that has a share."""
     module = import_module("qkv.decode.sample")  # the package's `sample` is the function
     monkeypatch.setattr(module, "uniforms", lambda key, numbers: torch.full_like(numbers, uniform, dtype=torch.float64))
@@ -116,7 +116,7 @@ def test_log_probabilities_are_those_of_the_model():
         assert (len(found.tokens), found.finished, found.score) == (3, False, found.log_probability)
 
 
-def test_low_temperature_comes_to_greedy():
+def test_low_temperature_approaches_greedy():
     net, (inputs, mask) = Net(), words(100)
     assert sample(net, inputs, mask, SearchLimits(12), seed=0, temperature=1e-300) == greedy(
         net, inputs, mask, SearchLimits(12)
@@ -148,12 +148,12 @@ def test_finished_rows_are_dropped_and_limits_kept():
         ({"top_p": 1.1}, "top_p must be above 0 and at most 1, or None for all tokens, got 1.1"),
     ],
 )
-def test_options_that_make_no_sense(options, message):
+def test_invalid_options(options, message):
     with pytest.raises(ValueError, match=message):
         draws(1, **options)
 
 
-def test_inputs_of_later_batches_have_their_own_draws():
+def test_row_ids_give_later_batches_their_own_draws():
     """Drawn in two batches as in one: the number of an input counts, not its row."""
     together = draws(8, 5)
     limits, inputs = SearchLimits(5), torch.zeros(4, 1, dtype=torch.int64)

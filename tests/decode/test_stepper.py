@@ -48,7 +48,7 @@ class Counted(Prefixes):
         return Counted(super().select(rows).rows)
 
 
-def test_rows_that_stay_as_they_are_are_not_copied():
+def test_unchanged_rows_are_not_copied():
     class Model(Fixed):
         def start(self, inputs, mask):
             return Counted([0, 1])
@@ -73,7 +73,7 @@ def test_rows_that_stay_as_they_are_are_not_copied():
         (torch.tensor([[0.0] * 2 + [-math.inf] * 3] * 2), "invalid logits for 2 of 2 rows"),
     ],
 )
-def test_a_model_that_breaks_its_word(search, logits, message):
+def test_a_model_that_violates_the_protocol(search, logits, message):
     with pytest.raises(ValueError, match=message):
         search(Fixed(logits), torch.zeros(2, 1, dtype=torch.int64), None, LIMITS)
 
@@ -94,12 +94,12 @@ def test_bad_inputs(search, inputs, mask, message):
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam", "sample"])
-def test_nothing_in_nothing_out(search):
+def test_an_empty_batch(search):
     assert search(Table(None, 9), torch.zeros(0, 3, dtype=torch.int64), None, LIMITS) == []
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 40])
-def test_best_tokens_of_equals_are_the_lowest(count):
+def test_best_tokens_breaks_ties_by_lowest_id(count):
     """Against Python's sort, on values with many ties."""
     for values in (torch.randint(0, 3, (50, 7)).float(), torch.randint(0, 300, (50, 7)).float(), torch.zeros(50, 7)):
         expected = [sorted(range(7), key=lambda token, row=row: (-row[token], token)) for row in values.tolist()]

@@ -29,14 +29,14 @@ def test_a_token_comes_before_the_next_is_computed():
     assert table.rows_stepped == [1]
 
 
-def test_whoever_takes_a_token_may_want_gradients():
+def test_the_caller_may_use_gradients():
     made = stream(random_table(4, 0), SOURCE, SearchLimits(9, START, END), argmax_token)
     next(made)
     assert not torch.is_inference_mode_enabled()
 
 
 @pytest.mark.parametrize("kind", ["linear", "elu", "taylor"])
-def test_nothing_grows_with_the_text(kind):
+def test_memory_is_constant(kind):
     """The state of a linear kind has the bytes of its start after any number of tokens."""
     torch.manual_seed(0)
     config = DecoderConfig(dim=12, heads=2, hidden_dim=8, attention=kind, positions="none", max_length=200)
@@ -55,6 +55,6 @@ def test_nothing_grows_with_the_text(kind):
     assert len(set(held)) == 1
 
 
-def test_one_row_alone():
+def test_more_than_one_row_raises():
     with pytest.raises(ValueError, match="inputs must be one row, got 2"):
         next(stream(random_table(4, 0), torch.tensor([[5], [6]]), SearchLimits(9, START, END), argmax_token))

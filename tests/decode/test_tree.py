@@ -37,12 +37,12 @@ def searched():
     return model, hypotheses, trees, beam(model, inputs, None, SearchLimits(5), **options)
 
 
-def test_looking_changes_nothing(searched):
+def test_recording_the_tree_does_not_change_the_result(searched):
     _, hypotheses, _, expected = searched
     assert hypotheses == expected
 
 
-def test_each_node_adds_its_own_to_its_parent(searched):
+def test_each_node_adds_its_log_probability_to_its_parent(searched):
     model, _, trees, _ = searched
     for source, tree in enumerate(trees):
         for place, node in enumerate(tree.nodes[1:], 1):
@@ -53,7 +53,7 @@ def test_each_node_adds_its_own_to_its_parent(searched):
             assert (parent.kept, parent.finished) == (True, False)
 
 
-def test_each_step_keeps_the_best_it_looked_at(searched):
+def test_each_step_keeps_the_best_considered(searched):
     for tree in searched[2]:
         for step in range(1, max(node.step for node in tree.nodes) + 1):
             nodes = [node for node in tree.nodes if node.step == step]
@@ -64,7 +64,7 @@ def test_each_step_keeps_the_best_it_looked_at(searched):
             assert all(node.finished == (node.token == END) for node in nodes if node.kept)
 
 
-def test_what_was_looked_at_is_the_best_of_each_live_path(searched):
+def test_the_best_continuations_of_each_live_path_are_considered(searched):
     model, _, trees, _ = searched
     for source, tree in enumerate(trees):
         for place in {node.parent for node in tree.nodes[1:]}:

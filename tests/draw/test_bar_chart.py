@@ -19,7 +19,7 @@ def tick(root, text):
     return next(float(e.get("x")) for e in root.iter(f"{SVG}text") if e.text == text and e.get("x") != "100%")
 
 
-def test_bars_reach_from_zero_to_where_the_ticks_say():
+def test_bars_match_the_ticks():
     root = ET.fromstring(bar_chart([Bar("a", 0.2), Bar("b", 0.4)], "t", "errors"))
     zero = tick(root, "0")
     assert rectangles(root) == [
@@ -36,7 +36,7 @@ def test_negative_bars_end_at_zero():
     assert start + width == pytest.approx(other, abs=0.11) == pytest.approx(tick(root, "0"), abs=0.11)
 
 
-def test_names_stand_beside_their_bars():
+def test_names_are_next_to_their_bars():
     root = ET.fromstring(bar_chart([Bar("softmax <b>", 1.0), Bar("w" * 99, 3.0)], "t"))
     heights = [float(e.get("y")) + 9 for e in root.iter(f"{SVG}rect") if e.get("class") == "bar"]
     names = {e.text: float(e.get("y")) for e in root.iter(f"{SVG}text") if e.get("dy") and e.get("x") != "100%"}
@@ -52,14 +52,14 @@ def test_a_spread_is_a_line_from_low_to_high():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_no_number_has_only_a_name(value):
+def test_a_nan_value_has_only_a_name(value):
     root = ET.fromstring(bar_chart([Bar("lost", value), Bar("found", 1.0)], "t"))
     assert len(rectangles(root)) == 1
     assert "lost" in [element.text for element in root.iter(f"{SVG}text")]
 
 
 @pytest.mark.parametrize("rows", [[], [Bar("nothing", 0.0)]])
-def test_nothing_to_draw_is_a_picture_too(rows):
+def test_an_empty_chart(rows):
     assert len(rectangles(ET.fromstring(bar_chart(rows, "t")))) == len(rows)
 
 

@@ -7,7 +7,7 @@ from qkv.draw import Panel, heatmaps, rectangular_heatmaps
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_every_cell_is_drawn_with_its_number():
+def test_every_cell_is_drawn_with_its_value():
     svg = heatmaps(
         [Panel("one", [[1.0, 0.0], [-0.5, 0.5]]), Panel("two", [[0, 0], [0, 0]])], ["a", "<b>"], "title & all"
     )
@@ -24,7 +24,7 @@ def test_every_cell_is_drawn_with_its_number():
     assert len(cells) == 8
 
 
-def test_nothing_from_outside():
+def test_svg_is_self_contained():
     svg = heatmaps([Panel("one", [[1.0]])], ["a"], "t")
     assert "href" not in svg
     assert svg.count("http") == 1  # the namespace
@@ -35,7 +35,7 @@ def test_a_panel_that_does_not_fit():
         heatmaps([Panel("one", [[1.0, 2.0]])], ["a", "b"], "t")
 
 
-def test_a_cell_that_is_no_number_is_gray_and_spoils_no_other():
+def test_a_nan_cell_is_gray_and_changes_no_other():
     root = ET.fromstring(heatmaps([Panel("one", [[float("nan"), 2.0], [float("-inf"), 0.0]])], ["a", "b"], "t"))
     cells = [r.get("fill") for r in root.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None]
     assert cells == ["#b4b9c0", "#c9520a", "#b4b9c0", "#ffffff"]
@@ -62,7 +62,7 @@ def test_rectangles_have_rows_and_columns_of_their_own():
     assert labels == ["t", "AH", "END", "one", None, "a", "b", "c"]
 
 
-def test_panels_go_on_in_a_new_line_and_stay_inside():
+def test_panels_wrap_and_stay_inside():
     panels = [Panel(f"a title that is wider than its panel {n}", [[1.0]]) for n in range(5)]
     root = ET.fromstring(rectangular_heatmaps(panels, ["r"], ["a long label"], "t", per_line=2))
     places = [(float(cell.get("x")), float(cell.get("y"))) for cell in cells_of(root)]
@@ -74,7 +74,7 @@ def test_panels_go_on_in_a_new_line_and_stay_inside():
     assert float(root.get("height")) > max(y for _, y in places) + 22 + 8 * len("a long label")
 
 
-def test_long_labels_are_cut_but_whole_in_tooltips():
+def test_long_labels_are_truncated_but_complete_in_tooltips():
     root = ET.fromstring(rectangular_heatmaps([Panel("one", [[1.0]])], ["r" * 100], ["c" * 100], "t"))
     assert cells_of(root)[0].find(f"{SVG}title").text == f"{'r' * 100} → {'c' * 100}: 1.0000"
     assert max(len(text.text or "") for text in root.iter(f"{SVG}text")) == 24

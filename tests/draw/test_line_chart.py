@@ -31,7 +31,7 @@ def place_of(root, text, number=0):
     return float(element.get("x")), float(element.get("y"))
 
 
-def test_points_stand_where_the_ticks_say():
+def test_points_match_the_ticks():
     root = ET.fromstring(line_chart([Series("a", [(0, 0), (50, 2), (100, 4)])], "t", Axis("step"), Axis("loss")))
     (line,) = lines(root)
     assert line == dots(root)
@@ -69,7 +69,7 @@ def test_on_a_log_axis_what_is_not_positive_is_a_gap():
 
 
 @pytest.mark.parametrize("series", [[], [Series("a", [])], [Series("a", [(1, None), (2, math.nan)])]])
-def test_nothing_to_draw_is_said(series):
+def test_a_chart_without_points_is_marked(series):
     root = ET.fromstring(line_chart(series, "t"))
     assert "no points yet" in texts(root)
     assert lines(root) == dots(root) == []
@@ -130,11 +130,11 @@ def in_lab(color):
 
 
 @pytest.mark.parametrize("pair", [*combinations(COLORS, 2)], ids=" ".join)
-def test_no_two_lines_have_nearly_one_color(pair):
+def test_line_colors_are_distinct(pair):
     assert math.dist(*map(in_lab, pair)) > 35
 
 
-def test_hostile_texts_and_nothing_from_outside():
+def test_hostile_texts_are_escaped_and_svg_is_self_contained():
     evil = "<script>alert('x')</script> \u202e\x00 \"&"
     svg = line_chart([Series(evil, [(0, 1)])], evil, Axis(evil), Axis(evil))
     root = ET.fromstring(svg)

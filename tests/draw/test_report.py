@@ -158,12 +158,12 @@ def test_hostile_texts_are_only_texts():
     html.encode("utf-8")
 
 
-def test_a_text_from_right_to_left_stays_in_its_place():
+def test_right_to_left_text_is_isolated():
     page = Page(report_page(TrainingReport("t", "f", 1, examples=[Example("שלום", [ReportAnswer("שלום", 0.5)], [])])))
     assert [element["inside"][-1] for element in page.find("bdi") if element["text"] == "שלום"] == ["th", "td"]
 
 
-def test_nothing_from_outside_and_nothing_that_runs():
+def test_the_page_is_self_contained_and_has_no_scripts():
     html = report_page(RECORD)
     page = Page(html)
     assert re.findall(r"https?:[^\"]*", html) == ["http://www.w3.org/2000/svg"] * 2
@@ -214,7 +214,7 @@ def test_a_short_run_is_shown_as_it_is():
         (201, ["training, label smoothing 0.1, each step", "training, label smoothing 0.1, mean"]),
     ],
 )
-def test_losses_of_two_kinds_are_named_apart(count, training):
+def test_different_training_and_validation_losses_are_explained(count, training):
     page = Page(report_page(replace(long_run(count), training_loss_extra="label smoothing 0.1")))
     names = [name for name in page.texts("text") if name.startswith(("training", "validation"))]
     assert names == [*training, "validation, plain"]
@@ -222,7 +222,7 @@ def test_losses_of_two_kinds_are_named_apart(count, training):
     assert "The training loss includes label smoothing 0.1, the validation loss does not" in said
 
 
-def test_losses_of_one_kind_are_only_named():
+def test_equal_kinds_of_loss_need_no_explanation():
     page = Page(report_page(long_run(200)))
     assert [name for name in page.texts("text") if name.startswith(("training", "validation"))] == [
         "training",
@@ -237,7 +237,7 @@ def test_a_steep_loss_has_a_log_axis(last, log):
     assert ("logarithmic" in html) == log
 
 
-def test_a_lot_of_everything_stays_small_and_says_what_is_missing():
+def test_a_large_report_is_truncated_with_notes():
     text = "語<" * 5000
     record = TrainingReport(
         text,
@@ -261,7 +261,7 @@ def test_a_lot_of_everything_stays_small_and_says_what_is_missing():
     assert len(page.find("figure", **{"class": "card heatmap"})) == 3
 
 
-def test_a_picture_that_is_too_big_does_not_hide_the_next():
+def test_a_figure_that_is_too_large_does_not_hide_the_next():
     page = Page(report_page(TrainingReport("t", "f", 1, alignments=[picture(100, 100, "big"), picture(title="small")])))
     assert "small" in page.texts("text")
     assert "big" not in page.texts("text")

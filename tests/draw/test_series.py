@@ -23,7 +23,7 @@ def test_smooth_leaves_a_straight_line_where_it_is():
     assert smooth(line, 1) == line
 
 
-def test_thin_keeps_what_stands_out():
+def test_downsample_keeps_extremes():
     points = [(float(x), math.sin(x)) for x in range(100_000)]
     points[54_321] = (54_321.0, 9.0)
     points[77_777] = (77_777.0, -9.0)
@@ -33,12 +33,12 @@ def test_thin_keeps_what_stands_out():
     assert thinned == sorted(thinned)
 
 
-def test_thin_leaves_short_ones_alone():
+def test_downsample_keeps_short_series():
     points = [(1.0, None), (2.0, 5.0)]
     assert downsample(points, 4) == points
 
 
-def test_thin_keeps_long_gaps():
+def test_downsample_keeps_long_gaps():
     points = [(float(x), None if 3000 <= x < 5000 else 1.0) for x in range(10_000)]
     inside = [y for x, y in downsample(points, 200) if 3200 <= x < 4800]
     assert len(inside) > 10

@@ -24,7 +24,7 @@ def test_levels_go_right_and_leaves_go_down():
     assert found["root"][1] == pytest.approx((found["a"][1] + found["b"][1]) / 2)
 
 
-def test_a_stroke_for_every_branch_but_the_root():
+def test_an_edge_for_every_node_but_the_root():
     root = ET.fromstring(tree_diagram([TreeNode(None, "root"), TreeNode(0, "a"), TreeNode(1, "b", strong=False)], "t"))
     strokes = [path.get("stroke-width") for path in root.iter(f"{SVG}path")]
     assert strokes == ["2", "1"]

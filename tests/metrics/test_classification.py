@@ -20,7 +20,7 @@ def test_counts_by_a_plain_loop():
     assert accuracy(predicted, labels) == sum(expected[c][c] for c in range(7)) / 500
 
 
-def test_classes_are_whole_numbers():
+def test_classes_are_integers():
     assert accuracy([1.0, 0.0], torch.tensor([True, True])) == 0.5
     with pytest.raises(ValueError, match="predicted must be class indices, got 0.9"):
         accuracy([0.9, 0.2], [1, 0])

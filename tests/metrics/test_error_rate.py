@@ -41,7 +41,7 @@ def test_closest_takes_the_fewest_edits_and_then_the_first():
         closest_reference("abc", [])
 
 
-def test_one_text_is_no_list_of_references():
+def test_a_string_is_not_a_list_of_references():
     with pytest.raises(TypeError, match=r"got the string 'abc', .*; pass \['abc'\]"):
         error_rates(["abc"], ["abc"])
 

@@ -13,11 +13,11 @@ def test_a_model_that_guesses_among_equals():
     assert found.bits_per_byte == pytest.approx(2, rel=1e-12)
 
 
-def test_texts_are_added():
+def test_perplexities_add():
     assert Perplexity(1.5, 2, 3, 5) + Perplexity(2.0, 7, 11, 13) == Perplexity(3.5, 9, 14, 18)
 
 
-def test_nothing_and_too_much():
+def test_empty_text_and_overflow():
     nothing = Perplexity()
     assert all(map(math.isnan, (nothing.per_token, nothing.per_word, nothing.bits_per_byte)))
     assert Perplexity(1e6, 1, 1, 1).per_token == math.inf

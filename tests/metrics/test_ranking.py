@@ -96,7 +96,7 @@ def test_a_recall_of_seven_twentieths_misses_coco_s_level():
     assert coco([0.5] * 7, range(7), 20) == pytest.approx(35 / 101, abs=1e-12)
 
 
-def test_ties_keep_their_order_and_a_second_find_is_none():
+def test_ties_keep_their_order_and_only_the_first_detection_hits():
     scores = [0.3, 0.9, 0.5, 0.5, 0.9]
     found = ["a", "b", None, "a", "b"]
     assert ranked_hits(scores, found) == [True, False, False, True, False]

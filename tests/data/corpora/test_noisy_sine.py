@@ -10,7 +10,7 @@ from qkv.models import Polynomial
 AT = torch.linspace(0, 1, 101, dtype=torch.float64)
 
 
-def test_a_set_is_a_function_of_seed_and_number():
+def test_a_set_is_a_function_of_seed_and_index():
     sine = NoisySine(count=30, noise=0.2, seed=5)
     one, again, other = sine.draw(3, AT), sine.draw(3, AT), sine.draw(4, AT)
     assert torch.equal(one.inputs, again.inputs)

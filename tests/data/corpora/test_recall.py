@@ -23,7 +23,7 @@ def close_to(counts, probabilities):
 
 @pytest.mark.parametrize("fillers", [False, True])
 @pytest.mark.parametrize(("vocabulary", "length", "pairs"), [(67, 22, 5), (12, 8, 2), (17, 16, 4), (5, 4, 1)])
-def test_every_clause(vocabulary, length, pairs, fillers):
+def test_examples_satisfy_the_definition(vocabulary, length, pairs, fillers):
     for tokens, labels in rows(Recall(vocabulary, length, pairs, random_fillers=fillers)):
         keys, values = tokens[0 : 2 * pairs : 2], tokens[1 : 2 * pairs : 2]
         assert len(set(keys)) == len(set(values)) == pairs
@@ -49,7 +49,7 @@ def test_fillers_are_uniform_over_all_ids():
     assert close_to(counts, [1 / 31] * 31)
 
 
-def test_keys_and_values_in_every_order_alike_and_independent():
+def test_keys_and_values_are_uniform_and_independent():
     first, second = {}, {}
     for tokens, _ in rows(Recall(12, 8, 2), 12_000):
         first[tokens[0], tokens[2]] = first.get((tokens[0], tokens[2]), 0) + 1
@@ -74,7 +74,7 @@ def test_slots_are_drawn_by_their_power_without_replacement(power):
     assert close_to(list(counts.values()), law)
 
 
-def test_an_example_depends_on_its_own_number_alone():
+def test_an_example_depends_on_its_index_alone():
     task = Recall(101, 40, 7)
     tokens, labels = task.examples(5, "train", 0, 23)
     for index, count in ((0, 11), (11, 12), (22, 1), (5, 0)):
@@ -84,7 +84,7 @@ def test_an_example_depends_on_its_own_number_alone():
     assert len({tuple(row) for row in tokens.tolist()}) == 23
 
 
-def test_seeds_splits_and_sizes_have_examples_of_their_own():
+def test_examples_differ_between_seeds_splits_and_sizes():
     before = torch.get_rng_state()
     task = Recall(101, 40, 7)
     keys = [
@@ -118,7 +118,7 @@ def test_the_published_size():
         ((64, 16, 3, float("nan")), "power must be finite, got nan"),
     ],
 )
-def test_impossible_tasks_are_refused(sizes, message):
+def test_impossible_sizes_raise(sizes, message):
     with pytest.raises(ValueError, match=message):
         Recall(*sizes)
 

@@ -13,7 +13,7 @@ def paragraphs(count):
     return [f"Paragraph {number} says é and nothing else, but at some length.\n\n" for number in range(count)]
 
 
-def test_pythons_own_documentation_is_all_there_once():
+def test_python_documentation_is_complete_and_without_repeats():
     parts = {name: list(documents) for name, documents in read_corpus("python").items()}
     assert sorted("".join("".join(part) for part in parts.values())) == sorted("".join(topics.values()))
     assert [len(parts[name]) > 5 for name in ("train", "valid", "test")] == [True] * 3
@@ -21,7 +21,7 @@ def test_pythons_own_documentation_is_all_there_once():
     assert parts["train"][0].startswith('The "assert" statement')
 
 
-def test_documents_can_be_gone_through_again():
+def test_documents_can_be_iterated_again():
     documents = read_corpus()["valid"]
     assert list(documents) == list(documents)
     assert len(list(islice(documents, 2))) == 2
@@ -38,7 +38,7 @@ def test_a_folder_in_the_order_of_its_names(tmp_path):
     assert parts["train"] == [f"file {n}" for n in range(40) if n % 20 not in (9, 19)]
 
 
-def test_a_folder_of_parts(tmp_path):
+def test_a_folder_with_splits(tmp_path):
     for part, texts in {"train": ["a", "b"], "valid": ["c"], "test": ["d" * 70_000]}.items():
         (tmp_path / part).mkdir()
         for number, text in enumerate(texts):
@@ -47,7 +47,7 @@ def test_a_folder_of_parts(tmp_path):
     assert parts == {"train": ["a", "b"], "valid": ["c"], "test": ["d" * 65_536, "d" * 4_464]}
 
 
-def test_a_corpus_is_known_by_its_files(tmp_path):
+def test_the_fingerprint_depends_on_the_files(tmp_path):
     (tmp_path / "a.txt").write_text("one")
     before = corpus_fingerprint(str(tmp_path))
     assert corpus_fingerprint(str(tmp_path)) == before
@@ -56,7 +56,7 @@ def test_a_corpus_is_known_by_its_files(tmp_path):
     assert len({str(corpus_fingerprint(name)) for name in ("python", "wikitext", str(tmp_path))}) == 3
 
 
-def test_a_long_file_is_cut_at_blank_lines(tmp_path, monkeypatch):
+def test_a_long_file_is_split_at_blank_lines(tmp_path, monkeypatch):
     written = paragraphs(400)
     path = tmp_path / "long.txt"
     path.write_bytes(b"\xef\xbb\xbf" + "".join(written).replace("\n", "\r\n").encode())
@@ -69,7 +69,7 @@ def test_a_long_file_is_cut_at_blank_lines(tmp_path, monkeypatch):
     assert {name: list(documents) for name, documents in read_corpus(str(path)).items()} == parts
 
 
-def test_where_there_are_no_blank_lines(tmp_path):
+def test_splitting_without_blank_lines(tmp_path):
     (tmp_path / "words.txt").write_text("word " * 4000)
     (tmp_path / "letters.txt").write_text("x" * 20_000)
     words = list(read_corpus(str(tmp_path / "words.txt"))["train"])

@@ -25,7 +25,7 @@ def files(tmp_path):
     return images, labels
 
 
-def test_pictures_and_their_labels(files):
+def test_images_and_their_labels(files):
     found = read_images(files[0])
     assert torch.equal(found.inputs, torch.from_numpy(PICTURES)[:, None])
     assert found.labels.tolist() == [4, 0, 9]
@@ -60,7 +60,7 @@ def test_bad_files_are_one_sentence(files, data, message):
         read_images(files[0])
 
 
-def test_labels_that_are_too_few_or_nowhere(files):
+def test_too_few_labels_and_missing_labels(files):
     files[1].write_bytes(idx([4, 0]))
     with pytest.raises(
         QkvError, match="train-labels-idx1-ubyte has 2 labels, but train-images-idx3-ubyte has 3 images"
@@ -73,7 +73,7 @@ def test_labels_that_are_too_few_or_nowhere(files):
         read_images(files[0].with_name("digits"))
 
 
-def test_an_npz_file_as_medmnist_has_them(tmp_path):
+def test_a_medmnist_file(tmp_path):
     path = tmp_path / "med.npz"
     color = numpy.arange(2 * 5 * 7 * 3, dtype=numpy.uint8).reshape(2, 5, 7, 3)
     labels = {"train_labels": [[1], [0], [2]], "val_labels": [[1], [1]]}
@@ -110,7 +110,7 @@ def test_bad_arrays(tmp_path, arrays, message):
         read_npz(tmp_path / "med.npz")
 
 
-def test_what_is_no_npz_file_or_would_run_code(tmp_path):
+def test_invalid_npz_files_and_pickles_are_rejected(tmp_path):
     path = tmp_path / "med.npz"
     path.write_bytes(b"PK\x03\x04 half a file")
     with pytest.raises(QkvError, match=r"med\.npz is not a valid \.npz file"):

@@ -26,7 +26,7 @@ def test_a_source_and_its_targets(write):
     )
 
 
-def test_either_side_by_characters_or_words(write):
+def test_either_side_is_split_into_characters_or_words(write):
     path = write(b" go on \tva t'en\n")
     assert read_pairs(str(path), source="words", target="words").pairs[0] == Pair(("go", "on"), (("va", "t'en"),))
     characters = read_pairs(path, source="characters", target="characters").pairs[0]
@@ -45,7 +45,7 @@ def test_files_of_other_systems(write):
     assert found.bad_lines == ()
 
 
-def test_a_carriage_return_alone_ends_a_line_too(write):
+def test_a_carriage_return_ends_a_line(write):
     found = read_pairs(write(b"ab\tA B\rcd\tC D\r\ref\tE F\rgh\tG\n" + b"x" * 200_000 + b"\rij\tI\rstray"))
     assert ["".join(pair.source) for pair in found.pairs] == ["ab", "cd", "ef", "gh", "ij"]
     assert [pair.targets for pair in found.pairs[:2]] == [(("A", "B"),), (("C", "D"),)]
@@ -76,7 +76,7 @@ def test_bad_lines_are_counted_and_named(write):
 
 @pytest.mark.parametrize("ending", [b"", b"\n"])
 @pytest.mark.parametrize(("line", "reason"), BAD)
-def test_strict_raises_the_first(write, line, reason, ending):
+def test_strict_raises_for_the_first_malformed_line(write, line, reason, ending):
     path = write(b"good\tG\n" + line + ending)
     with pytest.raises(QkvError) as caught:
         read_pairs(path, strict=True)
@@ -90,7 +90,7 @@ def test_the_longest_line_that_is_read(write, ending):
     assert found.pairs[0].targets == (("X" * 99_998,),)
 
 
-def test_a_line_is_never_read_whole(write):
+def test_a_long_line_is_never_held_in_memory(write):
     path = write(b"a\tX\n" + b"y" * 20_000_000 + b"\nb\tY\n")
     tracemalloc.start()
     found = read_pairs(path)

@@ -1,6 +1,6 @@
 import pytest
 
-from qkv.data import read_points, xor
+from qkv.data import read_points
 from qkv.data.files.points import parse_numbers
 from qkv.errors import QkvError
 
@@ -9,12 +9,6 @@ def write(tmp_path, text):
     path = tmp_path / "points.csv"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path
-
-
-def test_xor():
-    points = xor()
-    assert points.examples.inputs.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
-    assert points.examples.labels.tolist() == [0, 1, 1, 0]
 
 
 @pytest.mark.parametrize("heading", ["", "x,y,color\n", "\ufeffx,y,color\n"])
@@ -53,20 +47,20 @@ def test_bad_files_are_one_sentence_with_the_line(tmp_path, text, message):
         read_points(write(tmp_path, text))
 
 
-def test_a_class_that_was_not_learned(tmp_path):
+def test_an_unknown_class(tmp_path):
     with pytest.raises(QkvError, match="line 2: class must be one of green, red, got 'blue'"):
         read_points(write(tmp_path, "1,2,red\n3,4,blue\n"), ("green", "red"))
     with pytest.raises(QkvError, match=r"there is no file point\.csv, .*; did you mean points\.csv"):
         read_points(write(tmp_path, "").with_name("point.csv"))
 
 
-def test_numbers_of_a_text():
+def test_parse_numbers():
     assert parse_numbers("1, 2.5 -3") == [1, 2.5, -3]
     with pytest.raises(ValueError, match="'b' in '1 b' is not a finite number"):
         parse_numbers("1 b")
 
 
-def test_numbers_keep_what_tells_them_apart(tmp_path):
+def test_coordinates_are_float64(tmp_path):
     points = read_points(write(tmp_path, "1700000000,a\n1700000001,b\n"))
     assert points.examples.inputs.tolist() == [[1700000000], [1700000001]]
     with pytest.raises(ValueError, match="'1e300' in '1 1e300' is outside the range of float32"):

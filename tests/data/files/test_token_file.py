@@ -37,7 +37,7 @@ def whole(file):
     return file.read(0, blocks[-1].end).tolist()
 
 
-def test_the_file_is_the_documents_between_start_and_end(tmp_path, tokenizer):
+def test_documents_are_stored_between_start_and_end(tmp_path, tokenizer):
     file = TokenFile(tmp_path, TEXTS, tokenizer)
     assert whole(file) == flat(tokenizer)
     blocks = file.blocks(10**6)
@@ -49,23 +49,23 @@ def test_the_file_is_the_documents_between_start_and_end(tmp_path, tokenizer):
     assert file.read(7, 5).tolist() == flat(tokenizer)[7:12]
 
 
-def test_the_first_question_may_be_for_tokens(tmp_path, tokenizer):
+def test_the_first_request_may_be_for_tokens(tmp_path, tokenizer):
     assert TokenFile(tmp_path, TEXTS, tokenizer).read(0, 5).tolist() == flat(tokenizer)[:5]
 
 
-def test_one_token_for_start_and_end_stands_once(tmp_path, tokenizer):
+def test_a_shared_start_and_end_token_comes_once(tmp_path, tokenizer):
     text = json.dumps(tokenizer.to_record()).replace("<start>", "<|endoftext|>").replace("<end>", "<gone>")
     file = TokenFile(tmp_path, ["ab", "c"], Tokenizer.from_record(json.loads(text)))
     a, b, c = tokenizer.encode("abc")
     assert whole(file) == [1, a, b, 1, c, 1]
 
 
-def test_it_is_read_again_and_not_written_again(tmp_path, tokenizer):
+def test_a_complete_file_is_not_written_again(tmp_path, tokenizer):
     whole(TokenFile(tmp_path, TEXTS, tokenizer))
     assert whole(TokenFile(tmp_path, [], tokenizer)) == flat(tokenizer)
 
 
-def test_blocks_are_there_before_the_whole_is(tmp_path, tokenizer):
+def test_blocks_can_be_read_before_the_file_is_complete(tmp_path, tokenizer):
     go = threading.Event()
 
     def slowly():
@@ -79,7 +79,7 @@ def test_blocks_are_there_before_the_whole_is(tmp_path, tokenizer):
     assert whole(file) == flat(tokenizer)
 
 
-def test_no_more_is_written_than_is_nearly_wanted(tmp_path, tokenizer, monkeypatch):
+def test_only_a_few_blocks_are_written_ahead(tmp_path, tokenizer, monkeypatch):
     """Of a large corpus only as much is tokenized as is trained on: blocks that were asked for, and a few ahead."""
     monkeypatch.setattr(token_file, "BLOCKS_AHEAD", 1)
     read = []
@@ -96,7 +96,7 @@ def test_no_more_is_written_than_is_nearly_wanted(tmp_path, tokenizer, monkeypat
     assert whole(file) == flat(tokenizer)
 
 
-def test_it_goes_on_after_a_process_that_was_killed(tmp_path, tokenizer):
+def test_tokenizing_resumes_after_a_killed_process(tmp_path, tokenizer):
     """Half a block and half an entry are left behind; what is entered is kept."""
     whole(TokenFile(tmp_path, TEXTS, tokenizer))
     size = struct.calcsize("<QQQ")
@@ -125,7 +125,7 @@ def test_a_forked_process_waits_for_its_parent(tmp_path, tokenizer):
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_what_goes_wrong_while_tokenizing_is_told_to_whoever_waits(tmp_path, tokenizer):
+def test_errors_of_the_writer_thread_are_raised_in_the_reader(tmp_path, tokenizer):
     def broken():
         yield from TEXTS[:30]
         raise QkvError("the text is not UTF-8: byte 5 is 0xff", "x.txt")
@@ -136,7 +136,7 @@ def test_what_goes_wrong_while_tokenizing_is_told_to_whoever_waits(tmp_path, tok
         file.blocks(10**6)
 
 
-def test_a_file_that_was_cut(tmp_path, tokenizer):
+def test_a_truncated_file(tmp_path, tokenizer):
     file = TokenFile(tmp_path, TEXTS, tokenizer)
     end = file.blocks(10**6)[-1].end
     os.truncate(tmp_path / "tokens", 20)
@@ -144,7 +144,7 @@ def test_a_file_that_was_cut(tmp_path, tokenizer):
         file.read(0, end)
 
 
-def test_more_tokens_than_two_bytes_hold(tmp_path):
+def test_large_vocabularies_use_four_bytes_per_id(tmp_path):
     class Wide:
         start, end = 70_000, 70_001
 
@@ -163,7 +163,7 @@ def rows(tmp_path, tokenizer, length=11, batch=4, seed=0):
     return TokenRows(TokenFile(tmp_path, TEXTS, tokenizer), length, batch, seed)
 
 
-def test_an_epoch_has_every_target(tmp_path, tokenizer):
+def test_an_epoch_covers_every_target(tmp_path, tokenizer):
     """Of each block all tokens but the first are the target of some row; and of the next epoch again."""
     found = rows(tmp_path, tokenizer)
     blocks = found.file.blocks(10**6)
@@ -206,7 +206,7 @@ def test_bad_rows(tmp_path, tokenizer):
         rows(tmp_path, tokenizer).batch(-1)
 
 
-def test_tokens_that_were_lost_are_no_zeros(tmp_path, tokenizer):
+def test_lost_tokens_are_not_replaced_by_zeros(tmp_path, tokenizer):
     """The index says that they are there; to go on after them would leave a hole."""
     whole(TokenFile(tmp_path, TEXTS, tokenizer))
     index = (tmp_path / "index").read_bytes()

@@ -9,7 +9,7 @@ from qkv.errors import QkvError
 ODD = ("king", "2", "don\u2019t", "日本", "a\u00a0b", "1.5", "\u2028x", "<unk>", "naïve")
 
 
-def test_every_float_comes_back(tmp_path):
+def test_every_float32_round_trips(tmp_path):
     torch.manual_seed(1)
     table = torch.randn(9, 5) * 10.0 ** torch.randint(-30, 30, (9, 5))
     write_vectors(tmp_path / "v.txt", Vectors(ODD, table))
@@ -23,7 +23,7 @@ def test_the_format(tmp_path):
     assert (tmp_path / "v.txt").read_text() == "2 3\nking 0.25 -1 0.125\nqueen 0.5 0 3\n"
 
 
-def test_files_of_others(tmp_path):
+def test_files_of_other_tools(tmp_path):
     """word2vec ends a line with a space; Windows with a carriage return."""
     (tmp_path / "v.txt").write_bytes(b"2 2\nking 1e-3 -2.50 \r\nqueen +3 4 \r\n\n")
     found = read_vectors(tmp_path / "v.txt")
@@ -61,7 +61,7 @@ def test_a_missing_file(tmp_path):
 
 
 @pytest.mark.parametrize("word", ["a b", "", "a\n", "\tb"])
-def test_words_that_do_not_fit(tmp_path, word):
+def test_words_with_white_space_are_rejected(tmp_path, word):
     with pytest.raises(ValueError, match="words must be non-empty and without white space"):
         write_vectors(tmp_path / "v.txt", Vectors((word,), torch.zeros(1, 2)))
     assert not (tmp_path / "v.txt").exists()

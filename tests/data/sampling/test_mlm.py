@@ -18,7 +18,7 @@ def rows(count, time):
     return found
 
 
-def test_shares_are_those_of_bert():
+def test_fractions_are_those_of_bert():
     """Of 42 tokens 6 are asked for (15 % is 6.3): 80 % masks, 10 % others, 10 % as they were; 1,000 rows of 44."""
     given = rows(1000, 44)
     seen, asked = hiding().apply(given, 7, torch.arange(1000))
@@ -36,7 +36,7 @@ def test_shares_are_those_of_bert():
     assert (places - 6 / 42).abs().max() < 4 * (6 / 42 * 36 / 42 / 1000) ** 0.5
 
 
-def test_a_function_of_key_and_number_alone():
+def test_a_function_of_key_and_id_alone():
     given = rows(11, 23)
     numbers = torch.arange(11) + 5
     seen, asked = hiding().apply(given, 7, numbers)
@@ -56,7 +56,7 @@ def test_padding_changes_nothing():
         assert torch.equal(long[:, :23], short)
 
 
-def test_at_least_one_and_none_where_there_is_none():
+def test_at_least_one_token_is_masked_unless_none_is_maskable():
     given = torch.tensor([[1, 9, 2, 0], [1, 2, 2, 0]])
     _, asked = hiding().apply(given, 3, torch.arange(2))
     assert asked.tolist() == [[False, True, False, False], [False] * 4]
@@ -75,7 +75,7 @@ def test_whole_words():
     assert counts.float().mean() < 8
 
 
-def test_of_a_tokenizer():
+def test_masking_for_a_tokenizer():
     texts = ["the cat sat on the mat", "the cats sitting on mats"]
     tokenizer = Tokenizer.train(texts, "wordpiece", 40)
     found = Masking.for_tokenizer(tokenizer, 0.3, whole_words=True)
@@ -88,6 +88,6 @@ def test_of_a_tokenizer():
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.5])
-def test_an_impossible_share(share):
+def test_an_impossible_fraction(share):
     with pytest.raises(ValueError, match="fraction must be above 0 and below 1"):
         hiding(fraction=share)

@@ -34,7 +34,7 @@ FIRST = [[0, 5, 12, 15, 26, 28, 34], [0, 13, 17], [0, 9], [*range(0, 28, 3)]]
 
 
 @pytest.mark.parametrize("length", [17, 40, 200])
-def test_every_pair_is_what_it_says(length):
+def test_pairs_match_their_labels(length):
     found = pairs(length, *SHAPE).draw(5, torch.arange(500))
     for tokens, segments, mask, apart in zip(*found, strict=True):
         one, two = stretches(tokens)
@@ -68,7 +68,7 @@ def test_a_long_row_is_filled_and_a_short_document_is_not_stretched():
     assert lengths == {(2, 38), (37, 3), (38, 2)}
 
 
-def test_half_are_apart_and_all_beginnings_are_met():
+def test_half_are_random_and_every_start_occurs():
     found = pairs(200, *SHAPE).draw(5, torch.arange(4000))
     assert found.is_random_next.float().mean().item() == pytest.approx(0.5, abs=0.024)  # three deviations
     firsts, seconds = zip(*map(stretches, found.tokens), strict=True)
@@ -78,7 +78,7 @@ def test_half_are_apart_and_all_beginnings_are_met():
     assert elsewhere == starts
 
 
-def test_a_function_of_key_and_number_alone():
+def test_a_function_of_key_and_id_alone():
     source = pairs(40, *SHAPE)
     many, few = source.draw(5, torch.arange(50)), source.draw(5, torch.arange(20, 22))
     for whole, part in zip(many, few, strict=True):
@@ -86,14 +86,14 @@ def test_a_function_of_key_and_number_alone():
     assert not torch.equal(source.draw(6, torch.arange(50)).is_random_next, many.is_random_next)
 
 
-def test_empty_sentences_and_documents_are_passed_over():
+def test_empty_sentences_and_documents_are_skipped():
     source = SentencePairs([[], [[5], [], [6]], [[]], [[7]]], PairLayout(CLASSIFY, SEPARATOR, PAD, 9))
     assert source.sentences == 3
     assert source.tokens.tolist() == [5, 6, 7]
 
 
 @pytest.mark.parametrize("found", [[], [[[5], [6]]], [[[5]], [[6]]]])
-def test_too_few(found):
+def test_too_few_documents(found):
     with pytest.raises(ValueError, match="documents must be at least two, one of them with at least two sentences"):
         SentencePairs(found, PairLayout(CLASSIFY, SEPARATOR, PAD, 9))
 

@@ -52,7 +52,7 @@ def test_neighbors_are_those_of_the_text(plain):
         assert len(inside) == int(drawn.is_neighbor[place // GROUP_SIZE, place % GROUP_SIZE].sum())
 
 
-def test_reaches_are_equally_likely():
+def test_window_sizes_are_uniform():
     paragraphs = [["a"] * 2000]
     windows = SkipGramSampler(paragraphs, WordCounts.build(paragraphs), window=4, threshold=0).draw([0, 1], seed=1)
     inner = windows.is_neighbor.sum(-1).flatten()[4 : BLOCK_SIZE - 4]
@@ -75,7 +75,7 @@ def test_a_draw_is_a_pure_function_of_seed_epoch_and_block(plain):
     assert torch.equal(both.negatives[:whole], alone.negatives[:whole])
 
 
-def test_common_words_are_left_out_as_often_as_they_should(plain):
+def test_frequent_words_are_subsampled_at_their_rate(plain):
     paragraphs, counts, _ = plain
     windows = SkipGramSampler(paragraphs, counts, window=5, threshold=1e-2)
     kept = torch.zeros(len(counts))
@@ -91,7 +91,7 @@ def test_common_words_are_left_out_as_often_as_they_should(plain):
     assert share[common].tolist() == pytest.approx(counts.keep_probabilities(1e-2)[common].tolist(), abs=0.03)
 
 
-def test_noise_is_drawn_by_its_probabilities(plain):
+def test_negatives_are_drawn_by_their_probabilities(plain):
     _, counts, windows = plain
     noise = torch.cat([windows.draw(range(n, n + 50), 2).negatives.flatten() for n in range(0, 500, 50)])
     assert noise.numel() > 10_000
@@ -99,7 +99,7 @@ def test_noise_is_drawn_by_its_probabilities(plain):
     assert found.tolist() == pytest.approx(counts.negative_probabilities(0.75).tolist(), abs=0.01)
 
 
-def test_shapes_and_what_fills_up(plain):
+def test_shapes_and_padding(plain):
     _, _, windows = plain
     drawn = windows.draw([2], seed=0)
     groups = -(-(len(windows.words) - 2 * BLOCK_SIZE) // GROUP_SIZE)
@@ -112,7 +112,7 @@ def test_shapes_and_what_fills_up(plain):
     assert not drawn.is_neighbor[-1, -filling:].any()
 
 
-def test_nothing_is_kept_of_the_only_word():
+def test_a_text_of_one_word_has_no_neighbors():
     paragraphs = [["a"] * 7]
     windows = SkipGramSampler(paragraphs, WordCounts.build(paragraphs), window=2, threshold=1e-12)
     assert not windows.draw([0], seed=0).is_neighbor.any()

@@ -34,7 +34,7 @@ def test_analogy_by_hand(vectors):
     assert [n.word for n in vectors.analogy("man", "king", "woman")] == ["queen", "the"]
 
 
-def test_many_analogies_are_solved_as_one_is():
+def test_a_batch_of_analogies_equals_single_ones():
     torch.manual_seed(3)
     words = tuple(f"w{n}" for n in range(29))
     vectors = Vectors(words, torch.randn(29, 7))

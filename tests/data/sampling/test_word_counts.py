@@ -19,7 +19,7 @@ def test_paragraphs_end_at_blank_lines():
     assert list(split_paragraphs(documents)) == [["one", "two", "three"], ["four"], ["five"]]
 
 
-def test_the_commonest_first_and_the_rare_left_out():
+def test_words_are_sorted_by_frequency_and_rare_ones_dropped():
     counts = WordCounts.build([["b", "a", "c", "a"], ["c", "a", "d", "b"]], min_count=2)
     assert counts == WordCounts(("a", "b", "c"), (3, 2, 2))
     assert counts.encode(["d", "a", "x", "c"]) == [0, 2]
@@ -36,7 +36,7 @@ def test_subsampling_by_hand():
     assert WordCounts(("a", "b"), (96, 4)).keep_probabilities(0.06)[0] == pytest.approx(math.sqrt(1 / 16) + 1 / 16)
 
 
-def test_noise_by_hand():
+def test_negative_probabilities_by_hand():
     """16 and 81 to the power of 3/4 are 8 and 27."""
     assert WordCounts(("a", "b"), (81, 16)).negative_probabilities(0.75).tolist() == pytest.approx([27 / 35, 8 / 35])
     assert torch.equal(WordCounts(("a",), (7,)).negative_probabilities(0.75), torch.ones(1, dtype=torch.float64))
