@@ -30,7 +30,7 @@ from triton.testing import do_bench, do_bench_cudagraph
 from benchmarks.machine import about
 from qkv.attention import Attention, Elu, Linear, Taylor
 from qkv.cost import measure
-from qkv.draw import Axis, Series, curves
+from qkv.draw import Axis, Series, line_chart
 
 Call = Callable[[Tensor, Tensor, Tensor], Tensor]
 SHAPES = {
@@ -194,8 +194,8 @@ def _peers(folder: Path | None) -> list[Contestant]:
         Contestant("fla fused_chunk_based", turned(based.fused_chunk_based), 16, Taylor, ("X", "Y", "Z"), ("X", "Y")),
         Contestant("fla parallel_based", turned(based.parallel_based), 16, Taylor, ("X",), ("X",)),
         Contestant("fla chunk_linear_attn", plain, 64, Linear, ("X", "Y", "Z"), ("X", "Y", "Z")),
-        Contestant("fla the same, normalized", normalized, 64, None, ("X", "Y"), ("X", "Y")),
-        Contestant("fla the same, normalized, with elu", mapped, 64, Elu, ("X",), ("X",)),
+        Contestant("fla the same, normalised", normalized, 64, None, ("X", "Y"), ("X", "Y")),
+        Contestant("fla the same, normalised, with elu", mapped, 64, Elu, ("X",), ("X",)),
     ]
 
 
@@ -356,7 +356,7 @@ def _step(contestant: Contestant, past: int) -> Callable[[], None]:
     return step
 
 
-UNDRAWN = ("SDPA flash", "fla chunk_linear_attn", "fla the same, normalized")
+UNDRAWN = ("SDPA flash", "fla chunk_linear_attn", "fla the same, normalised")
 """What the table has and the picture has no room for."""
 
 
@@ -373,7 +373,7 @@ def picture(result: dict[str, Any]) -> str:
     series = [Series(name, points, dots=len(points) == 1) for name, points in lines.items() if points]
     gpu = result["machine"]["gpu"]
     title = f"Causal attention, forward, one sequence of 16 heads in bfloat16, {gpu}"
-    return curves(series, title, Axis("tokens", log=True), Axis("milliseconds", log=True), height=460)
+    return line_chart(series, title, Axis("tokens", log=True), Axis("milliseconds", log=True), height=460)
 
 
 def table(result: dict[str, Any], shapes: Sequence[str] = tuple(SHAPES)) -> str:

@@ -99,7 +99,7 @@ def _scheme_picture(name: str) -> str:
     """Draw softmax weights among equal tokens, so that only positions differ."""
     torch.manual_seed(0)
     positions, x = torch.arange(16), torch.ones(1, 1, 16, 64)
-    scheme = schemes[name].fit(Sizes(dim=64, heads=1, key_dim=64, length=16, bidirectional=False))
+    scheme = schemes[name].from_sizes(Sizes(dim=64, heads=1, key_dim=64, length=16, bidirectional=False))
     with torch.no_grad():
         weights = _softmax_weights(scheme, x, positions)
     note = "untrained" if list(scheme.parameters()) else "nothing to learn"
@@ -119,7 +119,7 @@ def _softmax_weights(scheme: Positions, x: Tensor, positions: Tensor) -> Tensor:
 
 
 def _scheme_cost(name: str) -> str:
-    scheme = schemes[name].fit(SIZES)
+    scheme = schemes[name].from_sizes(SIZES)
     parameters = sum(weight.numel() for weight in scheme.parameters())
     fits = ", ".join(f"`{kind}`" for kind in sorted(kinds) if scheme.serves(kinds[kind].accepts))
     with torch.no_grad(), count_multiplications() as counted:
@@ -138,7 +138,7 @@ def _apply(scheme: Positions) -> None:
         return
     heads = MultiHead(SIZES.dim, SIZES.heads, Softmax(), scheme)
     q = torch.zeros(1, heads.heads, 64, heads.key_dim)
-    if heads.role == "rotation":
+    if heads.position_role == "rotation":
         scheme.rotate(q, positions)
     else:
         scheme.bias(q, positions, positions)

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from docs.generate.slider import slider
-from qkv.problems import draw
-from qkv.problems.value_text import write_value
+from qkv.problems import draw_pictures
+from qkv.problems.value_text import format_value
 
 GROUPS = {
     "A": "Units, layers, gradients",
@@ -26,7 +26,7 @@ def problem_pages(records: Iterable[Record]) -> dict[str, str]:
     pages = {"problems/index.md": _contents(found)}
     for letter, title in GROUPS.items():
         mine = [record for record in found if record["id"].startswith(letter)]
-        pictures = {record["id"]: draw(record["id"], record["answer"]) for record in mine if record["answer"]}
+        pictures = {record["id"]: draw_pictures(record["id"], record["answer"]) for record in mine if record["answer"]}
         pages |= {f"problems/{name}": svg for drawn in pictures.values() for name, svg in drawn.items()}
         texts = [_section(record, list(pictures.get(record["id"], {}))) for record in mine]
         pages[f"problems/{letter.lower()}.md"] = "\n\n".join([f"# {letter}. {title}", *texts]) + "\n"
@@ -59,7 +59,7 @@ def _section(record: Record, pictures: list[str]) -> str:
         parts.append(f"```python\n{record['call'].strip()}\n```")
     if record["answer"]:
         rows = [
-            f"| {_cell(name)} | {_cell(write_value(value, SHOWN, lines=False))} |"
+            f"| {_cell(name)} | {_cell(format_value(value, SHOWN, lines=False))} |"
             for name, value in record["answer"].items()
         ]
         parts.append("\n".join(["| computed | value |", "|---|---|", *rows]))
