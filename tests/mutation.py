@@ -71,7 +71,7 @@ MUTANTS = (
         ("tests/pronunciation/test_joint_ngram.py",),
     ),
     # scale
-    Mutant("attention/softmax.py", "q.shape[-1] ** -0.5 if self.scale", "q.shape[-1] ** -1.0 if self.scale"),
+    Mutant("attention/softmax.py", "key_dim**-0.5 if self.scale", "key_dim**-1.0 if self.scale"),
     Mutant("attention/softmax.py", "scale=scale,", "scale=None,"),
     Mutant("attention/softmax.py", "if scale <= 0:", "if False:", ("tests/attention/test_softmax.py",)),
     Mutant("attention/taylor.py", "return key_dim**-0.5", "return key_dim**-0.25"),

@@ -12,15 +12,15 @@ from qkv.problems import problems
 from tests.mutation import Mutant, broken_copy, run_module
 
 BREAKS = (
-    Mutant("attention/softmax.py", "q.shape[-1] ** -0.5 if self.scale", "q.shape[-1] ** -1.0 if self.scale"),
+    Mutant("attention/softmax.py", "key_dim**-0.5 if self.scale", "key_dim**-1.0 if self.scale"),
     Mutant("attention/taylor.py", "x * r**-0.5", "x * r**-1.0"),
     Mutant("attention/linear.py", "return x\n", "return x.abs()\n"),
-    Mutant("positions/sinusoidal.py", "(turn.sin(), turn.cos())", "(turn.cos(), turn.sin())"),
+    Mutant("positions/sinusoidal.py", "(angle.sin(), angle.cos())", "(angle.cos(), angle.sin())"),
     Mutant("layers/dense.py", "return self.linear(x)", "return self.linear(x.abs())"),
     Mutant("layers/recurrent.py", "self.input(x) + self.state(h)", "self.input(x) + self.state(h).abs()"),
     Mutant("models/convolutional.py", '"stride": 2}', '"stride": 1}'),
     Mutant("cost/aten.py", "(q.shape[-1] + v.shape[-1])", "q.shape[-1]"),
-    Mutant("decode/beam.py", ".log_probability + own, place", ".log_probability, place"),
+    Mutant("decode/beam.py", ".log_probability + own, parent", ".log_probability, parent"),
     Mutant("metrics/similarity.py", "min(row[j], table[k - 1][m - 1]", "min(row[j], 1 + table[k - 1][m - 1]"),
     Mutant("metrics/ranking.py", "right / rank for", "right / (rank + 1) for"),
     Mutant("metrics/separability.py", "sign = 2.0 * labels.double() - 1", "sign = 1 - 0.0 * labels.double()"),
