@@ -1,115 +1,141 @@
-"""How each pass of the kernels of `feature_map_triton` is cut up, as it was measured to be fastest."""
+"""Launch configurations of each pass, as they were measured to be fastest: fixed tables instead of an autotuner.
 
+An autotuner would choose by the clock, so that two runs could differ in their last bits.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Launch:
-    """How a kernel is cut up: tokens a program takes, warps, and loads under way at once."""
+class KernelConfig:
+    """Launch configuration of one kernel."""
 
     block: int
-    warps: int
-    stages: int
-    registers: int | None = None
-    """Of a thread, at most: fewer let more programs live on a processor at the same time."""
-    met: int = 64
-    """Tokens that a block meets one by one at a time."""
-    taken: int = 32
-    """Features that are made at a time to read the memory."""
+    """Tokens per program, or per step of a program that accumulates a state."""
+    num_warps: int
+    num_stages: int
+    """Loads in flight at once (software pipelining)."""
+    max_registers: int | None = None
+    """Registers per thread, at most: fewer let more programs share a processor."""
+    key_block: int = 64
+    """Tokens that a block attends to at a time."""
+    feature_block: int = 32
+    """Features per tile that reads the state."""
 
     def options(self) -> dict[str, int | None]:
-        """What the compiler is told."""
-        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
+        """Return the compiler options."""
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": self.max_registers}
 
 
-@dataclass(frozen=True)
-class Launches:
-    """Of each pass: the sums, the outputs, the gradients of queries, keys and values, and the sums of the way back."""
+@dataclass(frozen=True, kw_only=True)
+class PassConfigs:
+    """Launch configurations of all passes."""
 
-    write: Launch
-    read: Launch
-    queries: Launch
-    keys: Launch
-    values: Launch
-    back: Launch
-    programs: int = 384
-    """How many programs walk at the same time, at least, if the sequence is long enough: three for each processor of a
-    chip, and four where each has many features to walk for. Fixed, so that any chip gives the same bits."""
+    state: KernelConfig
+    output: KernelConfig
+    grad_q: KernelConfig
+    grad_k: KernelConfig
+    grad_v: KernelConfig
+    grad_state: KernelConfig
+    """The sums of the backward."""
+    min_programs: int = 384
+    """Programs that accumulate states in parallel, at least, if the sequence is long enough: three per processor of an
+    H200, and four where each has many features. Fixed, so that any GPU gives the same bits."""
 
 
-PLAIN = Launches(
-    Launch(64, 4, 3), Launch(128, 8, 2), Launch(64, 4, 2), Launch(64, 4, 2), Launch(128, 8, 2), Launch(64, 4, 3)
+SizeTable = Mapping[tuple[int, int], PassConfigs]
+"""(largest padded key_dim, largest value block) -> configurations; the first entry that fits is taken."""
+
+
+def tuned_for(table: SizeTable, block_k: int, block_v: int) -> PassConfigs:
+    """Return the first entry for keys of `block_k` and values of `block_v` columns."""
+    return next(found for (key_dim, value_dim), found in table.items() if block_k <= key_dim and block_v <= value_dim)
+
+
+DEFAULT = PassConfigs(
+    state=KernelConfig(64, 4, 3),
+    output=KernelConfig(128, 8, 2),
+    grad_q=KernelConfig(64, 4, 2),
+    grad_k=KernelConfig(64, 4, 2),
+    grad_v=KernelConfig(128, 8, 2),
+    grad_state=KernelConfig(64, 4, 3),
 )
-"""Where nothing was measured."""
-NARROW = Launches(
-    Launch(32, 8, 1),
-    Launch(64, 8, 1, met=32),
-    Launch(32, 8, 1, met=32, taken=16),
-    Launch(32, 8, 1, met=32, taken=16),
-    Launch(64, 8, 1, met=32),
-    Launch(32, 8, 1),
+"""For float32 operands, which were not measured."""
+WIDE_FLOAT32 = PassConfigs(
+    state=KernelConfig(32, 8, 1),
+    output=KernelConfig(64, 8, 1, key_block=32),
+    grad_q=KernelConfig(32, 8, 1, key_block=32, feature_block=16),
+    grad_k=KernelConfig(32, 8, 1, key_block=32, feature_block=16),
+    grad_v=KernelConfig(64, 8, 1, key_block=32),
+    grad_state=KernelConfig(32, 8, 1),
 )
-"""For operands of float32 with more than 64 numbers, which otherwise do not fit into a processor's own memory."""
-_WIDE_LINEAR = Launches(
-    Launch(128, 8, 2),
-    Launch(64, 4, 1, 168, met=32),
-    Launch(64, 4, 1, 168, met=32),
-    Launch(64, 4, 1, 168, met=32),
-    Launch(64, 4, 1, 168, met=32),
-    Launch(128, 8, 2),
-)
-FASTEST = {
-    "taylor": Launches(
-        Launch(64, 4, 3, 168),
-        Launch(128, 4, 3, 168, met=32),
-        Launch(128, 4, 3, 168, met=32),
-        Launch(128, 4, 2, 168, met=32),
-        Launch(128, 4, 3, 168, met=16),
-        Launch(64, 4, 3, 168),
+"""For float32 operands of more than 64 columns, which otherwise do not fit into shared memory."""
+
+TAYLOR_CONFIGS: SizeTable = {
+    (16, 64): PassConfigs(
+        state=KernelConfig(64, 4, 3, 168),
+        output=KernelConfig(128, 4, 3, 168, key_block=32),
+        grad_q=KernelConfig(128, 4, 3, 168, key_block=32),
+        grad_k=KernelConfig(128, 4, 2, 168, key_block=32),
+        grad_v=KernelConfig(128, 4, 3, 168, key_block=16),
+        grad_state=KernelConfig(64, 4, 3, 168),
     ),
-    "wide taylor": Launches(
-        Launch(64, 4, 3, 168),
-        Launch(128, 4, 3, met=32, taken=64),
-        Launch(128, 4, 3, met=32),
-        Launch(128, 4, 3, met=32),
-        Launch(128, 4, 3, met=32, taken=64),
-        Launch(128, 4, 2),
-        programs=512,
+    (64, 64): PassConfigs(
+        state=KernelConfig(64, 4, 3, 168),
+        output=KernelConfig(128, 4, 3, key_block=32, feature_block=64),
+        grad_q=KernelConfig(128, 4, 3, key_block=32),
+        grad_k=KernelConfig(128, 4, 3, key_block=32),
+        grad_v=KernelConfig(128, 4, 3, key_block=32, feature_block=64),
+        grad_state=KernelConfig(128, 4, 2),
+        min_programs=512,
     ),
-    "linear": Launches(
-        Launch(64, 4, 3),
-        Launch(64, 4, 1),
-        Launch(64, 4, 1, 128),
-        Launch(64, 4, 3, 128, met=32),
-        Launch(64, 4, 1, 128),
-        Launch(64, 4, 3),
+    (16, 128): PassConfigs(
+        state=KernelConfig(64, 4, 3, 168),
+        output=KernelConfig(128, 4, 3, key_block=32),
+        grad_q=KernelConfig(128, 4, 3, key_block=32),
+        grad_k=KernelConfig(128, 4, 3, key_block=32),
+        grad_v=KernelConfig(128, 4, 3, key_block=32),
+        grad_state=KernelConfig(64, 4, 2, 168),
     ),
-    "elu": Launches(
-        Launch(128, 4, 2, 168),
-        Launch(64, 4, 1, 128),
-        Launch(64, 4, 1, 128),
-        Launch(64, 4, 1, 128),
-        Launch(64, 4, 1, 128),
-        Launch(128, 4, 2, 168),
+    (64, 128): PassConfigs(
+        state=KernelConfig(64, 4, 3),
+        output=KernelConfig(128, 4, 3, key_block=32),
+        grad_q=KernelConfig(128, 4, 2, key_block=32),
+        grad_k=KernelConfig(128, 4, 2, key_block=32),
+        grad_v=KernelConfig(128, 4, 3, key_block=32),
+        grad_state=KernelConfig(64, 4, 2, 168),
+        min_programs=512,
     ),
-    "taylor, 128": Launches(
-        Launch(64, 4, 3, 168),
-        Launch(128, 4, 3, met=32),
-        Launch(128, 4, 3, met=32),
-        Launch(128, 4, 3, met=32),
-        Launch(128, 4, 3, met=32),
-        Launch(64, 4, 2, 168),
-    ),
-    "wide taylor, 128": Launches(
-        Launch(64, 4, 3),
-        Launch(128, 4, 3, met=32),
-        Launch(128, 4, 2, met=32),
-        Launch(128, 4, 2, met=32),
-        Launch(128, 4, 3, met=32),
-        Launch(64, 4, 2, 168),
-        programs=512,
-    ),
-    "linear, 128": _WIDE_LINEAR,
-    "elu, 128": _WIDE_LINEAR,
 }
-"""Measured on an H200 with bfloat16: values of 64 numbers, or of 128, as are the keys of linear and elu then."""
+"""Measured on an H200 with bfloat16, like those below."""
+_WIDE_LINEAR = PassConfigs(
+    state=KernelConfig(128, 8, 2),
+    output=KernelConfig(64, 4, 1, 168, key_block=32),
+    grad_q=KernelConfig(64, 4, 1, 168, key_block=32),
+    grad_k=KernelConfig(64, 4, 1, 168, key_block=32),
+    grad_v=KernelConfig(64, 4, 1, 168, key_block=32),
+    grad_state=KernelConfig(128, 8, 2),
+)
+LINEAR_CONFIGS: SizeTable = {
+    (64, 64): PassConfigs(
+        state=KernelConfig(64, 4, 3),
+        output=KernelConfig(64, 4, 1),
+        grad_q=KernelConfig(64, 4, 1, 128),
+        grad_k=KernelConfig(64, 4, 3, 128, key_block=32),
+        grad_v=KernelConfig(64, 4, 1, 128),
+        grad_state=KernelConfig(64, 4, 3),
+    ),
+    (128, 128): _WIDE_LINEAR,
+}
+ELU_CONFIGS: SizeTable = {
+    (64, 64): PassConfigs(
+        state=KernelConfig(128, 4, 2, 168),
+        output=KernelConfig(64, 4, 1, 128),
+        grad_q=KernelConfig(64, 4, 1, 128),
+        grad_k=KernelConfig(64, 4, 1, 128),
+        grad_v=KernelConfig(64, 4, 1, 128),
+        grad_state=KernelConfig(128, 4, 2, 168),
+    ),
+    (128, 128): _WIDE_LINEAR,
+}

@@ -1,8 +1,8 @@
-"""Torch operators with little between a call and its kernels.
+"""Torch operators with little overhead between a call and its kernels.
 
-What `torch.library.custom_op` asks on the way is a good part of what forward and backward of a short attention cost the
-host. These are defined and dispatched in the same way, and so known to torch.compile, to modes that count and to
-autograd; only what no operator here needs is left out.
+The checks of `torch.library.custom_op` take a good part of the host time of a short attention, forward and backward.
+These operators are defined and dispatched in the same way, so torch.compile, dispatch modes and autograd know
+them; what no operator here needs is left out.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,18 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.attention.internal.double_backward import differentiable_once
+from qkv.attention.internal.double_backward import forbid_double_backward
 
 LIBRARY = torch.library.Library("qkv", "FRAGMENT")
 
-Save = Callable[[Any, tuple[Any, ...], Any], None]
-"""(context, arguments, results): keep what the backward needs."""
-Differentiate = Callable[..., tuple[Any, ...]]
+SaveForBackward = Callable[[Any, tuple[Any, ...], Any], None]
+"""(context, arguments, results): saves what the backward needs."""
+BackwardFunction = Callable[..., tuple[Any, ...]]
 """(context, gradients of the results...): the gradients of all arguments."""
 
 
 def define(name: str, function: Callable[..., Any], fake: Callable[..., Any]) -> torch._ops.OpOverload:
-    """qkv::NAME, a function that changes none of its arguments; `fake` gives its results without their numbers."""
+    """Define qkv::NAME, a function that mutates none of its arguments; `fake` returns results of the right shapes."""
     LIBRARY.define(name + torch.library.infer_schema(function, mutates_args=()))
     LIBRARY.impl(name, function, "CompositeExplicitAutograd")
     torch.library.register_fake(f"qkv::{name}", fake, lib=LIBRARY)
@@ -30,29 +30,29 @@ def define(name: str, function: Callable[..., Any], fake: Callable[..., Any]) ->
     return operator
 
 
-def differentiate(operator: torch._ops.OpOverload, save: Save, backward: Differentiate) -> None:
-    """Give the operator a gradient; that of a gradient is an error, where torch would say nothing and take zero."""
+def register_backward(operator: torch._ops.OpOverload, save: SaveForBackward, backward: BackwardFunction) -> None:
+    """Give the operator a gradient; a double backward raises, where torch would silently return zero."""
 
     class Differentiated(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, keys: Any, *arguments: Any) -> Any:
-            results = below(keys, arguments)
+            results = redispatch(keys, arguments)
             save(ctx, arguments, results)
             return results
 
         @staticmethod
-        @differentiable_once
+        @forbid_double_backward
         def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
             return None, *backward(ctx, *gradients)
 
-    def below(keys: Any, arguments: tuple[Any, ...]) -> Any:
+    def redispatch(keys: Any, arguments: tuple[Any, ...]) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             return operator.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
 
     def call(keys: Any, *arguments: Any) -> Any:
         if torch.is_grad_enabled() and any(x.requires_grad for x in _tensors(arguments)):
             return Differentiated.apply(keys, *arguments)
-        return below(keys, arguments)
+        return redispatch(keys, arguments)
 
     LIBRARY.impl(operator._opname, call, "Autograd", with_keyset=True)
 

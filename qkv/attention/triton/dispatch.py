@@ -1,6 +1,6 @@
-"""The door to the GPU kernels of feature-map kinds: whether they can take a call, and the call.
+"""Dispatch to the Triton kernels: what they support, and how to call them.
 
-Triton is imported behind it, so that a machine without one loses nothing.
+Triton is imported inside the functions, so that a machine without it loses nothing.
 """
 
 import os
@@ -13,110 +13,130 @@ import torch
 from torch import Tensor
 
 from qkv.attention.base import expand_heads
-from qkv.attention.internal.validation import Extras
+from qkv.attention.internal.validation import Modifiers
+from qkv.attention.triton.kinds import KernelKind
 from qkv.cost import Shape
 
 if TYPE_CHECKING:
     from qkv.attention.feature_map import FeatureMap
 
-HERE = find_spec("triton") is not None
+TRITON_INSTALLED = find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Triton's own switch: kernels then run on the CPU, one number after the other, to be tested."""
+"""Triton's own switch: the kernels then run on the CPU in an interpreter, for tests."""
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-Sums = tuple[Tensor, ...]
+StateSums = tuple[Tensor, ...]
+"""Sum of features times values and, if the kind normalizes, of features."""
 
 
-def refusal(mechanism: "FeatureMap", q: Tensor, v: Tensor) -> str | None:
-    """Why the kernels cannot take this call, naming the limit; None if they can."""
-    if not HERE:
+def unsupported_reason(mechanism: "FeatureMap", q: Tensor, v: Tensor) -> str | None:
+    """Return why the kernels cannot take this call, naming the limit; None if they can."""
+    kernel = mechanism.triton
+    if kernel is None:
+        return "it has no kernels: its class attribute `triton` is None"
+    if not TRITON_INSTALLED:
         return "the package triton is not installed"
-    from qkv.attention.triton.plan import KINDS, LARGEST_VALUE_DIM
-
     if not q.is_cuda and not INTERPRETED:
         return f"its kernels run on CUDA, and q is on {q.device}"
-    if getattr(mechanism, "order", 2) != 2:
-        return f"its kernels are of order 2, not {mechanism.order}"
-    largest = KINDS[mechanism.kind].largest_key_dim
-    if q.shape[3] > largest:
-        return f"its kernels take a key_dim up to {largest}, got {q.shape[3]}"
-    if v.shape[3] > LARGEST_VALUE_DIM:
-        return f"its kernels take a value_dim up to {LARGEST_VALUE_DIM}, got {v.shape[3]}"
-    if 0 in (q.shape[3], v.shape[3]) or mechanism.scale == 0:
+    if reason := kernel.unsupported_reason(mechanism):
+        return reason
+    return _unsupported_sizes(kernel, q, v, mechanism.scale)
+
+
+def _unsupported_sizes(kernel: KernelKind, q: Tensor, v: Tensor, scale: float | None) -> str | None:
+    from qkv.attention.triton.plan import MAX_VALUE_DIM
+
+    if q.shape[3] > kernel.max_key_dim:
+        return f"its kernels take a key_dim up to {kernel.max_key_dim}, got {q.shape[3]}"
+    if v.shape[3] > MAX_VALUE_DIM:
+        return f"its kernels take a value_dim up to {MAX_VALUE_DIM}, got {v.shape[3]}"
+    if 0 in (q.shape[3], v.shape[3]) or scale == 0:
         return "its kernels take no dim and no scale of 0"
-    if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    if q.dtype not in DTYPES:
         return f"its kernels take float32, bfloat16 and float16, got {q.dtype}"
     return None
 
 
 @lru_cache(maxsize=64)
-def warn_once(kind: str, refused: str) -> None:
-    """That a slower form is taken, and why; said once for each reason."""
-    warnings.warn(f"attention kind {kind!r} takes the slower chunked form: {refused}", stacklevel=5)
+def warn_fallback(kind: str, reason: str) -> None:
+    """Warn about the fallback to the slower chunked form, once per reason."""
+    warnings.warn(f"attention kind {kind!r} falls back to the slower chunked form: {reason}", stacklevel=5)
 
 
-def attend(mechanism: "FeatureMap", q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
-    """forward, by the kernels."""
+def forward(mechanism: "FeatureMap", q: Tensor, k: Tensor, v: Tensor, modifiers: Modifiers) -> Tensor:
+    """Return the outputs of `FeatureMap.forward`."""
     from qkv.attention.triton.op import feature_map_attention
 
-    k, v = _per_head(q, k, v, extras)
-    scale, segment = _numbers(mechanism, q.shape[3])
-    out: Tensor = feature_map_attention(
-        q, k, v, extras.mask, _rates(extras), None, None, mechanism.kind, scale, extras.causal, segment, False
-    )[0]
+    k, v = _expand_for_decay(q, k, v, modifiers)
+    kernel, scale, segment = _kernel_options(mechanism, q.shape[3])
+    state = None, None
+    results = feature_map_attention(
+        q, k, v, modifiers.mask, _decay_rates(modifiers), *state, kernel.name, scale, modifiers.causal, segment, False
+    )
+    out: Tensor = results[0]
     return out
 
 
-def walk(mechanism: "FeatureMap", q: Tensor, k: Tensor, v: Tensor, sums: Sums, extras: Extras) -> tuple[Tensor, Sums]:
-    """Causal, from these sums on: outputs and the new sums."""
+def forward_with_state(
+    mechanism: "FeatureMap", q: Tensor, k: Tensor, v: Tensor, sums: StateSums, modifiers: Modifiers
+) -> tuple[Tensor, StateSums]:
+    """Return causal outputs and the new sums after a prefix with these sums: prefill of a decoder."""
     from qkv.attention.triton.op import feature_map_attention
 
-    scale, segment = _numbers(mechanism, q.shape[3])
-    norms = sums[1] if len(sums) > 1 else None
+    kernel, scale, segment = _kernel_options(mechanism, q.shape[3])
+    state = sums if len(sums) > 1 else (sums[0], None)
     results = feature_map_attention(
-        q, k, v, extras.mask, _rates(extras), sums[0], norms, mechanism.kind, scale, True, segment, True
+        q, k, v, modifiers.mask, _decay_rates(modifiers), *state, kernel.name, scale, True, segment, True
     )
-    return results[0], results[4:6] if norms is not None else results[4:5]
+    return results[0], results[4:6] if len(sums) > 1 else results[4:5]
 
 
-def advance(mechanism: "FeatureMap", q: Tensor, k: Tensor, v: Tensor, sums: Sums, extras: Extras) -> Tensor:
-    """One new token, written into these sums where they lie."""
-    from qkv.attention.triton.kernels.decode_step import feature_map_step
+def decode_step(
+    mechanism: "FeatureMap", q: Tensor, k: Tensor, v: Tensor, sums: StateSums, modifiers: Modifiers
+) -> Tensor:
+    """Return the output of one new token per sequence, and add it to these sums in place."""
+    from qkv.attention.triton.decode import feature_map_step
 
-    norms = sums[1] if len(sums) > 1 else None
-    scale, _ = _numbers(mechanism, q.shape[3])
-    out: Tensor = feature_map_step(q, k, v, extras.mask, _rates(extras), sums[0], norms, mechanism.kind, scale)
+    kernel, scale, _ = _kernel_options(mechanism, q.shape[3])
+    state = sums if len(sums) > 1 else (sums[0], None)
+    out: Tensor = feature_map_step(q, k, v, modifiers.mask, _decay_rates(modifiers), *state, kernel.name, scale)
     return out
 
 
 def multiplications(mechanism: "FeatureMap", shape: Shape) -> dict[str, int]:
-    """What the kernels execute for one forward of this shape; two bytes a number are taken for bfloat16."""
+    """Return what the kernels execute for one forward of this shape; elements of two bytes are taken for bfloat16."""
     from qkv.attention.triton.plan import Plan
 
-    scale, segment = _numbers(mechanism, shape.key_dim)
+    kernel, scale, segment = _kernel_options(mechanism, shape.key_dim)
     key_heads = shape.heads if shape.decay else shape.key_heads or shape.heads
     dtype = torch.float32 if shape.element_bytes == 4 else torch.bfloat16
     sizes = shape.keys, key_heads, shape.key_dim, shape.value_dim
-    plan = Plan(mechanism.kind, shape.causal, scale, segment, *sizes, dtype, shape.keys > segment)
+    plan = Plan(kernel, shape.causal, scale, segment, *sizes, dtype, shape.keys > segment)
     return plan.forward_multiplications(shape.batch, shape.heads, shape.queries)
 
 
-def _numbers(mechanism: "FeatureMap", key_dim: int) -> tuple[float, int]:
-    """The scale, and how many tokens a segment has: whole tiles of 16."""
-    from qkv.attention.triton.plan import KINDS, SMALLEST
+def _kernel_options(mechanism: "FeatureMap", key_dim: int) -> tuple[KernelKind, float, int]:
+    """Return the kernel, the scale, and the tokens per segment in whole tiles."""
+    from qkv.attention.triton.plan import MIN_TILE, ceil_div
 
+    kernel = mechanism.triton
+    if kernel is None:
+        raise ValueError(
+            f"backend='triton' is not available for attention kind {mechanism.kind!r}: "
+            "it has no kernels, its class attribute `triton` is None"
+        )
     scale = mechanism.default_scale(key_dim) if mechanism.scale is None else mechanism.scale
-    parts = KINDS[mechanism.kind]
-    usual = parts.segment if key_dim <= SMALLEST else parts.wide_segment
-    segment = usual if mechanism.chunk is None else mechanism.chunk
-    return scale, -(-segment // SMALLEST) * SMALLEST
+    default = kernel.segment if key_dim <= MIN_TILE else kernel.wide_segment
+    segment = default if mechanism.chunk is None else mechanism.chunk
+    return kernel, scale, ceil_div(segment, MIN_TILE) * MIN_TILE
 
 
-def _per_head(q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> tuple[Tensor, Tensor]:
-    """With decay each query head fades at its own rate, so each has keys of its own."""
-    if extras.decay is None:
+def _expand_for_decay(q: Tensor, k: Tensor, v: Tensor, modifiers: Modifiers) -> tuple[Tensor, Tensor]:
+    """Repeat keys and values per query head: with decay each query head fades at its own rate."""
+    if modifiers.decay is None:
         return k, v
     return expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
 
 
-def _rates(extras: Extras) -> Tensor | None:
-    return None if extras.decay is None else extras.decay.float().contiguous()
+def _decay_rates(modifiers: Modifiers) -> Tensor | None:
+    return None if modifiers.decay is None else modifiers.decay.float().contiguous()

@@ -1,11 +1,11 @@
-"""How the kernels of `feature_map_triton` are put together: buffers and launches.
+"""Buffers and launches of the passes.
 
-    forward    states(k, v) -> scan -> read(q; k, v)
-    backward   pull(q; k, v) -> states(q, dout) -> scan back -> pull(k; q, dout), read(k; q, dout)
+    forward    chunk_state(k, v) -> scan -> output(q; k, v)
+    backward   grad_qk(q; k, v) -> chunk_state(q, dout) -> scan back -> grad_qk(k; q, dout), output(k; q, dout)
 
-A sequence of one segment needs no states: it is attended to one by one. Few rows are cut into stretches that are
-walked at the same time; the sums before a stretch come from the scan, and are added where they are read. Without an
-order every query reads the sum of all tokens.
+A sequence of one segment needs no state: its tokens are attended to one by one. Few rows are divided into splits that
+run in parallel; the state before a split comes from the scan, and is added where it is read. Without causal order every
+query reads the state of all tokens.
 """
 
 from dataclasses import dataclass
@@ -14,161 +14,73 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from qkv.attention.triton.kernels import chunk_state as feature_map_triton
-from qkv.attention.triton.kernels import grad_qk as pull_triton
-from qkv.attention.triton.kernels import output as read_triton
-from qkv.attention.triton.launch_cache import Constants, Relaunched
-from qkv.attention.triton.plan import Plan, Stretches, blocks_of, power_of_two
+from qkv.attention.triton.constants import Flags
+from qkv.attention.triton.kernels import chunk_state, grad_qk, output
+from qkv.attention.triton.kernels.common import PassSizes, Scales, Strides
+from qkv.attention.triton.launch_cache import CachedKernel, Constants
+from qkv.attention.triton.plan import Partition, Plan, ceil_div, next_power_of_two
 
-STATES, SCAN = Relaunched(feature_map_triton.states), Relaunched(feature_map_triton.scan)
-READ, PULL = Relaunched(read_triton.read), Relaunched(pull_triton.pull)
-LARGEST_BLOCK = 128
-"""Tokens whose places a program counts from that of the first."""
+CHUNK_STATE, SCAN = CachedKernel(chunk_state.chunk_state), CachedKernel(chunk_state.scan)
+OUTPUT, GRAD_QK = CachedKernel(output.output), CachedKernel(grad_qk.grad_qk)
+MAX_BLOCK = 128
+"""Most tokens per block, whose offsets from the first one have 32 bits."""
+MAX_SCAN_BLOCK = 1024
+NO_ORDER = Partition(1, 1, False)
+"""Partition without causal order: one prefix for every query, whatever its segment."""
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Sums of features and values, and of features alone, in whole tiles: (rows, slots, features, values)."""
+class StateTensors:
+    """States in whole tiles: sums of features times values, (rows, slots, features, values), and of features."""
 
-    sums: Tensor
-    norms: Tensor
+    kv_sum: Tensor
+    k_sum: Tensor
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """What is read: the sums before each segment in its stretch, then those before each stretch; or those of all."""
+    """States that are read: those before each segment in its split, then those before each split; or that of all."""
 
-    memory: Memory
-    stretches: Stretches
+    state: StateTensors
+    partition: Partition
 
     @property
     def slots(self) -> int:
-        """Sums of a row."""
-        return self.memory.sums.shape[1]
+        """States per row."""
+        return self.state.kv_sum.shape[1]
 
     @property
-    def before(self) -> bool:
-        """Whether anything is before the stretches."""
-        return self.slots > (self.stretches.segments if self.stretches.local else 0)
+    def before_splits(self) -> bool:
+        """Whether there are states before the splits."""
+        return self.slots > (self.partition.segments if self.partition.has_local_prefix else 0)
 
 
 @dataclass(frozen=True)
-class Stream:
-    """What is summed: positions and values of tokens, and their weights in the backward."""
+class StateInputs:
+    """Tokens that a state sums up: features of x times c, weighted in the backward."""
 
     x: Tensor
     c: Tensor
     scale: float
-    share: Tensor | None = None
-    extra: Tensor | None = None
+    inv_norm: Tensor | None = None
+    d_norm: Tensor | None = None
     reverse: bool = False
 
 
-def strides(x: Tensor) -> tuple[int, int, int]:
-    """Of batch, head and token; the numbers of a token lie side by side."""
-    return x.stride(0), x.stride(1), x.stride(2)
-
-
-def side_by_side(x: Tensor) -> Tensor:
-    """The numbers of a token next to each other, and its block within reach of 32 bits; copied if they are not."""
-    near = x.stride(2) * LARGEST_BLOCK < 2**31
-    return x if near and (x.stride(-1) == 1 or x.shape[-1] == 1) else x.contiguous()
-
-
-def room_for(x: Tensor) -> Tensor:
-    """For a result that is like x, side by side; memory that overlaps, like that of `unfold`, is not imitated."""
-    room = torch.empty_like(x)
-    return room if room.stride(-1) == 1 or x.shape[-1] == 1 else x.new_empty(x.shape)
-
-
 @dataclass(frozen=True)
-class Walk:
-    """A walk over the tokens: where it begins, what fades, and what the decay's gradient is taken against."""
+class StateOptions:
+    """Where an accumulation starts, what it leaves out, how it fades."""
 
     mask: Tensor | None = None
     decay: Tensor | None = None
-    initial: Memory | None = None
-    against: Memory | None = None
-    """The prefixes of the forward walk."""
-
-
-def walked(plan: Plan, stream: Stream, walk: Walk) -> tuple[Prefix, Memory, Tensor | None]:
-    """What each segment reads, the sums of all tokens, and the gradient of the decay between segments by row."""
-    batch, heads, length = stream.x.shape[:3]
-    rows, columns, new = batch * plan.key_heads, plan.value_size * plan.value_blocks, stream.x.new_empty
-    way = plan.stretches(length, rows, decays=walk.decay is not None)
-    wide = plan.width if plan.parts.normalizes else 0
-    sums = Memory(
-        new(rows, way.count, plan.width, columns, dtype=torch.float32), new(rows, way.count, wide, dtype=torch.float32)
-    )
-    slots = way.slots(started=walk.initial is not None) if plan.causal else 0
-    prefix = Memory(new(rows, slots, plan.width, columns, dtype=plan.type), new(rows, slots, wide, dtype=torch.float32))
-    weights = plan.memory_weights(stream.x.device)
-    if rows:
-        STATES(
-            (way.count * rows, plan.width // plan.written * plan.value_blocks, 1),
-            (stream.x, stream.c, *plan.tables(stream.x.device), weights,
-             stream.share, stream.extra, walk.mask, walk.decay, sums.sums, sums.norms, prefix.sums, prefix.norms),
-            (*strides(stream.x), *strides(stream.c),
-             length, way.per, way.count, slots, rows, plan.key_heads, heads, stream.scale),
-            _states(plan, stream.share is not None, walk.mask is not None, walk.decay is not None, stream.reverse,
-                    way.local),
-        )  # fmt: skip
-    found = Prefix(prefix, way)
-    if plan.causal and not found.before:
-        return found, Memory(sums.sums[:, 0], sums.norms[:, 0]), None
-    final, lost = _scanned(plan, sums, found, walk, length, reverse=stream.reverse)
-    return found, final, lost
-
-
-@lru_cache(maxsize=1024)
-def _states(plan: Plan, shared: bool, hiding: bool, decays: bool, reverse: bool, local: bool) -> Constants:
-    launch = plan.launches.back if reverse else plan.launches.write
-    values = {
-        "CHOSEN": plan.parts.chosen, "TURNED": plan.parts.turned, "NORMALIZES": plan.parts.normalizes,
-        "SHARED": shared, "HIDING": hiding, "DECAYS": decays, "REVERSE": reverse, "LOCAL": local,
-        "WEIGHS": plan.expands, "BLOCK": plan.block(launch.block),
-    }  # fmt: skip
-    return Constants({**values, **plan.sizes(plan.written)}, launch.options())
-
-
-def _scanned(
-    plan: Plan, sums: Memory, prefix: Prefix, walk: Walk, length: int, *, reverse: bool
-) -> tuple[Memory, Tensor | None]:
-    """The running sums before each stretch, behind those of the segments; the last one; the decay's gradient."""
-    rows, segments, features, columns = sums.sums.shape
-    final = Memory(sums.sums.new_empty(rows, features, columns), sums.norms.new_empty(rows, *sums.norms.shape[2:]))
-    block = min(1024, power_of_two(features * columns))
-    sum_blocks, norm_blocks = blocks_of(features * columns, block), blocks_of(sums.norms.shape[2], block)
-    initial, initial_norms = _both(walk.initial)
-    against, against_norms = _both(walk.against)
-    lost = None if walk.decay is None or walk.against is None else sums.sums.new_empty(rows, sum_blocks + norm_blocks)
-    if rows:
-        SCAN(
-            (rows, sum_blocks + norm_blocks, 1),
-            (sums.sums, initial, against, prefix.memory.sums, final.sums,
-             sums.norms, initial_norms, against_norms, prefix.memory.norms, final.norms,
-             walk.decay, plan.memory_weights(sums.sums.device), lost),
-            (features, columns, segments, prefix.slots, length, plan.key_heads),
-            _scan(plan, sum_blocks, walk.initial is not None, walk.decay is not None, reverse, lost is not None, block),
-        )  # fmt: skip
-    return final, None if lost is None else lost.sum(1) * plan.result_scale
-
-
-@lru_cache(maxsize=1024)
-def _scan(
-    plan: Plan, sum_blocks: int, started: bool, decays: bool, reverse: bool, loses: bool, block: int
-) -> Constants:
-    values = {
-        "SUM_BLOCKS": sum_blocks, "WEIGHS": plan.expands, "STARTED": started, "PREFIXES": plan.causal,
-        "DECAYS": decays, "REVERSE": reverse, "LOSES": loses, "SEGMENT": plan.segment, "BLOCK": block,
-    }  # fmt: skip
-    return Constants(values, {"num_warps": 4})
+    initial: StateTensors | None = None
+    forward_prefix: StateTensors | None = None
+    """Prefixes of the forward, for the gradient of the decay."""
 
 
 @dataclass(frozen=True)
-class Sides:
-    """The two sides of a reading: a asks, b and c answer; reversed, the keys ask and the queries answer."""
+class PassOperands:
+    """The two sides of a pass: a attends to b, whose values are c; reversed, keys attend to queries."""
 
     a: Tensor
     b: Tensor
@@ -177,95 +89,253 @@ class Sides:
     b_scale: float
     mask: Tensor | None = None
     decay: Tensor | None = None
-    share: Tensor | None = None
+    inv_norm: Tensor | None = None
     """1 / normalizer of each query, in the backward."""
-    extra: Tensor | None = None
-    """The gradient of each normalizer, which the queries make and the keys use."""
+    d_norm: Tensor | None = None
+    """Gradient of each normalizer: the pass of the queries writes it, that of the keys reads it."""
     reverse: bool = False
 
-    @property
-    def flags(self) -> tuple[bool, bool, bool, bool]:
-        """What a kernel is compiled for: shares, hidden keys, decay, order."""
-        return self.share is not None, self.mask is not None, self.decay is not None, self.reverse
+
+def strides(x: Tensor) -> Strides:
+    """Return the strides of batch, head and token; the last axis is contiguous."""
+    return Strides(*x.stride()[:3])
 
 
-def reading(plan: Plan, sides: Sides, prefix: Prefix | None, out: Tensor) -> Tensor:
-    """Fill `out`; the inverse normalizers of the forward, or nothing."""
-    batch, heads, length = sides.a.shape[:3]
-    divides = plan.parts.normalizes and not sides.reverse
-    inverse = out.new_empty(batch, heads, length if divides else 0, dtype=torch.float32)
-    block = plan.block((plan.launches.values if sides.reverse else plan.launches.read).block)
-    if out.numel():
-        READ(
-            (blocks_of(length, block) * plan.value_blocks * batch * heads, 1, 1),
-            (sides.a, sides.b, sides.c, *plan.tables(out.device), sides.share, sides.mask, sides.decay,
-             *_memory(prefix), out, inverse),
-            (*strides(sides.a), *strides(sides.b), *strides(sides.c), *strides(out),
-             length, sides.b.shape[2], batch * heads, heads, sides.b.shape[1], plan.key_heads, *_way(prefix),
-             sides.a_scale, sides.b_scale, plan.score_scale, plan.result_scale),
-            _read(plan, *sides.flags, *_reach(prefix)),
+def with_contiguous_rows(x: Tensor) -> Tensor:
+    """Return x with its last axis contiguous and each block within 32-bit offsets; copied only if it is not so."""
+    near = x.stride(2) * MAX_BLOCK < 2**31
+    return x if near and (x.stride(-1) == 1 or x.shape[-1] == 1) else x.contiguous()
+
+
+def empty_like_rows(x: Tensor) -> Tensor:
+    """Return an empty tensor like x, with its last axis contiguous; overlapping memory (`unfold`) is not imitated."""
+    empty = torch.empty_like(x)
+    return empty if empty.stride(-1) == 1 or x.shape[-1] == 1 else x.new_empty(x.shape)
+
+
+def accumulate_state(
+    plan: Plan, inputs: StateInputs, options: StateOptions
+) -> tuple[Prefix, StateTensors, Tensor | None]:
+    """Return what each segment reads, the state of all tokens, and the decay's gradient between segments per row."""
+    batch, heads, length = inputs.x.shape[:3]
+    rows, new = batch * plan.key_heads, inputs.x.new_empty
+    partition = plan.partition(length, rows, has_decay=options.decay is not None)
+    sizes = plan.padded_features, plan.padded_values
+    k_features = plan.padded_features if plan.kernel.normalizes else 0
+    state = StateTensors(
+        new(rows, partition.num_splits, *sizes, dtype=torch.float32),
+        new(rows, partition.num_splits, k_features, dtype=torch.float32),
+    )
+    slots = partition.prefix_slots(has_initial=options.initial is not None) if plan.causal else 0
+    prefix = StateTensors(
+        new(rows, slots, *sizes, dtype=plan.dot_dtype), new(rows, slots, k_features, dtype=torch.float32)
+    )
+    if rows:
+        CHUNK_STATE(
+            (partition.num_splits * rows, plan.padded_features // plan.write_tile * plan.value_blocks, 1),
+            chunk_state.StatePointers(
+                inputs.x, inputs.c, *plan.tables(inputs.x.device), plan.state_weights(inputs.x.device),
+                inputs.inv_norm, inputs.d_norm, options.mask, options.decay,
+                state.kv_sum, state.k_sum, prefix.kv_sum, prefix.k_sum,
+            ),
+            (
+                chunk_state.StateStrides(strides(inputs.x), strides(inputs.c)),
+                chunk_state.StateSizes(
+                    length, partition.segments_per_split, partition.num_splits, slots, rows, plan.key_heads, heads
+                ),
+                inputs.scale,
+            ),
+            _state_constants(
+                plan, inputs.inv_norm is not None, options.mask is not None, options.decay is not None, inputs.reverse,
+                partition.has_local_prefix,
+            ),
         )  # fmt: skip
-    return inverse
+    found = Prefix(prefix, partition)
+    if plan.causal and not found.before_splits:
+        return found, StateTensors(state.kv_sum[:, 0], state.k_sum[:, 0]), None
+    final, d_decay = _scan(plan, state, found, options, length, reverse=inputs.reverse)
+    return found, final, d_decay
 
 
 @lru_cache(maxsize=1024)
-def _read(plan: Plan, shared: bool, hiding: bool, decays: bool, reverse: bool, local: bool, before: bool) -> Constants:
-    launch = plan.launches.values if reverse else plan.launches.read
+def _state_constants(
+    plan: Plan, has_inv_norm: bool, has_mask: bool, has_decay: bool, reverse: bool, local_prefix: bool
+) -> Constants:
+    config = plan.configs.grad_state if reverse else plan.configs.state
+    flags = Flags(
+        NORMALIZE=plan.kernel.normalizes,
+        EXPANDS=plan.has_feature_expansion,
+        REVERSE=reverse,
+        HAS_MASK=has_mask,
+        HAS_DECAY=has_decay,
+        HAS_INV_NORM=has_inv_norm,
+        LOCAL_PREFIX=local_prefix,
+    )
+    tiles = plan.tile_sizes(plan.write_tile, config)
+    return Constants({"KIND": plan.kernel.functions, "FLAGS": flags, "TILES": tiles}, config.options())
+
+
+def _scan(
+    plan: Plan, state: StateTensors, prefix: Prefix, options: StateOptions, length: int, *, reverse: bool
+) -> tuple[StateTensors, Tensor | None]:
+    """Fill the prefixes of the splits; return the final state, and the decay's gradient per row."""
+    rows, segments, features, columns = state.kv_sum.shape
+    final = StateTensors(
+        state.kv_sum.new_empty(rows, features, columns), state.k_sum.new_empty(rows, *state.k_sum.shape[2:])
+    )
+    block = min(MAX_SCAN_BLOCK, next_power_of_two(features * columns))
+    kv_blocks, k_blocks = ceil_div(features * columns, block), ceil_div(state.k_sum.shape[2], block)
+    initial_kv, initial_k = _tensors(options.initial)
+    forward_kv, forward_k = _tensors(options.forward_prefix)
+    d_decay = None
+    if options.decay is not None and options.forward_prefix is not None:
+        d_decay = state.kv_sum.new_empty(rows, kv_blocks + k_blocks)
+    if rows:
+        SCAN(
+            (rows, kv_blocks + k_blocks, 1),
+            chunk_state.ScanPointers(
+                state.kv_sum, initial_kv, forward_kv, prefix.state.kv_sum, final.kv_sum,
+                state.k_sum, initial_k, forward_k, prefix.state.k_sum, final.k_sum,
+                options.decay, plan.state_weights(state.kv_sum.device), d_decay,
+            ),
+            (chunk_state.ScanSizes(features, columns, segments, prefix.slots, length, plan.key_heads),),
+            _scan_constants(
+                plan, kv_blocks, options.initial is not None, options.decay is not None, reverse, d_decay is not None,
+                block,
+            ),
+        )  # fmt: skip
+    return final, None if d_decay is None else d_decay.sum(1) * plan.result_scale
+
+
+@lru_cache(maxsize=1024)
+def _scan_constants(
+    plan: Plan, kv_blocks: int, has_initial: bool, has_decay: bool, reverse: bool, grad_decay: bool, block: int
+) -> Constants:
     values = {
-        "LIFT": plan.parts.lift, "WEIGHT": plan.parts.weight, "FEATURES": plan.parts.features,
-        "EXPANDS": plan.expands, "NORMALIZES": plan.parts.normalizes and not reverse, "SHARED": shared,
-        "HIDING": hiding, "DECAYS": decays, "REVERSE": reverse, "INSIDE": plan.inside, "LOCAL": local, "BEFORE": before,
-        "A_BLOCK": plan.block(launch.block), "B_BLOCK": plan.block(launch.met),
+        "NUM_KV_BLOCKS": kv_blocks, "EXPANDS": plan.has_feature_expansion, "HAS_INITIAL": has_initial,
+        "HAS_PREFIX": plan.causal, "HAS_DECAY": has_decay, "REVERSE": reverse, "GRAD_DECAY": grad_decay,
+        "SEGMENT": plan.segment, "BLOCK": block,
     }  # fmt: skip
-    return Constants({**values, **plan.sizes(plan.taken(launch))}, launch.options())
+    return Constants(values, {"num_warps": 4})
 
 
-def pulling(plan: Plan, sides: Sides, g: Tensor, answer: Tensor, prefix: Prefix | None, out: Tensor) -> Tensor | None:
-    """Fill `out` with the gradients of `sides.a`; what each token adds to that of the decay, or None.
+def compute_output(plan: Plan, operands: PassOperands, prefix: Prefix | None, out: Tensor) -> Tensor:
+    """Fill `out`; return the inverse normalizers of the forward, or an empty tensor."""
+    batch, heads, length = operands.a.shape[:3]
+    normalizes = plan.kernel.normalizes and not operands.reverse
+    inv_norm = out.new_empty(batch, heads, length if normalizes else 0, dtype=torch.float32)
+    block = plan.block((plan.configs.grad_v if operands.reverse else plan.configs.output).block)
+    if out.numel():
+        OUTPUT(
+            (ceil_div(length, block) * plan.value_blocks * batch * heads, 1, 1),
+            output.OutputPointers(
+                operands.a, operands.b, operands.c, *plan.tables(out.device), operands.inv_norm, operands.mask,
+                operands.decay, *_prefix_tensors(prefix), out, inv_norm,
+            ),
+            (
+                output.OutputStrides(strides(operands.a), strides(operands.b), strides(operands.c), strides(out)),
+                _pass_sizes(plan, operands, prefix),
+                Scales(operands.a_scale, operands.b_scale, plan.score_scale, plan.result_scale),
+            ),
+            _output_constants(plan, operands.inv_norm is not None, *_pass_flags(operands, prefix)),
+        )  # fmt: skip
+    return inv_norm
 
-    With those of the queries `sides.extra` is filled, too, from their `answer`.
+
+@lru_cache(maxsize=1024)
+def _output_constants(
+    plan: Plan,
+    has_inv_norm: bool,
+    has_mask: bool,
+    has_decay: bool,
+    reverse: bool,
+    local_prefix: bool,
+    split_prefix: bool,
+) -> Constants:
+    config = plan.configs.grad_v if reverse else plan.configs.output
+    flags = Flags(
+        NORMALIZE=plan.kernel.normalizes and not reverse,
+        EXPANDS=plan.has_feature_expansion,
+        REVERSE=reverse,
+        HAS_MASK=has_mask,
+        HAS_DECAY=has_decay,
+        HAS_INV_NORM=has_inv_norm,
+        INTRA=plan.intra,
+        LOCAL_PREFIX=local_prefix,
+        SPLIT_PREFIX=split_prefix,
+    )
+    tiles = plan.tile_sizes(plan.read_tile(config), config)
+    return Constants({"KIND": plan.kernel.functions, "FLAGS": flags, "TILES": tiles}, config.options())
+
+
+def compute_grad_qk(
+    plan: Plan, operands: PassOperands, g: Tensor, forward_out: Tensor, prefix: Prefix | None, out: Tensor
+) -> Tensor | None:
+    """Fill `out` with the gradients of `operands.a`; return the decay's gradient per token, or None.
+
+    The pass of the queries fills `operands.d_norm`, too, from the outputs of the forward.
     """
-    batch, heads, length = sides.a.shape[:3]
-    lost = None if sides.decay is None else out.new_empty(batch, heads, length, dtype=torch.float32)
-    block = plan.block((plan.launches.keys if sides.reverse else plan.launches.queries).block)
+    batch, heads, length = operands.a.shape[:3]
+    d_decay = None if operands.decay is None else out.new_empty(batch, heads, length, dtype=torch.float32)
+    block = plan.block((plan.configs.grad_k if operands.reverse else plan.configs.grad_q).block)
     if out.numel():
-        PULL(
-            (blocks_of(length, block) * batch * heads, 1, 1),
-            (sides.a, sides.b, sides.c, g, *plan.tables(out.device), sides.share, sides.extra, sides.mask, sides.decay,
-             *_memory(prefix), answer, out, lost),
-            (*strides(sides.a), *strides(sides.b), *strides(sides.c), *strides(g), *strides(answer), *strides(out),
-             length, sides.b.shape[2], batch * heads, heads, sides.b.shape[1], plan.key_heads, *_way(prefix),
-             sides.a_scale, sides.b_scale, plan.score_scale, plan.result_scale),
-            _pull(plan, *sides.flags[1:], *_reach(prefix)),
+        GRAD_QK(
+            (ceil_div(length, block) * batch * heads, 1, 1),
+            grad_qk.GradPointers(
+                operands.a, operands.b, operands.c, g, *plan.tables(out.device), operands.inv_norm, operands.d_norm,
+                operands.mask, operands.decay, *_prefix_tensors(prefix), forward_out, out, d_decay,
+            ),
+            (
+                grad_qk.GradStrides(
+                    strides(operands.a), strides(operands.b), strides(operands.c), strides(g), strides(forward_out),
+                    strides(out),
+                ),
+                _pass_sizes(plan, operands, prefix),
+                Scales(operands.a_scale, operands.b_scale, plan.score_scale, plan.result_scale),
+            ),
+            _grad_constants(plan, *_pass_flags(operands, prefix)),
         )  # fmt: skip
-    return lost
+    return d_decay
 
 
 @lru_cache(maxsize=1024)
-def _pull(plan: Plan, hiding: bool, decays: bool, reverse: bool, local: bool, before: bool) -> Constants:
-    launch = plan.launches.keys if reverse else plan.launches.queries
-    values = {
-        "LIFT": plan.parts.lift, "LOWER": plan.parts.lower, "WEIGHT": plan.parts.weight, "SLOPE": plan.parts.slope,
-        "FEATURES": plan.parts.features, "PULL": plan.parts.pull, "NORMALIZES": plan.parts.normalizes,
-        "HIDING": hiding, "DECAYS": decays, "LOSES": decays, "REVERSE": reverse, "INSIDE": plan.inside, "LOCAL": local,
-        "BEFORE": before, "A_BLOCK": plan.block(launch.block), "B_BLOCK": plan.block(launch.met),
-    }  # fmt: skip
-    return Constants({**values, **plan.sizes(plan.taken(launch))}, launch.options())
+def _grad_constants(
+    plan: Plan, has_mask: bool, has_decay: bool, reverse: bool, local_prefix: bool, split_prefix: bool
+) -> Constants:
+    config = plan.configs.grad_k if reverse else plan.configs.grad_q
+    flags = Flags(
+        NORMALIZE=plan.kernel.normalizes,
+        EXPANDS=plan.has_feature_expansion,
+        REVERSE=reverse,
+        HAS_MASK=has_mask,
+        HAS_DECAY=has_decay,
+        INTRA=plan.intra,
+        LOCAL_PREFIX=local_prefix,
+        SPLIT_PREFIX=split_prefix,
+    )
+    tiles = plan.tile_sizes(plan.read_tile(config), config)
+    return Constants({"KIND": plan.kernel.functions, "FLAGS": flags, "TILES": tiles}, config.options())
 
 
-def _memory(prefix: Prefix | None) -> tuple[Tensor | None, Tensor | None]:
-    return _both(None if prefix is None else prefix.memory)
+def _tensors(state: StateTensors | None) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if state is None else (state.kv_sum, state.k_sum)
 
 
-def _both(memory: Memory | None) -> tuple[Tensor | None, Tensor | None]:
-    return (None, None) if memory is None else (memory.sums, memory.norms)
+def _prefix_tensors(prefix: Prefix | None) -> tuple[Tensor | None, Tensor | None]:
+    return _tensors(None if prefix is None else prefix.state)
 
 
-def _reach(prefix: Prefix | None) -> tuple[bool, bool]:
-    """Whether the segments of a stretch have a prefix, and whether the stretches have one."""
-    return (False, False) if prefix is None else (prefix.stretches.local, prefix.before)
+def _pass_flags(operands: PassOperands, prefix: Prefix | None) -> tuple[bool, bool, bool, bool, bool]:
+    """Return has_mask, has_decay, reverse, local_prefix and split_prefix."""
+    local = prefix is not None and prefix.partition.has_local_prefix
+    before = prefix is not None and prefix.before_splits
+    return operands.mask is not None, operands.decay is not None, operands.reverse, local, before
 
 
-def _way(prefix: Prefix | None) -> tuple[int, int, int]:
-    """Stretches, segments of one, and slots."""
-    return (1, 1, 1) if prefix is None else (prefix.stretches.count, prefix.stretches.per, prefix.slots)
+def _pass_sizes(plan: Plan, operands: PassOperands, prefix: Prefix | None) -> PassSizes:
+    batch, heads, length = operands.a.shape[:3]
+    splits = (1, 1, 1)
+    if prefix is not None:
+        splits = prefix.partition.num_splits, prefix.partition.segments_per_split, prefix.slots
+    b_heads, b_length = operands.b.shape[1:3]
+    return PassSizes(length, b_length, batch * heads, heads, b_heads, plan.key_heads, *splits)

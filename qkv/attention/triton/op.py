@@ -7,216 +7,216 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from qkv.attention.triton.custom_op import define, differentiate
+from qkv.attention.triton.custom_op import define, register_backward
+from qkv.attention.triton.kinds import kernel_kind
 from qkv.attention.triton.launch import (
-    Memory,
+    NO_ORDER,
+    PassOperands,
     Prefix,
-    Sides,
-    Stream,
-    Walk,
-    pulling,
-    reading,
-    room_for,
-    side_by_side,
-    walked,
+    StateInputs,
+    StateOptions,
+    StateTensors,
+    accumulate_state,
+    compute_grad_qk,
+    compute_output,
+    empty_like_rows,
+    with_contiguous_rows,
 )
-from qkv.attention.triton.plan import KINDS, Plan, Stretches, plan_of
+from qkv.attention.triton.plan import Plan, plan_of
 from qkv.cost.aten import FORMULAS
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def _attend(
+def _forward(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, decay: Tensor | None,
-    initial_sums: Tensor | None, initial_norms: Tensor | None,
-    kind: str, scale: float, causal: bool, segment: int, keeps: bool,
+    initial_kv: Tensor | None, initial_k: Tensor | None,
+    kernel: str, scale: float, causal: bool, segment: int, with_state: bool,
 ) -> Results:  # fmt: skip
-    """Outputs, inverse normalizers, what the queries read, and the sums after the last token, if it `keeps` them.
+    """Return outputs, inverse normalizers, prefix states, and the final state if `with_state`; else empty tensors.
 
-    `keeps`: the sums come in or are wanted, so they are made for a short sequence too.
+    `with_state`: a state comes in or is requested, so it is computed for a short sequence too.
     """
-    plan = _plan(q, k, v, kind, scale, causal, segment, keeps)
-    q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
+    plan = _plan(q, k, v, kernel, scale, causal, segment, with_state)
+    q, k, v = with_contiguous_rows(q), with_contiguous_rows(k), with_contiguous_rows(v)
     mask = None if mask is None else mask.contiguous()
-    sides = Sides(q, k, v, scale, 1.0, mask, decay)
+    operands = PassOperands(q, k, v, scale, 1.0, mask, decay)
     out = q.new_empty(*q.shape[:3], v.shape[3])
     with torch.cuda.device_of(q):  # a kernel starts on the current device; in the backward autograd has chosen it
-        if not plan.remembers:
-            return out, reading(plan, sides, None, out), *_nothing(q), *_nothing(q)
-        initial = _padded(plan, initial_sums, initial_norms, 1.0)
-        prefix, final, _ = walked(plan, Stream(k, v, 1.0), Walk(mask, decay, initial))
-        prefix = prefix if plan.causal else _for_all(plan, final)
-        inverse = reading(plan, sides, prefix, out)
-    last = _cut(plan, final, q.shape[0], 1.0) if keeps else _nothing(q)
-    return out, inverse, prefix.memory.sums, prefix.memory.norms, *last
+        if not plan.has_state:
+            return out, compute_output(plan, operands, None, out), *_empty_pair(q), *_empty_pair(q)
+        initial = _pad_state(plan, initial_kv, initial_k, 1.0)
+        prefix, final, _ = accumulate_state(plan, StateInputs(k, v, 1.0), StateOptions(mask, decay, initial))
+        prefix = prefix if plan.causal else _final_as_prefix(plan, final)
+        inv_norm = compute_output(plan, operands, prefix, out)
+    last = _unpad_state(plan, final, q.shape[0], 1.0) if with_state else _empty_pair(q)
+    return out, inv_norm, prefix.state.kv_sum, prefix.state.k_sum, *last
 
 
-def _attend_backward(
-    g: Tensor, g_sums: Tensor | None, g_norms: Tensor | None,
+def _backward(
+    g: Tensor, g_kv: Tensor | None, g_k: Tensor | None,
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, decay: Tensor | None,
-    out: Tensor, inverse: Tensor, prefix_sums: Tensor, prefix_norms: Tensor,
-    kind: str, scale: float, causal: bool, segment: int, keeps: bool,
+    out: Tensor, inv_norm: Tensor, prefix_kv: Tensor, prefix_k: Tensor,
+    kernel: str, scale: float, causal: bool, segment: int, with_state: bool,
 ) -> Results:  # fmt: skip
-    """Gradients of q, k, v, decay and the initial sums; empty where there is none."""
-    plan = _plan(q, k, v, kind, scale, causal, segment, keeps)
-    q, k, v, g = side_by_side(q), side_by_side(k), side_by_side(v), side_by_side(g)
+    """Return the gradients of q, k, v, decay and the initial state; empty tensors where there are none."""
+    plan = _plan(q, k, v, kernel, scale, causal, segment, with_state)
+    q, k, v, g = (with_contiguous_rows(x) for x in (q, k, v, g))
     mask = None if mask is None else mask.contiguous()
-    share, extra = (inverse, torch.empty_like(inverse)) if plan.parts.normalizes else (None, None)
-    prefix = suffix = lost = None
-    first = _nothing(q)
-    if plan.remembers:
-        prefix = _kept(plan, Memory(prefix_sums, prefix_norms), q.shape[0], decay)
-    asked = Sides(q, k, v, scale, 1.0, mask, decay, share, extra)
-    answered = Sides(k, q, g, 1.0, scale, mask, decay, share, extra, reverse=True)
-    dq, dk, dv = room_for(q), room_for(k), room_for(v)
-    lost_by_queries = pulling(plan, asked, g, out, prefix, dq)
+    inv, d_norm = (inv_norm, torch.empty_like(inv_norm)) if plan.kernel.normalizes else (None, None)
+    prefix = suffix = d_decay_between = None
+    d_initial = _empty_pair(q)
+    if plan.has_state:
+        prefix = _saved_prefix(plan, StateTensors(prefix_kv, prefix_k), q.shape[0], decay)
+    queries = PassOperands(q, k, v, scale, 1.0, mask, decay, inv, d_norm)
+    keys = PassOperands(k, q, g, 1.0, scale, mask, decay, inv, d_norm, reverse=True)
+    dq, dk, dv = empty_like_rows(q), empty_like_rows(k), empty_like_rows(v)
+    d_decay_q = compute_grad_qk(plan, queries, g, out, prefix, dq)
     if prefix is not None:
-        final = _padded(plan, g_sums, g_norms, scale)
-        against = prefix.memory if plan.causal else None
-        stream = Stream(q, g, scale, share, extra, reverse=True)
-        suffix, last, lost = walked(plan, stream, Walk(None, decay, final, against))
-        suffix = suffix if plan.causal else _for_all(plan, last)
-        first = _cut(plan, last, q.shape[0], scale) if keeps else first
-    lost_by_keys = pulling(plan, answered, v, out, suffix, dk)
-    reading(plan, answered, suffix, dv)
-    return dq, dk, dv, _decay_gradient(decay, lost_by_queries, lost_by_keys, lost), *first
+        initial = _pad_state(plan, g_kv, g_k, scale)
+        forward_prefix = prefix.state if plan.causal else None
+        inputs = StateInputs(q, g, scale, inv, d_norm, reverse=True)
+        suffix, last, d_decay_between = accumulate_state(
+            plan, inputs, StateOptions(None, decay, initial, forward_prefix)
+        )
+        suffix = suffix if plan.causal else _final_as_prefix(plan, last)
+        d_initial = _unpad_state(plan, last, q.shape[0], scale) if with_state else d_initial
+    d_decay_k = compute_grad_qk(plan, keys, v, out, suffix, dk)
+    compute_output(plan, keys, suffix, dv)
+    return dq, dk, dv, _sum_d_decay(decay, d_decay_q, d_decay_k, d_decay_between), *d_initial
 
 
 def _plan(
-    q: Tensor, k: Tensor, v: Tensor, kind: str, scale: float, causal: bool, segment: int, keeps: bool,
+    q: Tensor, k: Tensor, v: Tensor, kernel: str, scale: float, causal: bool, segment: int, with_state: bool,
     make: Callable[..., Plan] = plan_of,
 ) -> Plan:  # fmt: skip
     sizes = k.shape[2], k.shape[1], q.shape[3], v.shape[3]
-    return make(kind, causal, scale, segment, *sizes, q.dtype, keeps or k.shape[2] > segment)
+    return make(kernel_kind(kernel), causal, scale, segment, *sizes, q.dtype, with_state or k.shape[2] > segment)
 
 
-def _nothing(x: Tensor) -> tuple[Tensor, Tensor]:
+def _empty_pair(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(0, dtype=torch.float32), x.new_empty(0, dtype=torch.float32)
 
 
-def _padded(plan: Plan, sums: Tensor | None, norms: Tensor | None, scale: float) -> Memory | None:
-    """Sums as the kernels keep them: in their order, without weights, whole tiles, one row for each key head."""
-    if sums is None:
+def _pad_state(plan: Plan, kv_sum: Tensor | None, k_sum: Tensor | None, scale: float) -> StateTensors | None:
+    """Return the state as the kernels keep it: in their order, without weights, in whole tiles, a row per key head."""
+    if kv_sum is None:
         return None
-    more = plan.width - plan.features
-    columns = plan.value_size * plan.value_blocks - plan.value_dim
-    weights, order = plan.side_weights(scale, sums.device), plan.order(sums.device)
+    more_features = plan.padded_features - plan.features
+    more_columns = plan.padded_values - plan.value_dim
+    weights, order = plan.token_weights(scale, kv_sum.device), plan.feature_order(kv_sum.device)
 
-    def kept(x: Tensor) -> Tensor:
+    def reorder(x: Tensor) -> Tensor:
         return (x if order is None else x.index_select(2, order)).flatten(0, 1) / weights
 
-    whole = functional.pad(kept(sums), (0, columns, 0, more)).contiguous()
-    if norms is None:
-        return Memory(whole, whole.new_empty(whole.shape[0], 0))
-    return Memory(whole, functional.pad(kept(norms).squeeze(-1), (0, more)).contiguous())
+    padded = functional.pad(reorder(kv_sum), (0, more_columns, 0, more_features)).contiguous()
+    if k_sum is None:
+        return StateTensors(padded, padded.new_empty(padded.shape[0], 0))
+    return StateTensors(padded, functional.pad(reorder(k_sum).squeeze(-1), (0, more_features)).contiguous())
 
 
-def _cut(plan: Plan, memory: Memory, batch: int, scale: float) -> tuple[Tensor, Tensor]:
-    """The way back: (batch, key_heads, features, value_dim) and (batch, key_heads, features, 1)."""
-    weights, order = plan.side_weights(scale, memory.sums.device), plan.order(memory.sums.device)
+def _unpad_state(plan: Plan, state: StateTensors, batch: int, scale: float) -> tuple[Tensor, Tensor]:
+    """Return (batch, key_heads, features, value_dim) and (batch, key_heads, features, 1); invert `_pad_state`."""
+    weights, order = plan.token_weights(scale, state.kv_sum.device), plan.feature_order(state.kv_sum.device)
 
-    def given(x: Tensor) -> Tensor:
-        weighed = x * weights  # a new tensor: an operator's results may not share memory
-        found = weighed if order is None else torch.empty_like(weighed).index_copy_(1, order, weighed)
+    def restore_order(x: Tensor) -> Tensor:
+        weighted = x * weights  # a new tensor: the results of an operator may not share memory
+        found = weighted if order is None else torch.empty_like(weighted).index_copy_(1, order, weighted)
         return found.unflatten(0, (batch, plan.key_heads))
 
-    sums = given(memory.sums[:, : plan.features, : plan.value_dim])
-    if not plan.parts.normalizes:
-        return sums, sums.new_empty(0)
-    return sums, given(memory.norms[:, : plan.features, None])
+    kv_sum = restore_order(state.kv_sum[:, : plan.features, : plan.value_dim])
+    if not plan.kernel.normalizes:
+        return kv_sum, kv_sum.new_empty(0)
+    return kv_sum, restore_order(state.k_sum[:, : plan.features, None])
 
 
-def _kept(plan: Plan, memory: Memory, batch: int, decay: Tensor | None) -> Prefix:
-    """What the forward read, from what it kept."""
+def _saved_prefix(plan: Plan, state: StateTensors, batch: int, decay: Tensor | None) -> Prefix:
+    """Return what the forward read, from what it saved."""
     if not plan.causal:
-        return Prefix(memory, ALL)
-    return Prefix(memory, plan.stretches(plan.keys, batch * plan.key_heads, decays=decay is not None))
+        return Prefix(state, NO_ORDER)
+    return Prefix(state, plan.partition(plan.keys, batch * plan.key_heads, has_decay=decay is not None))
 
 
-ALL = Stretches(1, 1, False)
-"""Of what has no order: one prefix for every query, whatever its segment."""
-
-
-def _for_all(plan: Plan, final: Memory) -> Prefix:
-    """What every query reads where there is no order."""
-    weights = plan.memory_weights(final.sums.device)
-    sums, norms = final.sums, final.norms
+def _final_as_prefix(plan: Plan, final: StateTensors) -> Prefix:
+    """Return what every query reads where there is no causal order."""
+    weights = plan.state_weights(final.kv_sum.device)
+    kv_sum, k_sum = final.kv_sum, final.k_sum
     if weights is not None:
-        sums, norms = sums * weights[:, None], norms * weights
-    return Prefix(Memory(sums.to(plan.type).unsqueeze(1), norms.unsqueeze(1)), ALL)
+        kv_sum, k_sum = kv_sum * weights[:, None], k_sum * weights
+    return Prefix(StateTensors(kv_sum.to(plan.dot_dtype).unsqueeze(1), k_sum.unsqueeze(1)), NO_ORDER)
 
 
-def _decay_gradient(
-    decay: Tensor | None, queries: Tensor | None, keys: Tensor | None, between: Tensor | None
+def _sum_d_decay(
+    decay: Tensor | None, queries: Tensor | None, keys: Tensor | None, between_segments: Tensor | None
 ) -> Tensor:
     if decay is None or queries is None or keys is None:
         return torch.empty(0)
     total = queries.sum((0, 2)) + keys.sum((0, 2))
-    if between is not None:
-        total = total + between.view(-1, decay.shape[0]).sum(0)
+    if between_segments is not None:
+        total = total + between_segments.view(-1, decay.shape[0]).sum(0)
     return -total.to(decay.dtype)
 
 
-def _attend_fake(q, k, v, mask, decay, initial_sums, initial_norms, kind, scale, causal, segment, keeps):
-    plan = _plan(q, k, v, kind, scale, causal, segment, keeps, Plan)
+def _forward_fake(q, k, v, mask, decay, initial_kv, initial_k, kernel, scale, causal, segment, with_state):
+    plan = _plan(q, k, v, kernel, scale, causal, segment, with_state, Plan)
     out = q.new_empty(*q.shape[:3], v.shape[3])
-    wide = plan.parts.normalizes
-    inverse = q.new_empty(*q.shape[:2], q.shape[2] if wide else 0, dtype=torch.float32)
-    if not plan.remembers:
-        return out, inverse, *_nothing(q), *_nothing(q)
-    batch, rows, width = q.shape[0], q.shape[0] * plan.key_heads, plan.width
-    started = initial_sums is not None
-    slots = plan.stretches(k.shape[2], rows, decays=decay is not None).slots(started=started) if causal else 1
-    columns = plan.value_size * plan.value_blocks
-    number = {"dtype": torch.float32}
-    sums = q.new_empty(rows, slots, width, columns, dtype=plan.type)
-    norms = q.new_empty(rows, slots, width if wide else 0, **number)
-    if not keeps:
-        return out, inverse, sums, norms, *_nothing(q)
-    final = q.new_empty(batch, plan.key_heads, plan.features, plan.value_dim, **number)
-    final_norms = q.new_empty((batch, plan.key_heads, plan.features, 1) if wide else 0, **number)
-    return out, inverse, sums, norms, final, final_norms
+    normalizes = plan.kernel.normalizes
+    inv_norm = q.new_empty(*q.shape[:2], q.shape[2] if normalizes else 0, dtype=torch.float32)
+    if not plan.has_state:
+        return out, inv_norm, *_empty_pair(q), *_empty_pair(q)
+    batch, rows = q.shape[0], q.shape[0] * plan.key_heads
+    slots = 1
+    if causal:
+        partition = plan.partition(k.shape[2], rows, has_decay=decay is not None)
+        slots = partition.prefix_slots(has_initial=initial_kv is not None)
+    kv_sum = q.new_empty(rows, slots, plan.padded_features, plan.padded_values, dtype=plan.dot_dtype)
+    k_sum = q.new_empty(rows, slots, plan.padded_features if normalizes else 0, dtype=torch.float32)
+    if not with_state:
+        return out, inv_norm, kv_sum, k_sum, *_empty_pair(q)
+    return out, inv_norm, kv_sum, k_sum, *_fake_state(plan, q, batch)
 
 
-def _attend_backward_fake(
-    g, g_sums, g_norms, q, k, v, mask, decay, out, inverse, prefix_sums, prefix_norms,
-    kind, scale, causal, segment, keeps,
+def _backward_fake(
+    g, g_kv, g_k, q, k, v, mask, decay, out, inv_norm, prefix_kv, prefix_k,
+    kernel, scale, causal, segment, with_state,
 ):  # fmt: skip
-    plan = _plan(q, k, v, kind, scale, causal, segment, keeps, Plan)
-    first = _nothing(q)
-    if keeps:
-        shape, number = (q.shape[0], plan.key_heads, plan.features), {"dtype": torch.float32}
-        wide = plan.parts.normalizes
-        first = q.new_empty(*shape, plan.value_dim, **number), q.new_empty((*shape, 1) if wide else 0, **number)
+    plan = _plan(q, k, v, kernel, scale, causal, segment, with_state, Plan)
+    d_initial = _fake_state(plan, q, q.shape[0]) if with_state else _empty_pair(q)
     d_decay = torch.empty(0) if decay is None else torch.empty_like(decay)
-    dq, dk, dv = (room_for(side_by_side(x)) for x in (q, k, v))
-    return dq, dk, dv, d_decay, *first
+    dq, dk, dv = (empty_like_rows(with_contiguous_rows(x)) for x in (q, k, v))
+    return dq, dk, dv, d_decay, *d_initial
 
 
-feature_map_attention = define("feature_map_attention", _attend, _attend_fake)
-feature_map_attention_backward = define("feature_map_attention_backward", _attend_backward, _attend_backward_fake)
+def _fake_state(plan, q, batch):
+    shape = batch, plan.key_heads, plan.features
+    kv_sum = q.new_empty(*shape, plan.value_dim, dtype=torch.float32)
+    return kv_sum, q.new_empty((*shape, 1) if plan.kernel.normalizes else 0, dtype=torch.float32)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-    q, k, v, mask, decay, initial_sums, initial_norms, *ctx.options = inputs
-    out, inverse, prefix_sums, prefix_norms, _, _ = output
-    ctx.started, ctx.started_norms = initial_sums is not None, initial_norms is not None
-    ctx.save_for_backward(q, k, v, mask, decay, out, inverse, prefix_sums, prefix_norms)
+feature_map_attention = define("feature_map_attention", _forward, _forward_fake)
+feature_map_attention_backward = define("feature_map_attention_backward", _backward, _backward_fake)
+
+
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+    q, k, v, mask, decay, initial_kv, initial_k, *ctx.options = inputs
+    out, inv_norm, prefix_kv, prefix_k, _, _ = output
+    ctx.has_initial_kv, ctx.has_initial_k = initial_kv is not None, initial_k is not None
+    ctx.save_for_backward(q, k, v, mask, decay, out, inv_norm, prefix_kv, prefix_k)
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx: Any, g: Tensor | None, _: Any, __: Any, ___: Any, g_sums: Any, g_norms: Any) -> Any:
-    q, k, v, mask, decay, out, inverse, prefix_sums, prefix_norms = ctx.saved_tensors
+def _gradients(ctx: Any, g: Tensor | None, _: Any, __: Any, ___: Any, g_kv: Any, g_k: Any) -> Any:
+    q, k, v, mask, decay, out, inv_norm, prefix_kv, prefix_k = ctx.saved_tensors
     if g is None:
         g = torch.zeros_like(out)
-    if not KINDS[ctx.options[0]].normalizes:
-        g_norms = None
-    elif g_norms is None and g_sums is not None:
-        g_norms = g_sums.new_zeros(*g_sums.shape[:3], 1)
-    if g_sums is None and g_norms is not None:
-        g_sums = g_norms.new_zeros(*g_norms.shape[:3], v.shape[3])
-    dq, dk, dv, d_decay, d_sums, d_norms = feature_map_attention_backward(
-        g, g_sums, g_norms, q, k, v, mask, decay, out, inverse, prefix_sums, prefix_norms, *ctx.options
+    if not kernel_kind(ctx.options[0]).normalizes:
+        g_k = None
+    elif g_k is None and g_kv is not None:
+        g_k = g_kv.new_zeros(*g_kv.shape[:3], 1)
+    if g_kv is None and g_k is not None:
+        g_kv = g_k.new_zeros(*g_k.shape[:3], v.shape[3])
+    dq, dk, dv, d_decay, d_kv, d_k = feature_map_attention_backward(
+        g, g_kv, g_k, q, k, v, mask, decay, out, inv_norm, prefix_kv, prefix_k, *ctx.options
     )
     return (
         dq,
@@ -224,29 +224,29 @@ def _differentiate(ctx: Any, g: Tensor | None, _: Any, __: Any, ___: Any, g_sums
         dv,
         None,
         None if decay is None else d_decay,
-        d_sums if ctx.started else None,
-        d_norms if ctx.started_norms else None,
+        d_kv if ctx.has_initial_kv else None,
+        d_k if ctx.has_initial_k else None,
         *(None,) * len(ctx.options),
     )
 
 
-differentiate(feature_map_attention, _save, _differentiate)
+register_backward(feature_map_attention, _save_for_backward, _gradients)
 
 
-def _plan_in(q: Tensor, k: Tensor, v: Tensor, arguments: tuple[Any, ...]) -> Plan:
-    kind, scale, causal, segment, keeps = arguments[-5:]
-    return _plan(q, k, v, kind, scale, causal, segment, keeps, Plan)
+def _plan_of_call(q: Tensor, k: Tensor, v: Tensor, arguments: tuple[Any, ...]) -> Plan:
+    kernel, scale, causal, segment, with_state = arguments[-5:]
+    return _plan(q, k, v, kernel, scale, causal, segment, with_state, Plan)
 
 
 def _forward_multiplications(arguments: tuple[Any, ...], _: Any) -> int:
     q, k, v = arguments[:3]
-    return sum(_plan_in(q, k, v, arguments).forward_multiplications(*q.shape[:3]).values())
+    return sum(_plan_of_call(q, k, v, arguments).forward_multiplications(*q.shape[:3]).values())
 
 
 def _backward_multiplications(arguments: tuple[Any, ...], _: Any) -> int:
     q, k, v, _, decay = arguments[3:8]
-    plan = _plan_in(q, k, v, arguments)
-    return sum(plan.backward_multiplications(*q.shape[:3], decays=decay is not None).values())
+    plan = _plan_of_call(q, k, v, arguments)
+    return sum(plan.backward_multiplications(*q.shape[:3], has_decay=decay is not None).values())
 
 
 FORMULAS["qkv.feature_map_attention"] = _forward_multiplications

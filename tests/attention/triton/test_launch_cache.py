@@ -1,27 +1,27 @@
-"""What makes a kernel be looked up again, and what does not."""
+"""What makes a cached kernel be looked up again, and what does not."""
 
 import pytest
 import torch
 from triton.runtime.errors import OutOfResources
 
-from qkv.attention.triton import launch_cache as relaunch
-from qkv.attention.triton.launch_cache import Constants, Relaunched
+from qkv.attention.triton import launch_cache
+from qkv.attention.triton.launch_cache import CachedKernel, Constants
 
 
 class Kernel:
-    """Writes down what it was asked for; its compiled form writes down its launches."""
+    """Records its lookups; its compiled form records its launches."""
 
-    arg_names = ("x_pointer", "seen_pointer", "length", "SECOND", "FIRST")
+    arg_names = ("pointers", "sizes", "SECOND", "FIRST")
 
     def __init__(self, compiles=True):
-        self.compiles, self.asked, self.launched = compiles, [], []
+        self.compiles, self.lookups, self.launched = compiles, [], []
 
     def __getitem__(self, grid):
-        def ask(*arguments, **named):
-            self.asked.append((grid, arguments, named))
+        def look_up(*arguments, **named):
+            self.lookups.append((grid, arguments, named))
             return Compiled(self) if self.compiles else None
 
-        return ask
+        return look_up
 
 
 class Compiled:
@@ -39,81 +39,81 @@ GRID = (3, 1, 1)
 
 def test_the_second_launch_is_not_looked_up():
     kernel = Kernel()
-    launch = Relaunched(kernel)
+    launch = CachedKernel(kernel)
     for x in (X, X[8:]):
-        launch(GRID, (x, None), (7,), CONSTANTS)
-    assert kernel.asked == [(GRID, (X, None, 7), {"FIRST": 1, "SECOND": 2, "num_warps": 4})]
-    # an address for a tensor, and constants in the order of the kernel
-    assert kernel.launched == [(GRID, (X[8:].data_ptr(), None, 7, 2, 1))]
+        launch(GRID, (x, None), ((7, 3),), CONSTANTS)
+    assert kernel.lookups == [(GRID, ((X, None), (7, 3)), {"FIRST": 1, "SECOND": 2, "num_warps": 4})]
+    # addresses instead of tensors, and constants in the order of the kernel
+    assert kernel.launched == [(GRID, ((X[8:].data_ptr(), None), (7, 3), 2, 1))]
 
 
 class Crowded(Kernel):
-    """Has room for so many loads under way at a time."""
+    """Has room for `room` loads in flight."""
 
     def __init__(self, room):
         super().__init__()
         self.room = room
 
     def __getitem__(self, grid):
-        def ask(*arguments, num_stages=3, **named):
+        def look_up(*arguments, num_stages=3, **named):
             if num_stages > self.room:
                 raise OutOfResources(131072, 101376, "shared memory")
             return super(Crowded, self).__getitem__(grid)(*arguments, num_stages=num_stages, **named)
 
-        return ask
+        return look_up
 
 
 @pytest.mark.parametrize("options", [{}, {"num_stages": 2}])
-def test_a_chip_with_less_room_has_one_load_under_way(options):
+def test_a_gpu_with_less_room_has_one_load_in_flight(options):
     kernel, constants = Crowded(room=1), Constants(CONSTANTS.values, options)
-    launch = Relaunched(kernel)
+    launch = CachedKernel(kernel)
     for _ in range(3):
-        launch(GRID, (X, None), (7,), constants)
-    assert [named["num_stages"] for _, _, named in kernel.asked] == [1]
+        launch(GRID, (X, None), ((7, 3),), constants)
+    assert [named["num_stages"] for _, _, named in kernel.lookups] == [1]
     assert len(kernel.launched) == 2
-    with pytest.raises(ValueError, match="not enough shared memory .*131072 are needed, 101376 are there.*chunked"):
-        Relaunched(Crowded(room=0))(GRID, (X, None), (7,), constants)
+    with pytest.raises(ValueError, match="not enough shared memory .*131072 needed, 101376 available.*chunked"):
+        CachedKernel(Crowded(room=0))(GRID, (X, None), ((7, 3),), constants)
 
 
-def test_another_grid_is_launched_as_such():
+def test_another_grid_is_looked_up():
     kernel = Kernel()
-    launch = Relaunched(kernel)
+    launch = CachedKernel(kernel)
     for grid in (GRID, (5, 1, 1), (5, 1, 1)):
-        launch(grid, (X, None), (7,), CONSTANTS)
-    assert [grid for grid, _, _ in kernel.asked] == [GRID, (5, 1, 1)]
+        launch(grid, (X, None), ((7, 3),), CONSTANTS)
+    assert [grid for grid, _, _ in kernel.lookups] == [GRID, (5, 1, 1)]
     assert [grid for grid, _ in kernel.launched] == [(5, 1, 1)]
 
 
 @pytest.mark.parametrize(
     ("tensors", "numbers", "constants"),
     [
-        ((X, None), (8,), CONSTANTS),
-        ((X[1:], None), (7,), CONSTANTS),  # no longer at a multiple of 16 bytes
-        ((X.double(), None), (7,), CONSTANTS),
-        ((X, X), (7,), CONSTANTS),
-        ((X, None), (7,), Constants({"FIRST": 1, "SECOND": 2}, {"num_warps": 8})),
+        ((X, None), ((8, 3),), CONSTANTS),
+        ((X[1:], None), ((7, 3),), CONSTANTS),  # no longer at a multiple of 16 bytes
+        ((X.double(), None), ((7, 3),), CONSTANTS),
+        ((X, X), ((7, 3),), CONSTANTS),
+        ((X, None), ((7, 3),), Constants({"FIRST": 1, "SECOND": 2}, {"num_warps": 8})),
     ],
     ids=["number", "alignment", "type", "presence", "constants"],
 )
-def test_what_it_is_compiled_for_is_looked_up(tensors, numbers, constants):
+def test_a_changed_specialization_is_looked_up(tensors, numbers, constants):
     kernel = Kernel()
-    launch = Relaunched(kernel)
-    launch(GRID, (X, None), (7,), CONSTANTS)
+    launch = CachedKernel(kernel)
+    launch(GRID, (X, None), ((7, 3),), CONSTANTS)
     launch(GRID, tensors, numbers, constants)
-    assert (len(kernel.asked), kernel.launched) == (2, [])
+    assert (len(kernel.lookups), kernel.launched) == (2, [])
 
 
-def test_an_interpreted_kernel_has_nothing_to_keep():
+def test_an_interpreted_kernel_is_not_cached():
     kernel = Kernel(compiles=False)
-    launch = Relaunched(kernel)
+    launch = CachedKernel(kernel)
     for _ in range(2):
-        launch(GRID, (X, None), (7,), CONSTANTS)
-    assert len(kernel.asked) == 2
+        launch(GRID, (X, None), ((7, 3),), CONSTANTS)
+    assert len(kernel.lookups) == 2
 
 
-def test_it_does_not_grow_for_ever(monkeypatch):
-    monkeypatch.setattr(relaunch, "KEPT", 3)
-    launch = Relaunched(Kernel())
+def test_the_cache_is_bounded(monkeypatch):
+    monkeypatch.setattr(launch_cache, "MAX_CACHED_LAUNCHES", 3)
+    launch = CachedKernel(Kernel())
     for length in range(10):
-        launch(GRID, (X, None), (length,), CONSTANTS)
+        launch(GRID, (X, None), ((length, 3),), CONSTANTS)
     assert len(launch._compiled) <= 3

@@ -9,9 +9,9 @@ from itertools import product
 import pytest
 import torch
 
-from qkv.attention import Case, Elu, Linear, Taylor
+from qkv.attention import Case, Elu, Linear, RecurrentState, Taylor
 from qkv.attention.contract import identities
-from qkv.attention.internal.validation import Extras
+from qkv.attention.internal.validation import Modifiers
 from qkv.cost import count_multiplications
 
 pytest.importorskip("triton")
@@ -20,16 +20,15 @@ pytestmark = pytest.mark.filterwarnings(
 )
 from triton.runtime.interpreter import InterpreterBuilder
 
-from qkv.attention.triton import dispatch as kernels
-from qkv.attention.triton import op as feature_map_operator
-from qkv.attention.triton import plan as feature_map_plan
-from qkv.attention.triton.kernels.decode_step import feature_map_step
-from qkv.attention.triton.launch import side_by_side
+from qkv.attention.triton import configs, dispatch, op, plan
+from qkv.attention.triton.decode import feature_map_step
+from qkv.attention.triton.kinds import kernel_kind
+from qkv.attention.triton.launch import with_contiguous_rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KINDS = {"taylor": Taylor, "linear": Linear, "elu": Elu}
 BOUNDS = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 5e-3}
-"""Relative RMS; a half-precision number is off by 2^-12 or 2^-9 already, and the decay is one sum over all pairs."""
+"""Relative RMS; half precision alone rounds by 2^-12 or 2^-9, and the gradient of a decay is one sum over all pairs."""
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -43,10 +42,17 @@ class Setting:
 
 
 def case_of(setting, **sizes):
-    """37 tokens: two whole segments of 16 and a piece, unless told."""
-    usual = {"queries": 37 if setting.causal else 29, "keys": 37, "score": 3.0, "batch": 1, "heads": 2, "key_heads": 1}
+    """37 tokens by default: two whole segments of 16 and a piece."""
+    usual = {
+        "queries": 37 if setting.causal else 29,
+        "keys": 37,
+        "max_score": 3.0,
+        "batch": 1,
+        "heads": 2,
+        "key_heads": 1,
+    }
     extra = "decay" if setting.decays else None
-    return Case(causal=setting.causal, masked=setting.masked, extra=extra, dtype=setting.dtype, **{**usual, **sizes})
+    return Case(causal=setting.causal, masked=setting.masked, modifier=extra, dtype=setting.dtype, **{**usual, **sizes})
 
 
 def moved(x):
@@ -62,25 +68,25 @@ def rms(actual, expected, least=1e-30):
     return float((actual - expected).norm() / expected.norm().clamp(min=least))
 
 
-def errors(mechanism, case, form=identities.fast):
+def errors(mechanism, case, form=identities.forward_output):
     """Relative RMS of the outputs and of every gradient, against the definition in float64 of the same inputs."""
-    x = moved(identities.draw(case, mechanism))
-    wide = identities._widened(x)
+    x = moved(identities.draw_inputs(case, mechanism))
+    wide = identities.to_float64(x)
     law = copy(mechanism)
     law.backend = "reference"
     results = []
-    for chosen, inputs, run in ((mechanism, x, form), (law, wide, identities.defined)):
+    for chosen, inputs, run in ((mechanism, x, form), (law, wide, identities.definition_output)):
         out = run(chosen, inputs)
         arriving = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         arriving = arriving.to(case.dtype).to(out)
-        results.append([out, *torch.autograd.grad(out, inputs.numbers, arriving)])
-    # the gradient of a lone key is zero, and rounding beside it is not
+        results.append([out, *torch.autograd.grad(out, inputs.differentiable, arriving)])
+    # the gradient of a lone key is zero, but its rounding error is not
     least = max(1e-30, *(float(expected.detach().norm()) / 3 for expected in results[1]))
     return [rms(actual, expected, least) for actual, expected in zip(*results, strict=True)]
 
 
 SETTINGS = [
-    # where all keys fit into one segment there is no memory to read: less can go wrong, so it is tried less often
+    # where all keys fit into one segment there is no state to read: less can go wrong, so it is tested less often
     pytest.param(Setting(causal, masked, decays, chunk), marks=[pytest.mark.slow] if chunk == 64 else [])
     for causal, masked, decays, chunk in product((True, False), (False, True), (False, True), (16, 64))
     if causal or not decays
@@ -91,30 +97,31 @@ SETTINGS = [
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_outputs_and_gradients(kind, setting):
     mechanism = KINDS[kind](chunk=setting.chunk, backend="triton")
-    assert identities.worst(errors(mechanism, case_of(setting))) <= BOUNDS[torch.float32]
+    assert identities.largest_error(errors(mechanism, case_of(setting))) <= BOUNDS[torch.float32]
 
 
 @pytest.fixture
 def fresh_plans():
-    """Of a launch that is changed for a test."""
-    feature_map_plan.plan_of.cache_clear()
+    """Forget cached plans: a test changes their configurations."""
+    plan.plan_of.cache_clear()
     yield
-    feature_map_plan.plan_of.cache_clear()
+    plan.plan_of.cache_clear()
 
 
 @every_kind
 @pytest.mark.usefixtures("fresh_plans")
-@pytest.mark.parametrize(("programs", "chunk", "length", "per"), [(1, 16, 37, 3), (2, 16, 37, 2), (1, 48, 75, 2)])
-def test_stretches_of_several_segments(kind, programs, chunk, length, per, monkeypatch):
-    """One program walks all segments, or two walk two and one, and what is before the second is added.
+@pytest.mark.parametrize(("programs", "chunk", "length", "each"), [(1, 16, 37, 3), (2, 16, 37, 2), (1, 48, 75, 2)])
+def test_splits_of_several_segments(kind, programs, chunk, length, each, monkeypatch):
+    """One program takes all segments, or two take two and one, and the state before the second is added.
 
-    A segment of 48 is three blocks, and its last one of 27 tokens two: a walk back begins within it.
+    A segment of 48 is three blocks, and its last one of 27 tokens two: a reversed accumulation starts within it.
     """
-    monkeypatch.setattr(feature_map_plan, "PLAIN", replace(feature_map_plan.PLAIN, programs=programs))
+    monkeypatch.setattr(configs, "DEFAULT", replace(configs.DEFAULT, min_programs=programs))
     case = case_of(Setting(masked=True), queries=length, keys=length)
-    plan = feature_map_plan.Plan(kind, True, 1.0, chunk, length, 1, case.key_dim, case.value_dim, torch.float32, True)
-    assert plan.stretches(length, 1, decays=False).per == per
-    assert identities.worst(errors(KINDS[kind](chunk=chunk, backend="triton"), case)) <= BOUNDS[torch.float32]
+    sizes = length, 1, case.key_dim, case.value_dim
+    planned = plan.Plan(kernel_kind(kind), True, 1.0, chunk, *sizes, torch.float32, True)
+    assert planned.partition(length, 1, has_decay=False).segments_per_split == each
+    assert identities.largest_error(errors(KINDS[kind](chunk=chunk, backend="triton"), case)) <= BOUNDS[torch.float32]
 
 
 @every_kind
@@ -131,14 +138,16 @@ def test_stretches_of_several_segments(kind, programs, chunk, length, per, monke
 )
 def test_widths_and_groups(kind, sizes):
     mechanism = KINDS[kind](chunk=16, backend="triton", scale=0.3)
-    assert identities.worst(errors(mechanism, case_of(Setting(masked=True), **sizes))) <= BOUNDS[torch.float32]
+    assert identities.largest_error(errors(mechanism, case_of(Setting(masked=True), **sizes))) <= BOUNDS[torch.float32]
 
 
 @pytest.mark.parametrize("setting", [Setting(masked=True, decays=True), Setting(causal=False)], ids=str)
 def test_wide_keys_have_many_tiles(setting):
-    """741 features: of 24 tiles that are read, 21 are of products alone, and normalizers are asked for a tile ahead."""
+    """741 features: of 24 tiles that are read, 21 are of products alone, and normalizers are loaded one tile ahead."""
     case = case_of(setting, key_dim=37, value_dim=4)
-    assert identities.worst(errors(Taylor(chunk=16, backend="triton", scale=0.2), case)) <= BOUNDS[torch.float32]
+    assert (
+        identities.largest_error(errors(Taylor(chunk=16, backend="triton", scale=0.2), case)) <= BOUNDS[torch.float32]
+    )
 
 
 @every_kind
@@ -146,7 +155,7 @@ def test_wide_keys_have_many_tiles(setting):
 def test_half_precision(kind, dtype):
     mechanism = KINDS[kind](chunk=16, backend="triton")
     case = case_of(Setting(dtype=dtype), key_dim=16, value_dim=16, heads=2, key_heads=2)
-    assert identities.worst(errors(mechanism, case)) <= BOUNDS[dtype]
+    assert identities.largest_error(errors(mechanism, case)) <= BOUNDS[dtype]
 
 
 @every_kind
@@ -155,7 +164,7 @@ def test_half_precision(kind, dtype):
 def test_short_sequences(kind, length, causal):
     mechanism = KINDS[kind](chunk=16, backend="triton")
     case = case_of(Setting(causal), queries=length, keys=length, heads=2, key_heads=1)
-    assert identities.worst(errors(mechanism, case)) <= BOUNDS[torch.float32]
+    assert identities.largest_error(errors(mechanism, case)) <= BOUNDS[torch.float32]
 
 
 @every_kind
@@ -173,7 +182,7 @@ def test_a_split_sequence_carries_its_state_and_gradients(kind, decays, key_dim)
             outputs.append(out)
         return torch.cat(outputs, 2)
 
-    assert identities.worst(errors(mechanism, case, two_steps)) <= BOUNDS[torch.float32]
+    assert identities.largest_error(errors(mechanism, case, two_steps)) <= BOUNDS[torch.float32]
 
 
 @every_kind
@@ -184,8 +193,8 @@ def test_one_token_at_a_time_in_place(kind, decays, dims):
     mechanism = KINDS[kind](backend="triton")
     sizes = {"queries": 7, "keys": 7, "batch": 2, "heads": 6, "key_heads": 2, "key_dim": dims[0], "value_dim": dims[1]}
     case = case_of(Setting(masked=True, decays=decays), **sizes)
-    x = moved(identities.draw(case, mechanism))
-    expected = mechanism(x.q, x.k, x.v, **x.extras).detach()
+    x = moved(identities.draw_inputs(case, mechanism))
+    expected = mechanism(x.q, x.k, x.v, **x.modifiers).detach()
     with torch.inference_mode():
         start = {"device": x.q.device, "key_heads": 6 if decays else 2}
         state, outputs = mechanism.start(2, 6, *dims, **start), []
@@ -204,7 +213,7 @@ def test_one_token_at_a_time_in_place(kind, decays, dims):
 @pytest.mark.gpu
 @pytest.mark.parametrize("key_dim", [16, 64])
 def test_a_step_can_be_captured_and_replayed(key_dim):
-    """In a CUDA graph: nothing in it waits for the chip, and each replay takes one token more."""
+    """In a CUDA graph: nothing in it waits for the GPU, and each replay takes one more token."""
     mechanism = Taylor(backend="triton")
     with torch.inference_mode():
         tokens = torch.randn(5, 3, 2, 4, 1, key_dim, device=DEVICE)
@@ -238,7 +247,7 @@ def test_a_state_continued_in_place_is_spent():
 
 @every_kind
 def test_both_layouts_and_views_are_read_by_their_strides(kind):
-    """(batch, time, heads, dim) as a view, one axis of it with gaps, and numbers that do not lie side by side."""
+    """(batch, time, heads, dim) as a view, one axis of it with gaps, and elements that are not contiguous."""
     mechanism = KINDS[kind](chunk=16, backend="triton")
     q, k = torch.randn(2, 2, 37, 3, 5, device=DEVICE).unbind(0)
     v = torch.randn(2, 37, 3, 2 * 7, device=DEVICE)[..., ::2]
@@ -251,24 +260,27 @@ def test_both_layouts_and_views_are_read_by_their_strides(kind):
 def test_hidden_keys_have_no_influence_and_a_query_that_sees_nothing_gets_zeros(kind, monkeypatch):
     mechanism = KINDS[kind](chunk=16, backend="triton")
     case = case_of(Setting(), queries=19, keys=19)
-    draw = identities.draw
-    monkeypatch.setattr(identities, "draw", lambda *drawn: moved(draw(*drawn)))
+    draw = identities.draw_inputs
+    monkeypatch.setattr(identities, "draw_inputs", lambda *drawn: moved(draw(*drawn)))
     assert identities.hidden_influence(mechanism, case) == 0
-    assert identities.sees_nothing(mechanism, case) == 0
-    assert identities.looks_ahead(mechanism, case) == 0
+    assert identities.empty_row_violations(mechanism, case) == 0
+    assert identities.future_influence(mechanism, case) == 0
 
 
 @every_kind
 @pytest.mark.parametrize("backend", ["reference", "chunked", "triton"])
-def test_what_has_faded_to_nothing_leaves_finite_numbers(kind, backend, monkeypatch):
-    draw = identities.draw
-    monkeypatch.setattr(identities, "draw", lambda *drawn: moved(draw(*drawn)))
-    assert identities.faded(KINDS[kind](backend=backend), case_of(Setting(decays=True), queries=13, keys=13)) == 0
+def test_fully_faded_weights_leave_finite_outputs(kind, backend, monkeypatch):
+    draw = identities.draw_inputs
+    monkeypatch.setattr(identities, "draw_inputs", lambda *drawn: moved(draw(*drawn)))
+    assert (
+        identities.faded_nonfinite(KINDS[kind](backend=backend), case_of(Setting(decays=True), queries=13, keys=13))
+        == 0
+    )
 
 
 @pytest.mark.parametrize("kind", ["taylor", "elu", "linear"])
 def test_a_nan_that_is_seen_is_passed_on(kind):
-    """On a chip the larger of NaN and a number is the number, unless one asks for the other."""
+    """On a GPU the maximum of NaN and a number is the number, unless NaN is propagated explicitly."""
     q, k, v = (torch.randn(1, 1, 37, dim, device=DEVICE, requires_grad=True) for dim in (5, 5, 7))
     with torch.no_grad():
         k[0, 0, 3, 2] = torch.nan
@@ -278,19 +290,19 @@ def test_a_nan_that_is_seen_is_passed_on(kind):
     assert not out[:, :, :3].isnan().any()
     with torch.inference_mode():
         state = mechanism.start(1, 1, 5, 7, device=DEVICE)
-        said, _ = mechanism.step(*(x.detach()[:, :, 3:4] for x in (q, k, v)), state)
-    assert said.isnan().all()
+        stepped, _ = mechanism.step(*(x.detach()[:, :, 3:4] for x in (q, k, v)), state)
+    assert stepped.isnan().all()
 
 
 @every_kind
-def test_a_state_with_gaps_is_continued_beside_it(kind):
-    """In place only where the sums lie side by side: every second sequence of a state must leave the others alone."""
+def test_a_state_with_gaps_is_not_updated_in_place(kind):
+    """In place only where the sums are contiguous: every second sequence of a state must leave the others alone."""
     mechanism = KINDS[kind](backend="triton")
     with torch.inference_mode():
         q, k, v = (torch.randn(4, 2, 1, dim, device=DEVICE) for dim in (5, 5, 7))
         _, whole = mechanism.step(q, k, v, mechanism.start(4, 2, 5, 7, device=DEVICE))
         kept = [x.clone() for x in whole.sums]
-        some = replace(whole, sums=tuple(x[::2] for x in whole.sums))
+        some = RecurrentState.from_sums([x[::2] for x in whole.sums], whole.length)
         out, _ = mechanism.step(q[::2], k[::2], v[::2], some)
         assert all(torch.equal(a, b) for a, b in zip(whole.sums, kept, strict=True))
         expected, _ = mechanism.step(q, k, v, whole)
@@ -301,8 +313,8 @@ def test_a_state_with_gaps_is_continued_beside_it(kind):
 
 
 @every_kind
-def test_numbers_that_overlap_or_lie_across(kind):
-    """Windows over one row, and (batch, heads, dim, time) turned round: gradients, fake strides, both compilers."""
+def test_overlapping_or_transposed_inputs(kind):
+    """Windows over one row, and (batch, heads, dim, time) transposed: gradients, fake strides, both compilers."""
     mechanism = KINDS[kind](chunk=16, backend="triton")
     windows = torch.randn(1, 2, 23, device=DEVICE).unfold(2, 16, 1)
     across = torch.randn(1, 2, 7, 8, device=DEVICE).transpose(2, 3)
@@ -315,15 +327,15 @@ def test_numbers_that_overlap_or_lie_across(kind):
         compiled = torch.compile(mechanism, backend="aot_eager", fullgraph=True)
         again = torch.autograd.grad(compiled(*given, causal=True), given, arriving)
         assert all(torch.equal(a, b) for a, b in zip(again, expected, strict=True))
-        operator = feature_map_operator.feature_map_attention
+        operator = op.feature_map_attention
         options = (None, None, None, None, kind, 0.5, True, 16, True)
         torch.library.opcheck(operator, (*given, *options))
         out, inverse, sums, norms, *_ = operator(*inputs, *options)
         saved = (arriving, None, None, *inputs, None, None, out, inverse, sums, norms, *options[4:])
-        torch.library.opcheck(feature_map_operator.feature_map_attention_backward, saved)
+        torch.library.opcheck(op.feature_map_attention_backward, saved)
 
 
-def test_a_gradient_of_a_gradient_is_refused():
+def test_double_backward_raises():
     q, k, v = (torch.randn(1, 1, 5, 4, device=DEVICE, requires_grad=True) for _ in range(3))
     out = Taylor(backend="triton")(q, k, v, causal=True)
     for loss in (out.square().sum(), out.sum()):  # the gradient that comes in has a history, or is a constant
@@ -333,21 +345,21 @@ def test_a_gradient_of_a_gradient_is_refused():
 
 def test_tokens_too_far_apart_for_32_bits_are_copied():
     near, far = (torch.empty(1, 1, 2, 4).as_strided((1, 1, 2, 4), (0, 0, stride, 1)) for stride in (4, 0))
-    assert side_by_side(near) is near
-    assert side_by_side(far) is far
+    assert with_contiguous_rows(near) is near
+    assert with_contiguous_rows(far) is far
     with torch.device("meta"):
         spread = torch.empty(2**25 + 4).as_strided((1, 1, 2, 4), (0, 0, 2**25, 1))
-        assert side_by_side(spread).stride(2) == 4
+        assert with_contiguous_rows(spread).stride(2) == 4
 
 
 @every_kind
 def test_the_same_inputs_give_the_same_bits(kind):
     mechanism = KINDS[kind](chunk=16, backend="triton")
-    x = moved(identities.draw(case_of(Setting(decays=True), heads=2, key_heads=2), mechanism))
+    x = moved(identities.draw_inputs(case_of(Setting(decays=True), heads=2, key_heads=2), mechanism))
     runs = []
     for _ in range(2 if DEVICE == "cpu" else 20):
-        out = mechanism(x.q, x.k, x.v, **x.extras)
-        runs.append([out, *torch.autograd.grad(out.square().sum(), x.numbers)])
+        out = mechanism(x.q, x.k, x.v, **x.modifiers)
+        runs.append([out, *torch.autograd.grad(out.square().sum(), x.differentiable)])
     assert all(torch.equal(a, b) for other in runs[1:] for a, b in zip(runs[0], other, strict=True))
 
 
@@ -356,9 +368,7 @@ def test_the_same_inputs_give_the_same_bits(kind):
 def test_operators_pass_the_checks_of_torch(kind, causal):
     q, k, v = (torch.randn(1, h, 19, d, device=DEVICE, requires_grad=True) for h, d in ((2, 5), (1, 5), (1, 7)))
     mask = torch.rand(1, 19, device=DEVICE) > 0.3
-    torch.library.opcheck(
-        feature_map_operator.feature_map_attention, (q, k, v, mask, None, None, None, kind, 0.5, causal, 16, True)
-    )
+    torch.library.opcheck(op.feature_map_attention, (q, k, v, mask, None, None, None, kind, 0.5, causal, 16, True))
     state = KINDS[kind]().start(1, 2, 5, 7, key_heads=1, device=DEVICE).sums
     token = [x.detach()[:, :, :1] for x in (q, k, v)]
     arguments = (*token, None, None, state[0], state[1] if len(state) > 1 else None, kind, 0.5)
@@ -379,13 +389,13 @@ def test_compiled_in_one_graph():
 @pytest.mark.parametrize("setting", [Setting(), Setting(chunk=64), Setting(causal=False)], ids=str)
 def test_cost_is_what_was_counted(kind, setting):
     mechanism, case = KINDS[kind](chunk=setting.chunk, backend="triton"), case_of(setting)
-    x = moved(identities.draw(case, mechanism))
+    x = moved(identities.draw_inputs(case, mechanism))
     with torch.no_grad(), count_multiplications() as counted:
-        mechanism(x.q, x.k, x.v, **x.extras)
+        mechanism(x.q, x.k, x.v, **x.modifiers)
     assert counted.total == sum(mechanism.cost(case.shape).executed.values())
 
 
-@pytest.mark.skipif(DEVICE == "cuda", reason="only the interpreter tells what it multiplies")
+@pytest.mark.skipif(DEVICE == "cuda", reason="only the interpreter shows what it multiplies")
 @pytest.mark.parametrize(
     ("mechanism", "length", "setting"),
     [
@@ -400,7 +410,7 @@ def test_cost_is_what_was_counted(kind, setting):
     ids=str,
 )
 def test_every_product_is_counted(mechanism, length, setting, monkeypatch):
-    """What reaches the tensor cores, product by product, is what the formulas say: forward and backward."""
+    """The formulas count every product that reaches the tensor cores, forward and backward."""
     done = []
     product_of = InterpreterBuilder.create_dot
 
@@ -409,12 +419,12 @@ def test_every_product_is_counted(mechanism, length, setting, monkeypatch):
         return product_of(self, a, b, *rest)
 
     monkeypatch.setattr(InterpreterBuilder, "create_dot", counted_product)
-    x = moved(identities.draw(case_of(setting, queries=length, keys=length, heads=4, key_heads=2), mechanism))
+    x = moved(identities.draw_inputs(case_of(setting, queries=length, keys=length, heads=4, key_heads=2), mechanism))
     with count_multiplications(strict=False) as counted:
-        out = mechanism(x.q, x.k, x.v, **x.extras)
+        out = mechanism(x.q, x.k, x.v, **x.modifiers)
         assert counted.by_operation["qkv.feature_map_attention"] == sum(done)
         done.clear()
-        torch.autograd.grad(out, x.numbers, torch.ones_like(out))
+        torch.autograd.grad(out, x.differentiable, torch.ones_like(out))
         assert counted.by_operation["qkv.feature_map_attention_backward"] == sum(done)
 
 
@@ -442,36 +452,36 @@ def test_multiplications_by_hand():
     ids=lambda x: str(x)[:30],
 )
 def test_limits_are_named(mechanism, sizes, words):
-    x = identities.draw(replace(case_of(Setting()), **sizes), mechanism)
+    x = identities.draw_inputs(replace(case_of(Setting()), **sizes), mechanism)
     with pytest.raises(ValueError, match=words):
         mechanism(*(y.to(DEVICE) for y in (x.q, x.k, x.v)), causal=True)
 
 
-def test_a_cpu_tensor_is_told_so(monkeypatch):
-    monkeypatch.setattr(kernels, "INTERPRETED", False)
+def test_a_cpu_tensor_raises(monkeypatch):
+    monkeypatch.setattr(dispatch, "INTERPRETED", False)
     q = torch.randn(1, 1, 3, 5)
     with pytest.raises(ValueError, match="run on CUDA, and q is on cpu"):
         Taylor(backend="triton")(q, q, q)
 
 
 def test_without_triton(monkeypatch):
-    monkeypatch.setattr(kernels, "HERE", False)
+    monkeypatch.setattr(dispatch, "TRITON_INSTALLED", False)
     q = torch.randn(1, 1, 3, 5)
     with pytest.raises(ValueError, match="triton is not installed"):
         Taylor(backend="triton")(q, q, q)
 
 
-def test_the_extras_of_a_call_are_not_dropped():
+def test_the_modifiers_of_a_call_are_not_dropped():
     """Decay expands shared heads before the kernels, mask and all."""
     mechanism = Taylor(chunk=16, backend="triton")
-    x = moved(identities.draw(case_of(Setting(masked=True, decays=True)), mechanism))
-    out = kernels.attend(mechanism, x.q, x.k, x.v, Extras(True, x.mask, None, x.decay))
-    assert torch.equal(out, mechanism(x.q, x.k, x.v, **x.extras))
+    x = moved(identities.draw_inputs(case_of(Setting(masked=True, decays=True)), mechanism))
+    out = dispatch.forward(mechanism, x.q, x.k, x.v, Modifiers(True, x.mask, None, x.decay))
+    assert torch.equal(out, mechanism(x.q, x.k, x.v, **x.modifiers))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_every_kernel_compiles_for_the_chip_without_a_gpu(dtype):
+def test_every_kernel_compiles_without_a_gpu(dtype):
     """To machine code of compute capability 9.0, as they are launched."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.attention.triton.compile_triton", dtype],
@@ -493,7 +503,7 @@ def test_auto_is_the_kernels_on_cuda(kind):
 
 
 @pytest.mark.gpu
-def test_auto_says_once_why_it_is_slower_and_is_right():
+def test_auto_warns_once_about_its_fallback_and_is_right():
     q, k, v = (torch.randn(1, 2, 300, d, device="cuda") for d in (65, 65, 7))
     with pytest.warns(UserWarning, match="key_dim up to 64, got 65"):
         found = KINDS["taylor"]()(q, k, v, causal=True)

@@ -1,161 +1,247 @@
-"""The kernels of all feature-map kinds: four passes, forward and backward alike; here those that make the memory.
+"""Kernels that accumulate the recurrent state; the four passes of all feature-map kinds, forward and backward alike.
 
-    states   the sum over each segment's tokens of features(x) c', and of features(x) alone
-    scan     the running sum of those, from the first segment on or from the last one back
-    read     (`read_triton`) out_i = sum_j weight(a_i, b_j) c_j inside the segment + features(a_i)' prefix
-    pull     (`pull_triton`) the gradient of a_i: sum_j slope(a_i, b_j) (g_i.c_j + e) b_j + features'(a_i) (prefix g_i)
+    chunk_state   sum over each segment's tokens of features(x) c', and of features(x) alone
+    scan          running sum of those, from the first segment or, reversed, from the last
+    output        (`output.py`) out_i = sum_j weight(a_i, b_j) c_j in the segment + features(a_i)' prefix
+    grad_qk       (`grad_qk.py`) da_i = sum_j slope(a_i, b_j) (g_i.c_j + d_norm) b_j + features'(a_i) (prefix g_i)
 
-Segments are independent between the scans, so a chip is filled by few heads too. The backward needs no
-kernels of its own, since the gradient of a value is a reading with the roles exchanged and the order
-reversed: dv = read(k; q, dout), dq = pull(q; k, v), dk = pull(k; q, dout). Nothing is added atomically: the
-same input gives the same bits. What a kind is, is a handful of small functions that are passed in (`taylor_triton`,
-`linear_triton`). Grouped heads share keys, values and memory; with decay every head has its own of each.
+Side a attends to side b, whose values are c: queries to keys in the forward, keys to queries in the backward. So the
+backward shares the kernels: dv = output(k; q, dout), dq = grad_qk(q; k, v), dk = grad_qk(k; q, dout), where keys attend
+to later queries (REVERSE). Segments are independent between the scans, so that a few heads fill a GPU too. There are no
+atomic additions: the same input gives the same bits. A kind is a record of small functions (`KernelFunctions`;
+`taylor.py`, `linear.py`). Grouped heads share keys, values and state; with decay every head has its own.
 
-A token's `share` multiplies its weight (1 / normalizer in the backward); `extra` is what it adds to the
-normalizer's column (1 in the forward, if it is seen). With decay, what a segment writes has aged since the token
-(`falling`), and what it reads since the segment's border (`rising`); reversed, the two are exchanged.
+`inv_norm` multiplies a token's weight (1 / normalizer, in the backward), `d_norm` is the gradient of a normalizer. With
+decay, a written token fades by its distance to the end of the segment, and what a token reads fades by its distance to
+the start; reversed, the two are exchanged.
 """
+
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
-from qkv.attention.triton.kernels.common import ages, job_and_row, load_rows
+from qkv.attention.triton.kernels.common import (
+    Pointer,
+    Strides,
+    border_distance,
+    load_rows,
+    program_and_row,
+)
+
+
+class StatePointers(NamedTuple):
+    """Tensors of `chunk_state`."""
+
+    x: Pointer
+    c: Pointer
+    first_picks: Pointer
+    second_picks: Pointer
+    biases: Pointer
+    weights: Pointer
+    inv_norm: Pointer
+    d_norm: Pointer
+    mask: Pointer
+    decay: Pointer
+    kv_sum: Pointer
+    k_sum: Pointer
+    prefix_kv: Pointer
+    prefix_k: Pointer
+
+
+class StateStrides(NamedTuple):
+    """Strides of `chunk_state`."""
+
+    x: Strides
+    c: Strides
+
+
+class StateSizes(NamedTuple):
+    """Run-time sizes of `chunk_state`."""
+
+    length: int
+    segments_per_split: int
+    num_splits: int
+    prefix_slots: int
+    rows: int
+    """batch * state_heads"""
+    state_heads: int
+    heads: int
 
 
 @triton.jit
-def states(
-    x_pointer, c_pointer, first_pointer, second_pointer, biases_pointer, weights_pointer,
-    share_pointer, extra_pointer, seen_pointer, decay_pointer, sums_pointer, norms_pointer,
-    prefix_pointer, prefix_norms_pointer, x_b, x_h, x_t, c_b, c_h, c_t,
-    length, per, stretches, slots, rows, memory_heads, x_heads, scale,
-    CHOSEN: tl.constexpr, TURNED: tl.constexpr, NORMALIZES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr,
-    DECAYS: tl.constexpr, REVERSE: tl.constexpr, LOCAL: tl.constexpr, WEIGHS: tl.constexpr,
-    SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
-    KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    VALUE_BLOCKS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, PURE: tl.constexpr,
-    TYPE: tl.constexpr, PRECISION: tl.constexpr,
+def chunk_state(
+    pointers, strides, sizes, scale, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
-    """One tile of the features of a stretch, for one block of value columns; LOCAL: before each segment of it, too."""
-    stretch, row = job_and_row(rows)
-    tile, part = tl.program_id(1) // VALUE_BLOCKS, tl.program_id(1) % VALUE_BLOCKS
-    batch, memory_head = row // memory_heads, row % memory_heads
-    features = tile * TILE + tl.arange(0, TILE)
-    columns = part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
-    place = features[:, None] * (VALUE_SIZE * VALUE_BLOCKS) + columns[None, :]
-    sums = tl.zeros([TILE, VALUE_SIZE], tl.float32)
-    norms = tl.zeros([TILE], tl.float32)
-    weight = tl.full([TILE], 1.0, tl.float32)
-    if WEIGHS:
-        weight = tl.load(weights_pointer + features)
+    """Accumulate one tile of features of one split, for one block of value columns.
+
+    FLAGS.LOCAL_PREFIX: store the state before each segment of the split, too.
+    """
+    split, row = program_and_row(sizes.rows)
+    tile, value_block = tl.program_id(1) // TILES.VALUE_BLOCKS, tl.program_id(1) % TILES.VALUE_BLOCKS
+    batch, state_head = row // sizes.state_heads, row % sizes.state_heads
+    features = tile * TILES.BLOCK_F + tl.arange(0, TILES.BLOCK_F)  # [BLOCK_F]
+    columns = value_block * TILES.BLOCK_V + tl.arange(0, TILES.BLOCK_V)  # [BLOCK_V]
+    offsets = features[:, None] * (TILES.BLOCK_V * TILES.VALUE_BLOCKS) + columns[None, :]  # [BLOCK_F, BLOCK_V]
+    kv_sum = tl.zeros([TILES.BLOCK_F, TILES.BLOCK_V], tl.float32)
+    k_sum = tl.zeros([TILES.BLOCK_F], tl.float32)
+    weight = tl.full([TILES.BLOCK_F], 1.0, tl.float32)
+    if FLAGS.EXPANDS:
+        weight = tl.load(pointers.weights + features)  # [BLOCK_F]
     rate = 0.0
-    if DECAYS:
-        rate = tl.load(decay_pointer + memory_head)
-    # loaded here: stores inside of the loop keep the compiler from moving loads out of it
-    one, two, b, bias = CHOSEN(features, first_pointer, second_pointer, biases_pointer, KEY_SIZE, WIDTH)
-    members = tl.maximum(x_heads // memory_heads, 1)
-    low = stretch * per * SEGMENT
-    blocks = (tl.minimum(low + per * SEGMENT, length) - low + BLOCK - 1) // BLOCK
-    for number in range(blocks * members):
-        block = number // members
-        if REVERSE:
+    if FLAGS.HAS_DECAY:
+        rate = tl.load(pointers.decay + state_head)  # scalar
+    # loaded here: stores inside the loop keep the compiler from hoisting loads out of it
+    first, second, first_bias, second_bias = KIND.load_picks(features, pointers, TILES)
+    group = tl.maximum(sizes.heads // sizes.state_heads, 1)
+    low = split * sizes.segments_per_split * TILES.SEGMENT
+    high = tl.minimum(low + sizes.segments_per_split * TILES.SEGMENT, sizes.length)
+    blocks = (high - low + TILES.BLOCK_A - 1) // TILES.BLOCK_A
+    for number in range(blocks * group):
+        block = number // group
+        if FLAGS.REVERSE:
             block = blocks - 1 - block
-        start = low + block * BLOCK
-        if LOCAL:
-            border = block % (SEGMENT // BLOCK) == 0
-            if REVERSE:
-                border = ((block + 1) % (SEGMENT // BLOCK) == 0) | (block == blocks - 1)
-            if border & (number % members == 0):
-                base = (row.to(tl.int64) * slots + start // SEGMENT) * WIDTH
-                kept = (sums * weight[:, None]).to(prefix_pointer.dtype.element_ty)
-                tl.store(prefix_pointer + base * (VALUE_SIZE * VALUE_BLOCKS) + place, kept)
-                if NORMALIZES:
-                    tl.store(prefix_norms_pointer + base + features, norms * weight)
-        head = memory_head * x_heads // memory_heads + number % members
-        flat = (batch.to(tl.int64) * x_heads + head) * length
-        tokens = start + tl.arange(0, BLOCK)
-        valid = tokens < length
-        if HIDING:
-            valid &= tl.load(seen_pointer + batch.to(tl.int64) * length + tokens, mask=valid, other=0) != 0
-        x = load_rows(x_pointer, batch, head, start, x_b, x_h, x_t, valid, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
-        c = load_rows(c_pointer + part * VALUE_SIZE, batch, head, start, c_b, c_h, c_t, valid,
-                  VALUE_DIM - part * VALUE_SIZE, VALUE_SIZE, VALUE_DIM % VALUE_SIZE == 0).to(TYPE)  # fmt: skip
-        # turned round, so that the features are the left operand of the next product and stay in registers
-        p = TURNED(x, one, two, b, bias, features, scale, KEY_DIM, KEY_SIZE, TYPE, PRECISION)
-        if DECAYS:
-            p *= tl.exp(-rate * ages(tokens, start // SEGMENT, length, SEGMENT, not REVERSE))[None, :]
-        if NORMALIZES:
-            if SHARED:
-                norms += tl.sum(p * tl.load(extra_pointer + flat + tokens, mask=valid, other=0.0)[None, :], 1)
+        start = low + block * TILES.BLOCK_A
+        if FLAGS.LOCAL_PREFIX:
+            border = block % (TILES.SEGMENT // TILES.BLOCK_A) == 0
+            if FLAGS.REVERSE:
+                border = ((block + 1) % (TILES.SEGMENT // TILES.BLOCK_A) == 0) | (block == blocks - 1)
+            if border & (number % group == 0):
+                base = (row.to(tl.int64) * sizes.prefix_slots + start // TILES.SEGMENT) * TILES.PADDED_FEATURES
+                weighted = (kv_sum * weight[:, None]).to(pointers.prefix_kv.dtype.element_ty)
+                prefix = pointers.prefix_kv + base * (TILES.BLOCK_V * TILES.VALUE_BLOCKS)
+                tl.store(prefix + offsets, weighted)  # [BLOCK_F, BLOCK_V]
+                if FLAGS.NORMALIZE:
+                    tl.store(pointers.prefix_k + base + features, k_sum * weight)  # [BLOCK_F]
+        head = state_head * sizes.heads // sizes.state_heads + number % group
+        flat = (batch.to(tl.int64) * sizes.heads + head) * sizes.length
+        tokens = start + tl.arange(0, TILES.BLOCK_A)  # [BLOCK_A]
+        valid = tokens < sizes.length
+        if FLAGS.HAS_MASK:
+            mask_row = pointers.mask + batch.to(tl.int64) * sizes.length + tokens
+            valid &= tl.load(mask_row, mask=valid, other=0) != 0  # [BLOCK_A]
+        x = load_rows(pointers.x, strides.x, batch, head, start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
+                      TILES.KEY_DIM == TILES.BLOCK_K)  # [BLOCK_A, BLOCK_K]  # fmt: skip
+        c = load_rows(pointers.c + value_block * TILES.BLOCK_V, strides.c, batch, head, start, valid,
+                      TILES.VALUE_DIM - value_block * TILES.BLOCK_V, TILES.BLOCK_V,
+                      TILES.VALUE_DIM % TILES.BLOCK_V == 0).to(TILES.DTYPE)  # [BLOCK_A, BLOCK_V]  # fmt: skip
+        # transposed, so that the features are the left operand of the next product and stay in registers
+        phi_t = KIND.features_t(
+            x, first, second, first_bias, second_bias, features, scale, TILES
+        )  # [BLOCK_F, BLOCK_A]  # fmt: skip
+        if FLAGS.HAS_DECAY:
+            phi_t *= tl.exp(
+                -rate * border_distance(tokens, start // TILES.SEGMENT, sizes.length, TILES.SEGMENT, not FLAGS.REVERSE)
+            )[None, :]
+        if FLAGS.NORMALIZE:
+            if FLAGS.HAS_INV_NORM:
+                d_norm = tl.load(pointers.d_norm + flat + tokens, mask=valid, other=0.0)  # [BLOCK_A]
+                k_sum += tl.sum(phi_t * d_norm[None, :], 1)
             else:
-                norms += tl.sum(tl.where(valid[None, :], p, 0.0), 1)
-        if SHARED:
-            p *= tl.load(share_pointer + flat + tokens, mask=valid, other=0.0)[None, :]
-        sums = tl.dot(p.to(TYPE), c, sums, input_precision=PRECISION)
-    base = (row.to(tl.int64) * stretches + stretch) * WIDTH
-    tl.store(sums_pointer + base * (VALUE_SIZE * VALUE_BLOCKS) + place, sums)
-    if NORMALIZES and part == 0:
-        tl.store(norms_pointer + base + features, norms)
+                k_sum += tl.sum(tl.where(valid[None, :], phi_t, 0.0), 1)
+        if FLAGS.HAS_INV_NORM:
+            phi_t *= tl.load(pointers.inv_norm + flat + tokens, mask=valid, other=0.0)[None, :]  # [1, BLOCK_A]
+        # [BLOCK_F, BLOCK_A] x [BLOCK_A, BLOCK_V]
+        kv_sum = tl.dot(phi_t.to(TILES.DTYPE), c, kv_sum, input_precision=TILES.PRECISION)
+    base = (row.to(tl.int64) * sizes.num_splits + split) * TILES.PADDED_FEATURES
+    tl.store(pointers.kv_sum + base * (TILES.BLOCK_V * TILES.VALUE_BLOCKS) + offsets, kv_sum)  # [BLOCK_F, BLOCK_V]
+    if FLAGS.NORMALIZE and value_block == 0:
+        tl.store(pointers.k_sum + base + features, k_sum)  # [BLOCK_F]
+
+
+class ScanPointers(NamedTuple):
+    """Tensors of `scan`."""
+
+    kv_sum: Pointer
+    initial_kv: Pointer
+    forward_kv: Pointer
+    prefix_kv: Pointer
+    final_kv: Pointer
+    k_sum: Pointer
+    initial_k: Pointer
+    forward_k: Pointer
+    prefix_k: Pointer
+    final_k: Pointer
+    decay: Pointer
+    weights: Pointer
+    d_decay: Pointer
+
+
+class ScanSizes(NamedTuple):
+    """Run-time sizes of `scan`."""
+
+    features: int
+    columns: int
+    segments: int
+    prefix_slots: int
+    length: int
+    state_heads: int
 
 
 @triton.jit
-def _run(
-    sums_pointer, initial_pointer, other_pointer, prefix_pointer, final_pointer, weights_pointer, lost_pointer, rate,
-    block, size, columns, segments, slots, length,
-    WEIGHS: tl.constexpr, STARTED: tl.constexpr, PREFIXES: tl.constexpr, DECAYS: tl.constexpr,
-    REVERSE: tl.constexpr, LOSES: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
+def _running_sum(
+    sum_pointer, initial_pointer, forward_pointer, prefix_pointer, final_pointer, weights_pointer, d_decay_pointer,
+    rate, block, size, columns, segments, prefix_slots, length,
+    EXPANDS: tl.constexpr, HAS_INITIAL: tl.constexpr, HAS_PREFIX: tl.constexpr, HAS_DECAY: tl.constexpr,
+    REVERSE: tl.constexpr, GRAD_DECAY: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Running sums of one block of the `size` numbers that each segment has."""
+    """Sum one block of the `size` elements of each segment over the segments before it."""
     row = tl.program_id(0).to(tl.int64)
-    place = block * BLOCK + tl.arange(0, BLOCK)
-    inside = place < size
+    offsets = block * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
+    inside = offsets < size
     total = tl.zeros([BLOCK], tl.float32)
-    if STARTED:
-        total += tl.load(initial_pointer + row * size + place, mask=inside, other=0.0)
+    if HAS_INITIAL:
+        total += tl.load(initial_pointer + row * size + offsets, mask=inside, other=0.0)  # [BLOCK]
     weight = tl.full([BLOCK], 1.0, tl.float32)
-    if WEIGHS:
-        weight = tl.load(weights_pointer + place // columns, mask=inside, other=0.0)
-    lost = tl.zeros([BLOCK], tl.float32)
+    if EXPANDS:
+        weight = tl.load(weights_pointer + offsets // columns, mask=inside, other=0.0)  # [BLOCK]
+    d_decay = tl.zeros([BLOCK], tl.float32)
     for number in range(segments):
         segment = number
         if REVERSE:
             segment = segments - 1 - number
-        here = (row * segments + segment) * size + place
-        if PREFIXES:
-            slot = (row * slots + slots - segments + segment) * size + place
-            tl.store(prefix_pointer + slot, (total * weight).to(prefix_pointer.dtype.element_ty), mask=inside)
-        if DECAYS:
+        here = (row * segments + segment) * size + offsets
+        if HAS_PREFIX:
+            slot = (row * prefix_slots + prefix_slots - segments + segment) * size + offsets
+            tl.store(
+                prefix_pointer + slot, (total * weight).to(prefix_pointer.dtype.element_ty), mask=inside
+            )  # [BLOCK]
+        if HAS_DECAY:
             tokens = tl.minimum((segment + 1) * SEGMENT, length) - segment * SEGMENT
             total *= tl.exp(-rate * tokens)
-            if LOSES:
-                lost += tokens * total * tl.load(other_pointer + here, mask=inside, other=0.0)
-        total += tl.load(sums_pointer + here, mask=inside, other=0.0)
-    tl.store(final_pointer + row * size + place, total, mask=inside)
-    if LOSES:
-        tl.store(lost_pointer + row * tl.num_programs(1) + tl.program_id(1), tl.sum(lost, 0))
+            if GRAD_DECAY:
+                d_decay += tokens * total * tl.load(forward_pointer + here, mask=inside, other=0.0)  # [BLOCK]
+        total += tl.load(sum_pointer + here, mask=inside, other=0.0)  # [BLOCK]
+    tl.store(final_pointer + row * size + offsets, total, mask=inside)  # [BLOCK]
+    if GRAD_DECAY:
+        tl.store(d_decay_pointer + row * tl.num_programs(1) + tl.program_id(1), tl.sum(d_decay, 0))  # scalar
 
 
 @triton.jit
 def scan(
-    sums_pointer, initial_pointer, other_pointer, prefix_pointer, final_pointer,
-    norms_pointer, initial_norms_pointer, other_norms_pointer, prefix_norms_pointer, final_norms_pointer,
-    decay_pointer, weights_pointer, lost_pointer,
-    features, columns, segments, slots, length, memory_heads,
-    SUM_BLOCKS: tl.constexpr, WEIGHS: tl.constexpr, STARTED: tl.constexpr, PREFIXES: tl.constexpr, DECAYS: tl.constexpr,
-    REVERSE: tl.constexpr, LOSES: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
+    pointers, sizes, NUM_KV_BLOCKS: tl.constexpr, EXPANDS: tl.constexpr, HAS_INITIAL: tl.constexpr,
+    HAS_PREFIX: tl.constexpr, HAS_DECAY: tl.constexpr, REVERSE: tl.constexpr, GRAD_DECAY: tl.constexpr,
+    SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Running sums over segments, each feature by its weight: of features with values, and of features alone.
+    """Compute running sums over segments: of features with values, and of features alone, each feature by its weight.
 
-    `lost` gathers the gradient of the decay between segments.
+    `d_decay` collects the gradient of the decay between segments.
     """
     block = tl.program_id(1)
     rate = 0.0
-    if DECAYS:
-        rate = tl.load(decay_pointer + tl.program_id(0) % memory_heads)
-    if block < SUM_BLOCKS:
-        _run(sums_pointer, initial_pointer, other_pointer, prefix_pointer, final_pointer, weights_pointer, lost_pointer,
-             rate, block, features * columns, columns, segments, slots, length,
-             WEIGHS, STARTED, PREFIXES, DECAYS, REVERSE, LOSES, SEGMENT, BLOCK)  # fmt: skip
+    if HAS_DECAY:
+        rate = tl.load(pointers.decay + tl.program_id(0) % sizes.state_heads)  # scalar
+    if block < NUM_KV_BLOCKS:
+        _running_sum(
+            pointers.kv_sum, pointers.initial_kv, pointers.forward_kv, pointers.prefix_kv, pointers.final_kv,
+            pointers.weights, pointers.d_decay, rate, block, sizes.features * sizes.columns, sizes.columns,
+            sizes.segments, sizes.prefix_slots, sizes.length,
+            EXPANDS, HAS_INITIAL, HAS_PREFIX, HAS_DECAY, REVERSE, GRAD_DECAY, SEGMENT, BLOCK,
+        )  # fmt: skip
     else:
-        _run(norms_pointer, initial_norms_pointer, other_norms_pointer, prefix_norms_pointer, final_norms_pointer,
-             weights_pointer, lost_pointer, rate, block - SUM_BLOCKS, features, 1, segments, slots, length,
-             WEIGHS, STARTED, PREFIXES, DECAYS, REVERSE, LOSES, SEGMENT, BLOCK)  # fmt: skip
+        _running_sum(
+            pointers.k_sum, pointers.initial_k, pointers.forward_k, pointers.prefix_k, pointers.final_k,
+            pointers.weights, pointers.d_decay, rate, block - NUM_KV_BLOCKS, sizes.features, 1,
+            sizes.segments, sizes.prefix_slots, sizes.length,
+            EXPANDS, HAS_INITIAL, HAS_PREFIX, HAS_DECAY, REVERSE, GRAD_DECAY, SEGMENT, BLOCK,
+        )  # fmt: skip

@@ -1,219 +1,246 @@
-"""The kernel of the gradients of queries and keys.
+"""Kernel of the gradients of queries and keys.
 
-a_i' = sum_j slope(a_i, b_j) (g_i.c_j + e) b_j inside the segment + features'(a_i) (prefix g_i)
+da_i = sum_j slope(a_i, b_j) (g_i.c_j + d_norm) b_j in the segment + features'(a_i) (prefix g_i)
 """
+
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
-from qkv.attention.triton.kernels.common import ages, both, job_and_row, load_rows, reach, store_rows, visible
+from qkv.attention.triton.kernels.common import (
+    Pointer,
+    Strides,
+    border_distance,
+    causal_decay,
+    load_prefix,
+    load_rows,
+    prefix_bases,
+    program_and_row,
+    store_rows,
+    token_ranges,
+)
+
+
+class GradPointers(NamedTuple):
+    """Tensors of `grad_qk`."""
+
+    a: Pointer
+    b: Pointer
+    c: Pointer
+    g: Pointer
+    """Gradients of the outputs of a or, reversed, its values."""
+    first_picks: Pointer
+    second_picks: Pointer
+    biases: Pointer
+    inv_norm: Pointer
+    d_norm: Pointer
+    """Gradients of the normalizers: written with the queries, read with the keys."""
+    mask: Pointer
+    decay: Pointer
+    prefix_kv: Pointer
+    prefix_k: Pointer
+    forward_out: Pointer
+    """Outputs of the forward."""
+    out: Pointer
+    d_decay: Pointer
+
+
+class GradStrides(NamedTuple):
+    """Strides of `grad_qk`."""
+
+    a: Strides
+    b: Strides
+    c: Strides
+    g: Strides
+    forward_out: Strides
+    out: Strides
 
 
 @triton.jit
-def pull(
-    a_pointer, b_pointer, c_pointer, g_pointer, first_pointer, second_pointer, biases_pointer,
-    share_pointer, extra_pointer, seen_pointer, decay_pointer, prefix_pointer, norms_pointer,
-    answer_pointer, out_pointer, lost_pointer,
-    a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, y_b, y_h, y_t, o_b, o_h, o_t,
-    a_length, b_length, rows, a_heads, b_heads, memory_heads, stretches, per, slots,
-    a_scale, b_scale, score_scale, result_scale,
-    LIFT: tl.constexpr, LOWER: tl.constexpr, WEIGHT: tl.constexpr, SLOPE: tl.constexpr,
-    FEATURES: tl.constexpr, PULL: tl.constexpr,
-    NORMALIZES: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr, LOSES: tl.constexpr,
-    REVERSE: tl.constexpr, INSIDE: tl.constexpr, LOCAL: tl.constexpr, BEFORE: tl.constexpr, SEGMENT: tl.constexpr,
-    A_BLOCK: tl.constexpr, B_BLOCK: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr,
-    VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, PURE: tl.constexpr, TYPE: tl.constexpr,
-    PRECISION: tl.constexpr,
+def grad_qk(
+    pointers, strides, sizes, scales, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
-    """A block of gradients: of the queries, or (reversed) of the keys.
+    """Compute a block of gradients of the queries or, reversed, of the keys.
 
-    `share` and `extra` belong to the queries, which are the a of the forward order and the b of the reverse. `extra`,
-    the gradient of a normalizer, is -(g.answer) / norm: it is made here with the queries, and kept for the keys.
+    `inv_norm` and `d_norm` belong to the queries, which are side a in forward order and side b in reverse. The
+    gradient of a normalizer, -(g.out) / norm, is computed here with the queries, and stored for the keys.
     """
-    job, row = job_and_row(rows)
-    here = job * A_BLOCK
-    batch, a_head = row // a_heads, row % a_heads
-    tokens, segment = here + tl.arange(0, A_BLOCK), here // SEGMENT
-    valid = tokens < a_length
-    if HIDING and REVERSE:
-        valid &= tl.load(seen_pointer + batch.to(tl.int64) * a_length + tokens, mask=valid, other=0) != 0
-    raw = load_rows(a_pointer, batch, a_head, here, a_b, a_h, a_t, valid, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
-    a = LIFT(raw, valid, a_scale, False, KEY_DIM, KEY_SIZE).to(TYPE)
-    g = load_rows(g_pointer, batch, a_head, here, g_b, g_h, g_t, valid, VALUE_DIM, VALUE_SIZE, VALUE_DIM >= VALUE_SIZE)
-    share = tl.full([A_BLOCK], 1.0, tl.float32)
-    extra = tl.full([A_BLOCK], 1.0, tl.float32)
-    if NORMALIZES and not REVERSE:
-        flat = (batch.to(tl.int64) * a_heads + a_head) * a_length
-        share = tl.load(share_pointer + flat + tokens, mask=valid, other=0.0)
-        extra = -share * _met(g, g_pointer, answer_pointer, batch, a_head, here, g_b, g_h, g_t, y_b, y_h, y_t, valid,
-                              VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS)  # fmt: skip
-        tl.store(extra_pointer + flat + tokens, extra, mask=valid)
-    out = tl.zeros([A_BLOCK, KEY_SIZE], tl.float32)
-    lost = tl.zeros([A_BLOCK], tl.float32)
+    work_item, row = program_and_row(sizes.rows)
+    start = work_item * TILES.BLOCK_A
+    batch, a_head = row // sizes.a_heads, row % sizes.a_heads
+    tokens, segment = start + tl.arange(0, TILES.BLOCK_A), start // TILES.SEGMENT  # [BLOCK_A], scalar
+    valid = tokens < sizes.a_length
+    if FLAGS.HAS_MASK and FLAGS.REVERSE:
+        mask_row = pointers.mask + batch.to(tl.int64) * sizes.a_length + tokens
+        valid &= tl.load(mask_row, mask=valid, other=0) != 0  # [BLOCK_A]
+    raw = load_rows(pointers.a, strides.a, batch, a_head, start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
+                    TILES.KEY_DIM == TILES.BLOCK_K)  # [BLOCK_A, BLOCK_K]  # fmt: skip
+    a = KIND.map_input(raw, valid, scales.a, False, TILES).to(TILES.DTYPE)  # [BLOCK_A, BLOCK_K]
+    g = load_rows(pointers.g, strides.g, batch, a_head, start, valid, TILES.VALUE_DIM, TILES.BLOCK_V,
+                  TILES.VALUE_DIM >= TILES.BLOCK_V)  # [BLOCK_A, BLOCK_V]  # fmt: skip
+    inv_norm = tl.full([TILES.BLOCK_A], 1.0, tl.float32)
+    d_norm = tl.full([TILES.BLOCK_A], 1.0, tl.float32)
+    if FLAGS.NORMALIZE and not FLAGS.REVERSE:
+        flat = (batch.to(tl.int64) * sizes.a_heads + a_head) * sizes.a_length
+        inv_norm = tl.load(pointers.inv_norm + flat + tokens, mask=valid, other=0.0)  # [BLOCK_A]
+        d_norm = -inv_norm * _dot_with_output(g, batch, a_head, start, valid, pointers, strides, TILES)
+        tl.store(pointers.d_norm + flat + tokens, d_norm, mask=valid)  # [BLOCK_A]
+    out = tl.zeros([TILES.BLOCK_A, TILES.BLOCK_K], tl.float32)
+    d_decay = tl.zeros([TILES.BLOCK_A], tl.float32)
     rate = 0.0
-    if DECAYS:
-        rate = tl.load(decay_pointer + a_head)
-    if LOCAL or BEFORE:
-        memory = batch.to(tl.int64) * memory_heads + a_head * memory_heads // a_heads
-        local = (memory * slots + segment) * WIDTH
-        before = (memory * slots + slots - stretches + tl.minimum(segment // per, stretches - 1)) * WIDTH
-        age = ages(tokens, segment, a_length, SEGMENT, REVERSE).to(tl.float32)
-        norms = tl.zeros([TILE], tl.float32)
-        if NORMALIZES:
-            norms = _norms_of(norms_pointer, local, before, tl.arange(0, TILE), WIDTH, LOCAL, BEFORE)
-        for tile in range(PURE):
-            out, lost, norms = _reached(
-                out, lost, norms, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
-                g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
-                g_b, g_h, g_t, a_scale, FEATURES, PULL, NORMALIZES, DECAYS, LOSES, LOCAL, BEFORE, True,
-                KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
+    if FLAGS.HAS_DECAY:
+        rate = tl.load(pointers.decay + a_head)  # scalar
+    if FLAGS.LOCAL_PREFIX or FLAGS.SPLIT_PREFIX:
+        local, before = prefix_bases(batch, a_head, segment, sizes, TILES.PADDED_FEATURES)
+        age = border_distance(tokens, segment, sizes.a_length, TILES.SEGMENT, FLAGS.REVERSE).to(tl.float32)
+        k_sum = tl.zeros([TILES.BLOCK_F], tl.float32)
+        if FLAGS.NORMALIZE:
+            k_sum = _load_k_sum(pointers, local, before, tl.arange(0, TILES.BLOCK_F), FLAGS, TILES)  # [BLOCK_F]
+        for tile in range(TILES.PURE_TILES):
+            out, d_decay, k_sum = _add_state_grad(
+                out, d_decay, k_sum, raw, g, inv_norm, d_norm, age, rate, tile, local, before, valid, start, batch,
+                a_head, pointers, strides, scales, True, KIND, FLAGS, TILES,
             )  # fmt: skip
-        for tile in range(PURE, TILES):
-            out, lost, norms = _reached(
-                out, lost, norms, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
-                g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
-                g_b, g_h, g_t, a_scale, FEATURES, PULL, NORMALIZES, DECAYS, LOSES, LOCAL, BEFORE, False,
-                KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
+        for tile in range(TILES.PURE_TILES, TILES.FEATURE_TILES):
+            out, d_decay, k_sum = _add_state_grad(
+                out, d_decay, k_sum, raw, g, inv_norm, d_norm, age, rate, tile, local, before, valid, start, batch,
+                a_head, pointers, strides, scales, False, KIND, FLAGS, TILES,
             )  # fmt: skip
-    if INSIDE != "":
-        low, high, ordered_low, ordered_high = reach(
-            here, segment, b_length, INSIDE, REVERSE, SEGMENT, A_BLOCK, B_BLOCK
-        )
-        for member in range(tl.maximum(b_heads // a_heads, 1)):
-            head = a_head * b_heads // a_heads + member
-            for start in range(low, high, B_BLOCK):
-                out, lost = _followed(
-                    out, lost, a, g, share, extra, tokens, valid, here, start,
-                    b_pointer, c_pointer, g_pointer, share_pointer, extra_pointer, seen_pointer,
-                    b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, batch, a_head, head, b_heads, b_length,
-                    b_scale, score_scale, rate, LIFT, WEIGHT, SLOPE, NORMALIZES, HIDING, DECAYS, LOSES, REVERSE, INSIDE,
-                    False, B_BLOCK, KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, TYPE, PRECISION,
+    if FLAGS.INTRA != "none":
+        low, high, diagonal_low, diagonal_high = token_ranges(start, segment, sizes.b_length, FLAGS, TILES)
+        for member in range(tl.maximum(sizes.b_heads // sizes.a_heads, 1)):
+            b_head = a_head * sizes.b_heads // sizes.a_heads + member
+            for b_start in range(low, high, TILES.BLOCK_B):
+                out, d_decay = _add_block_grad(
+                    out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head, rate,
+                    pointers, strides, sizes, scales, False, KIND, FLAGS, TILES,
                 )  # fmt: skip
-            for start in range(ordered_low, ordered_high, B_BLOCK):
-                out, lost = _followed(
-                    out, lost, a, g, share, extra, tokens, valid, here, start,
-                    b_pointer, c_pointer, g_pointer, share_pointer, extra_pointer, seen_pointer,
-                    b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, batch, a_head, head, b_heads, b_length,
-                    b_scale, score_scale, rate, LIFT, WEIGHT, SLOPE, NORMALIZES, HIDING, DECAYS, LOSES, REVERSE, INSIDE,
-                    True, B_BLOCK, KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, VALUE_BLOCKS, TYPE, PRECISION,
+            for b_start in range(diagonal_low, diagonal_high, TILES.BLOCK_B):
+                out, d_decay = _add_block_grad(
+                    out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head, rate,
+                    pointers, strides, sizes, scales, True, KIND, FLAGS, TILES,
                 )  # fmt: skip
-    out = tl.where(valid[:, None], LOWER(raw, out * result_scale, a_scale), 0.0)
-    store_rows(out_pointer, out, batch, a_head, here, o_b, o_h, o_t, tokens < a_length, KEY_DIM, KEY_SIZE,
-           KEY_DIM == KEY_SIZE)  # fmt: skip
-    if LOSES:
-        flat = (batch.to(tl.int64) * a_heads + a_head) * a_length
-        tl.store(lost_pointer + flat + tokens, tl.where(valid, lost * result_scale, 0.0), mask=tokens < a_length)
+    out = tl.where(valid[:, None], KIND.map_grad(raw, out * scales.result, scales.a), 0.0)
+    store_rows(pointers.out, out, strides.out, batch, a_head, start, tokens < sizes.a_length, TILES.KEY_DIM,
+               TILES.BLOCK_K, TILES.KEY_DIM == TILES.BLOCK_K)  # [BLOCK_A, BLOCK_K]  # fmt: skip
+    if FLAGS.HAS_DECAY:
+        flat = (batch.to(tl.int64) * sizes.a_heads + a_head) * sizes.a_length
+        tl.store(
+            pointers.d_decay + flat + tokens,
+            tl.where(valid, d_decay * scales.result, 0.0),
+            mask=tokens < sizes.a_length,
+        )  # [BLOCK_A]
 
 
 @triton.jit
-def _met(
-    g, g_pointer, answer_pointer, batch, head, here, g_b, g_h, g_t, y_b, y_h, y_t, valid,
-    VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
-):  # fmt: skip
-    """g.answer of each token."""
+def _dot_with_output(g, batch, head, start, valid, pointers, strides, TILES: tl.constexpr):
+    """Return g.out of each token."""
     total = tl.zeros([valid.shape[0]], tl.float32)
-    for part in tl.static_range(VALUE_BLOCKS):
-        room = VALUE_DIM - part * VALUE_SIZE
-        more = g
-        if part > 0:
-            more = load_rows(g_pointer + part * VALUE_SIZE, batch, head, here, g_b, g_h, g_t, valid, room, VALUE_SIZE,
-                         False)  # fmt: skip
-        answer = load_rows(answer_pointer + part * VALUE_SIZE, batch, head, here, y_b, y_h, y_t, valid, room,
-                       VALUE_SIZE, VALUE_DIM % VALUE_SIZE == 0)  # fmt: skip
-        total += tl.sum(more.to(tl.float32) * answer.to(tl.float32), 1)
+    for value_block in tl.static_range(TILES.VALUE_BLOCKS):
+        columns_left = TILES.VALUE_DIM - value_block * TILES.BLOCK_V
+        g_block = g
+        if value_block > 0:
+            g_block = load_rows(pointers.g + value_block * TILES.BLOCK_V, strides.g, batch, head, start, valid,
+                                columns_left, TILES.BLOCK_V, False)  # [BLOCK_A, BLOCK_V]  # fmt: skip
+        out = load_rows(pointers.forward_out + value_block * TILES.BLOCK_V, strides.forward_out, batch, head, start,
+                        valid, columns_left, TILES.BLOCK_V,
+                        TILES.VALUE_DIM % TILES.BLOCK_V == 0)  # [BLOCK_A, BLOCK_V]  # fmt: skip
+        total += tl.sum(g_block.to(tl.float32) * out.to(tl.float32), 1)
     return total
 
 
 @triton.jit
-def _norms_of(pointer, local, before, features, WIDTH: tl.constexpr, LOCAL: tl.constexpr, BEFORE: tl.constexpr):
-    """Sums of these features alone; asked for a tile ahead, so that no product waits for them."""
-    there = features < WIDTH
-    kept = tl.zeros([features.shape[0]], tl.float32)
-    if LOCAL:
-        kept += tl.load(pointer + local + features, mask=there, other=0.0)
-    if BEFORE:
-        kept += tl.load(pointer + before + features, mask=there, other=0.0)
-    return kept
+def _load_k_sum(pointers, local, before, features, FLAGS: tl.constexpr, TILES: tl.constexpr):
+    """Load sums of these features alone; called one tile ahead, so that no dot product waits for them."""
+    inside = features < TILES.PADDED_FEATURES
+    k_sum = tl.zeros([features.shape[0]], tl.float32)
+    if FLAGS.LOCAL_PREFIX:
+        k_sum += tl.load(pointers.prefix_k + local + features, mask=inside, other=0.0)  # [BLOCK_F]
+    if FLAGS.SPLIT_PREFIX:
+        k_sum += tl.load(pointers.prefix_k + before + features, mask=inside, other=0.0)  # [BLOCK_F]
+    return k_sum
 
 
 @triton.jit
-def _reached(
-    out, lost, norms, raw, g, share, extra, age, rate, tile, local, before, valid, here, batch, a_head,
-    g_pointer, first_pointer, second_pointer, biases_pointer, prefix_pointer, norms_pointer,
-    g_b, g_h, g_t, a_scale, FEATURES: tl.constexpr, PULL: tl.constexpr, NORMALIZES: tl.constexpr, DECAYS: tl.constexpr,
-    LOSES: tl.constexpr, LOCAL: tl.constexpr, BEFORE: tl.constexpr, PURE: tl.constexpr,
-    KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr,
-    VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr,
-    PRECISION: tl.constexpr,
+def _add_state_grad(
+    out, d_decay, k_sum, raw, g, inv_norm, d_norm, age, rate, tile, local, before, valid, start, batch, a_head,
+    pointers, strides, scales, PURE: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """`out` and `lost` with what the memory wants of one more tile of features, and the `norms` of the next."""
-    features = tile * TILE + tl.arange(0, TILE)
-    coming = norms
-    if NORMALIZES:
-        coming = _norms_of(norms_pointer, local, before, features + TILE, WIDTH, LOCAL, BEFORE)
-    wanted = tl.zeros([valid.shape[0], TILE], tl.float32)
-    for part in tl.static_range(VALUE_BLOCKS):
-        more = g
-        if part > 0:
-            more = load_rows(g_pointer + part * VALUE_SIZE, batch, a_head, here, g_b, g_h, g_t, valid,
-                         VALUE_DIM - part * VALUE_SIZE, VALUE_SIZE, False)  # fmt: skip
-        columns = part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
-        stride = VALUE_SIZE * VALUE_BLOCKS
-        places = features[None, :] * stride + columns[:, None]
-        kept = both(prefix_pointer, local * stride, before * stride, places, LOCAL, BEFORE)
-        wanted = tl.dot(more.to(TYPE), kept, wanted, input_precision=PRECISION)
-    if NORMALIZES:
-        wanted = wanted * share[:, None] + extra[:, None] * norms[None, :]
-    if DECAYS:
-        wanted *= tl.exp(-rate * age)[:, None]
-    if LOSES:
-        p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, biases_pointer, a_scale, PURE,
-                     KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
-        lost += age * tl.sum(wanted * p, 1)
-    out = PULL(out, raw.to(TYPE), wanted, features, first_pointer, second_pointer, biases_pointer, PURE,
-               KEY_SIZE, WIDTH, TYPE, PRECISION)  # fmt: skip
-    return out, lost, coming
+    """Add to `out` and `d_decay` the gradient through one tile of features of the state; load the next `k_sum`."""
+    features = tile * TILES.BLOCK_F + tl.arange(0, TILES.BLOCK_F)  # [BLOCK_F]
+    next_k_sum = k_sum
+    if FLAGS.NORMALIZE:
+        next_k_sum = _load_k_sum(pointers, local, before, features + TILES.BLOCK_F, FLAGS, TILES)  # [BLOCK_F]
+    d_phi = tl.zeros([valid.shape[0], TILES.BLOCK_F], tl.float32)
+    for value_block in tl.static_range(TILES.VALUE_BLOCKS):
+        g_block = g
+        if value_block > 0:
+            g_block = load_rows(pointers.g + value_block * TILES.BLOCK_V, strides.g, batch, a_head, start, valid,
+                                TILES.VALUE_DIM - value_block * TILES.BLOCK_V, TILES.BLOCK_V,
+                                False)  # [BLOCK_A, BLOCK_V]  # fmt: skip
+        columns = value_block * TILES.BLOCK_V + tl.arange(0, TILES.BLOCK_V)  # [BLOCK_V]
+        stride = TILES.BLOCK_V * TILES.VALUE_BLOCKS
+        offsets = features[None, :] * stride + columns[:, None]
+        kv_sum = load_prefix(
+            pointers.prefix_kv, local * stride, before * stride, offsets, FLAGS.LOCAL_PREFIX, FLAGS.SPLIT_PREFIX
+        )  # [BLOCK_V, BLOCK_F]  # fmt: skip
+        # [BLOCK_A, BLOCK_V] x [BLOCK_V, BLOCK_F]
+        d_phi = tl.dot(g_block.to(TILES.DTYPE), kv_sum, d_phi, input_precision=TILES.PRECISION)
+    if FLAGS.NORMALIZE:
+        d_phi = d_phi * inv_norm[:, None] + d_norm[:, None] * k_sum[None, :]
+    if FLAGS.HAS_DECAY:
+        d_phi *= tl.exp(-rate * age)[:, None]
+        phi = KIND.features(raw.to(TILES.DTYPE), features, pointers, scales.a, PURE, TILES)  # [BLOCK_A, BLOCK_F]
+        d_decay += age * tl.sum(d_phi * phi, 1)
+    out = KIND.grad_features(out, raw.to(TILES.DTYPE), d_phi, features, pointers, PURE, TILES)  # [BLOCK_A, BLOCK_K]
+    return out, d_decay, next_k_sum
 
 
 @triton.jit
-def _followed(
-    out, lost, a, g, share, extra, tokens, valid, here, start,
-    b_pointer, c_pointer, g_pointer, share_pointer, extra_pointer, seen_pointer,
-    b_b, b_h, b_t, c_b, c_h, c_t, g_b, g_h, g_t, batch, a_head, head, b_heads, b_length,
-    b_scale, score_scale, rate, LIFT: tl.constexpr, WEIGHT: tl.constexpr, SLOPE: tl.constexpr,
-    NORMALIZES: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr, LOSES: tl.constexpr,
-    REVERSE: tl.constexpr, INSIDE: tl.constexpr, ORDERED: tl.constexpr, B_BLOCK: tl.constexpr,
-    KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    VALUE_BLOCKS: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
+def _add_block_grad(
+    out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head, rate,
+    pointers, strides, sizes, scales,
+    DIAGONAL: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """`out` and `lost` with what one more block of tokens wants of this one."""
-    others = start + tl.arange(0, B_BLOCK)
-    there = others < b_length
-    if HIDING and not REVERSE:
-        there &= tl.load(seen_pointer + batch.to(tl.int64) * b_length + others, mask=there, other=0) != 0
-    b = load_rows(b_pointer, batch, head, start, b_b, b_h, b_t, there, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
-    b = LIFT(b, there, b_scale, HIDING or INSIDE == "all", KEY_DIM, KEY_SIZE).to(TYPE)
-    wanted = tl.zeros([tokens.shape[0], B_BLOCK], tl.float32)
-    for part in tl.static_range(VALUE_BLOCKS):
-        room = VALUE_DIM - part * VALUE_SIZE
-        more = g
-        if part > 0:
-            more = load_rows(g_pointer + part * VALUE_SIZE, batch, a_head, here, g_b, g_h, g_t, valid, room, VALUE_SIZE,
-                         False)  # fmt: skip
-        c = load_rows(c_pointer + part * VALUE_SIZE, batch, head, start, c_b, c_h, c_t, there, room, VALUE_SIZE,
-                  VALUE_DIM % VALUE_SIZE == 0)  # fmt: skip
-        wanted = tl.dot(more.to(TYPE), tl.trans(c.to(TYPE)), wanted, input_precision=PRECISION)
-    if NORMALIZES:
-        if REVERSE:
-            flat = (batch.to(tl.int64) * b_heads + head) * b_length
-            wanted *= tl.load(share_pointer + flat + others, mask=there, other=0.0)[None, :]
-            wanted += tl.load(extra_pointer + flat + others, mask=there, other=0.0)[None, :]
+    """Add to `out` and `d_decay` the gradient through the weights of one block of tokens of side b."""
+    others = b_start + tl.arange(0, TILES.BLOCK_B)  # [BLOCK_B]
+    b_valid = others < sizes.b_length
+    if FLAGS.HAS_MASK and not FLAGS.REVERSE:
+        mask_row = pointers.mask + batch.to(tl.int64) * sizes.b_length + others
+        b_valid &= tl.load(mask_row, mask=b_valid, other=0) != 0  # [BLOCK_B]
+    b = load_rows(pointers.b, strides.b, batch, b_head, b_start, b_valid, TILES.KEY_DIM, TILES.BLOCK_K,
+                  TILES.KEY_DIM == TILES.BLOCK_K)  # [BLOCK_B, BLOCK_K]  # fmt: skip
+    b = KIND.map_input(b, b_valid, scales.b, FLAGS.HAS_MASK or FLAGS.INTRA == "all", TILES).to(TILES.DTYPE)
+    d_weight = tl.zeros([tokens.shape[0], TILES.BLOCK_B], tl.float32)
+    for value_block in tl.static_range(TILES.VALUE_BLOCKS):
+        columns_left = TILES.VALUE_DIM - value_block * TILES.BLOCK_V
+        g_block = g
+        if value_block > 0:
+            g_block = load_rows(pointers.g + value_block * TILES.BLOCK_V, strides.g, batch, a_head, start, valid,
+                                columns_left, TILES.BLOCK_V, False)  # [BLOCK_A, BLOCK_V]  # fmt: skip
+        c = load_rows(pointers.c + value_block * TILES.BLOCK_V, strides.c, batch, b_head, b_start, b_valid,
+                      columns_left, TILES.BLOCK_V,
+                      TILES.VALUE_DIM % TILES.BLOCK_V == 0)  # [BLOCK_B, BLOCK_V]  # fmt: skip
+        # [BLOCK_A, BLOCK_V] x [BLOCK_V, BLOCK_B]
+        d_weight = tl.dot(
+            g_block.to(TILES.DTYPE), tl.trans(c.to(TILES.DTYPE)), d_weight, input_precision=TILES.PRECISION
+        )
+    if FLAGS.NORMALIZE:
+        if FLAGS.REVERSE:
+            flat = (batch.to(tl.int64) * sizes.b_heads + b_head) * sizes.b_length
+            d_weight *= tl.load(pointers.inv_norm + flat + others, mask=b_valid, other=0.0)[None, :]  # [1, BLOCK_B]
+            d_weight += tl.load(pointers.d_norm + flat + others, mask=b_valid, other=0.0)[None, :]  # [1, BLOCK_B]
         else:
-            wanted = wanted * share[:, None] + extra[:, None]
-    product = tl.dot(a, tl.trans(b), input_precision=PRECISION)
-    wanted = visible(wanted, tokens, others, rate, ORDERED, REVERSE, DECAYS and INSIDE == "causal")
-    if LOSES and not REVERSE:
+            d_weight = d_weight * inv_norm[:, None] + d_norm[:, None]
+    # [BLOCK_A, BLOCK_K] x [BLOCK_K, BLOCK_B]
+    product = tl.dot(a, tl.trans(b), input_precision=TILES.PRECISION)
+    d_weight = causal_decay(
+        d_weight, tokens, others, rate, DIAGONAL, FLAGS.REVERSE, FLAGS.HAS_DECAY and FLAGS.INTRA == "causal"
+    )  # [BLOCK_A, BLOCK_B]  # fmt: skip
+    if FLAGS.HAS_DECAY and not FLAGS.REVERSE:
         distance = (tokens[:, None] - others[None, :]).to(tl.float32)
-        lost += tl.sum(tl.where(there[None, :], wanted * WEIGHT(product, score_scale) * distance, 0.0), 1)
-    return tl.dot((wanted * SLOPE(product, score_scale)).to(TYPE), b, out, input_precision=PRECISION), lost
+        d_decay += tl.sum(tl.where(b_valid[None, :], d_weight * KIND.weight(product, scales.score) * distance, 0.0), 1)
+    d_product = (d_weight * KIND.slope(product, scales.score)).to(TILES.DTYPE)
+    # [BLOCK_A, BLOCK_B] x [BLOCK_B, BLOCK_K]
+    return tl.dot(d_product, b, out, input_precision=TILES.PRECISION), d_decay

@@ -1,148 +1,173 @@
-"""The kernel of outputs and of the gradients of values: what a block of tokens reads, one by one and from the memory.
+"""Kernel of the outputs, and of the gradients of values: a block of tokens reads its segment and the state.
 
-out_i = sum_j weight(a_i, b_j) c_j inside the segment + features(a_i)' prefix
+out_i = sum_j weight(a_i, b_j) c_j in the segment + features(a_i)' prefix
 """
+
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
-from qkv.attention.triton.kernels.common import ages, both, inverted, job_and_row, load_rows, reach, store_rows, visible
+from qkv.attention.triton.kernels.common import (
+    Pointer,
+    Strides,
+    border_distance,
+    causal_decay,
+    load_prefix,
+    load_rows,
+    prefix_bases,
+    program_and_row,
+    safe_inverse,
+    store_rows,
+    token_ranges,
+)
+
+
+class OutputPointers(NamedTuple):
+    """Tensors of `output`."""
+
+    a: Pointer
+    b: Pointer
+    c: Pointer
+    first_picks: Pointer
+    second_picks: Pointer
+    biases: Pointer
+    inv_norm: Pointer
+    """1 / normalizer of each query, read in the backward."""
+    mask: Pointer
+    decay: Pointer
+    prefix_kv: Pointer
+    prefix_k: Pointer
+    out: Pointer
+    out_inv_norm: Pointer
+    """1 / normalizer of each query, written in the forward."""
+
+
+class OutputStrides(NamedTuple):
+    """Strides of `output`."""
+
+    a: Strides
+    b: Strides
+    c: Strides
+    out: Strides
 
 
 @triton.jit
-def read(
-    a_pointer, b_pointer, c_pointer, first_pointer, second_pointer, biases_pointer,
-    share_pointer, seen_pointer, decay_pointer, prefix_pointer, norms_pointer, out_pointer, inverse_pointer,
-    a_b, a_h, a_t, b_b, b_h, b_t, c_b, c_h, c_t, o_b, o_h, o_t,
-    a_length, b_length, rows, a_heads, b_heads, memory_heads, stretches, per, slots,
-    a_scale, b_scale, score_scale, result_scale,
-    LIFT: tl.constexpr, WEIGHT: tl.constexpr, FEATURES: tl.constexpr, EXPANDS: tl.constexpr,
-    NORMALIZES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr, DECAYS: tl.constexpr,
-    REVERSE: tl.constexpr, INSIDE: tl.constexpr, LOCAL: tl.constexpr, BEFORE: tl.constexpr, SEGMENT: tl.constexpr,
-    A_BLOCK: tl.constexpr, B_BLOCK: tl.constexpr, KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr,
-    VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, PURE: tl.constexpr, TYPE: tl.constexpr,
-    PRECISION: tl.constexpr,
+def output(
+    pointers, strides, sizes, scales, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
-    """A block of outputs: of the forward, or (reversed) of the gradient of the values.
-
-    INSIDE: "" reads the memory alone, "causal" attends in the segment too, "all" attends to every token.
-    """
-    job, row = job_and_row(rows)
-    part, here = job % VALUE_BLOCKS, job // VALUE_BLOCKS * A_BLOCK
-    batch, a_head = row // a_heads, row % a_heads
-    tokens, segment = here + tl.arange(0, A_BLOCK), here // SEGMENT
-    valid = tokens < a_length
-    if HIDING and REVERSE:
-        valid &= tl.load(seen_pointer + batch.to(tl.int64) * a_length + tokens, mask=valid, other=0) != 0
-    raw = load_rows(a_pointer, batch, a_head, here, a_b, a_h, a_t, valid, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
-    a = LIFT(raw, valid, a_scale, False, KEY_DIM, KEY_SIZE).to(TYPE)
-    room = VALUE_DIM - part * VALUE_SIZE
-    out = tl.zeros([A_BLOCK, VALUE_SIZE], tl.float32)
-    norm = tl.zeros([A_BLOCK], tl.float32)
+    """Compute a block of outputs or, reversed, of gradients of the values."""
+    work_item, row = program_and_row(sizes.rows)
+    value_block, start = work_item % TILES.VALUE_BLOCKS, work_item // TILES.VALUE_BLOCKS * TILES.BLOCK_A
+    batch, a_head = row // sizes.a_heads, row % sizes.a_heads
+    tokens, segment = start + tl.arange(0, TILES.BLOCK_A), start // TILES.SEGMENT  # [BLOCK_A], scalar
+    valid = tokens < sizes.a_length
+    if FLAGS.HAS_MASK and FLAGS.REVERSE:
+        mask_row = pointers.mask + batch.to(tl.int64) * sizes.a_length + tokens
+        valid &= tl.load(mask_row, mask=valid, other=0) != 0  # [BLOCK_A]
+    raw = load_rows(pointers.a, strides.a, batch, a_head, start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
+                    TILES.KEY_DIM == TILES.BLOCK_K)  # [BLOCK_A, BLOCK_K]  # fmt: skip
+    a = KIND.map_input(raw, valid, scales.a, False, TILES).to(TILES.DTYPE)  # [BLOCK_A, BLOCK_K]
+    columns_left = TILES.VALUE_DIM - value_block * TILES.BLOCK_V
+    out = tl.zeros([TILES.BLOCK_A, TILES.BLOCK_V], tl.float32)
+    norm = tl.zeros([TILES.BLOCK_A], tl.float32)
     rate = 0.0
-    if DECAYS:
-        rate = tl.load(decay_pointer + a_head)
-    if LOCAL or BEFORE:
-        memory = batch.to(tl.int64) * memory_heads + a_head * memory_heads // a_heads
-        local = (memory * slots + segment) * WIDTH
-        before = (memory * slots + slots - stretches + tl.minimum(segment // per, stretches - 1)) * WIDTH
-        for tile in range(PURE):
-            out, norm = _recalled(
-                out, norm, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
-                prefix_pointer, norms_pointer, a_scale, FEATURES, EXPANDS, NORMALIZES, LOCAL, BEFORE, True,
-                KEY_DIM, KEY_SIZE, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
-            )  # fmt: skip
-        for tile in range(PURE, TILES):
-            out, norm = _recalled(
-                out, norm, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
-                prefix_pointer, norms_pointer, a_scale, FEATURES, EXPANDS, NORMALIZES, LOCAL, BEFORE, False,
-                KEY_DIM, KEY_SIZE, VALUE_SIZE, VALUE_BLOCKS, WIDTH, TILE, TYPE, PRECISION,
-            )  # fmt: skip
-        if DECAYS:
-            fade = tl.exp(-rate * ages(tokens, segment, a_length, SEGMENT, REVERSE))
+    if FLAGS.HAS_DECAY:
+        rate = tl.load(pointers.decay + a_head)  # scalar
+    if FLAGS.LOCAL_PREFIX or FLAGS.SPLIT_PREFIX:
+        local, before = prefix_bases(batch, a_head, segment, sizes, TILES.PADDED_FEATURES)
+        for tile in range(TILES.PURE_TILES):
+            out, norm = _read_state(
+                out, norm, a, raw, tile, value_block, local, before, pointers, scales, True, KIND, FLAGS, TILES
+            )
+        for tile in range(TILES.PURE_TILES, TILES.FEATURE_TILES):
+            out, norm = _read_state(
+                out, norm, a, raw, tile, value_block, local, before, pointers, scales, False, KIND, FLAGS, TILES
+            )
+        if FLAGS.HAS_DECAY:
+            fade = tl.exp(-rate * border_distance(tokens, segment, sizes.a_length, TILES.SEGMENT, FLAGS.REVERSE))
             out *= fade[:, None]
             norm *= fade
-    if INSIDE != "":
-        low, high, ordered_low, ordered_high = reach(
-            here, segment, b_length, INSIDE, REVERSE, SEGMENT, A_BLOCK, B_BLOCK
-        )
-        for member in range(tl.maximum(b_heads // a_heads, 1)):
-            head = a_head * b_heads // a_heads + member
-            for start in range(low, high, B_BLOCK):
-                out, norm = _weighed(
-                    out, norm, a, tokens, start, b_pointer, c_pointer + part * VALUE_SIZE, share_pointer, seen_pointer,
-                    b_b, b_h, b_t, c_b, c_h, c_t, batch, head, b_heads, b_length, b_scale, score_scale, rate, room,
-                    LIFT, WEIGHT, NORMALIZES, SHARED, HIDING, DECAYS, REVERSE, INSIDE, False, B_BLOCK,
-                    KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, TYPE, PRECISION,
+    if FLAGS.INTRA != "none":
+        low, high, diagonal_low, diagonal_high = token_ranges(start, segment, sizes.b_length, FLAGS, TILES)
+        for member in range(tl.maximum(sizes.b_heads // sizes.a_heads, 1)):
+            b_head = a_head * sizes.b_heads // sizes.a_heads + member
+            for b_start in range(low, high, TILES.BLOCK_B):
+                out, norm = _attend_block(
+                    out, norm, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
+                    columns_left, rate, pointers, strides, sizes, scales, False, KIND, FLAGS, TILES,
                 )  # fmt: skip
-            for start in range(ordered_low, ordered_high, B_BLOCK):
-                out, norm = _weighed(
-                    out, norm, a, tokens, start, b_pointer, c_pointer + part * VALUE_SIZE, share_pointer, seen_pointer,
-                    b_b, b_h, b_t, c_b, c_h, c_t, batch, head, b_heads, b_length, b_scale, score_scale, rate, room,
-                    LIFT, WEIGHT, NORMALIZES, SHARED, HIDING, DECAYS, REVERSE, INSIDE, True, B_BLOCK,
-                    KEY_DIM, KEY_SIZE, VALUE_DIM, VALUE_SIZE, TYPE, PRECISION,
+            for b_start in range(diagonal_low, diagonal_high, TILES.BLOCK_B):
+                out, norm = _attend_block(
+                    out, norm, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
+                    columns_left, rate, pointers, strides, sizes, scales, True, KIND, FLAGS, TILES,
                 )  # fmt: skip
-    out *= result_scale
-    if NORMALIZES:
-        inverse = inverted(norm, valid)
-        out *= inverse[:, None]
-        if part == 0:
-            flat = (batch.to(tl.int64) * a_heads + a_head) * a_length
-            tl.store(inverse_pointer + flat + tokens, inverse, mask=tokens < a_length)
-    if HIDING and REVERSE:
+    out *= scales.result
+    if FLAGS.NORMALIZE:
+        inv_norm = safe_inverse(norm, valid)
+        out *= inv_norm[:, None]
+        if value_block == 0:
+            flat = (batch.to(tl.int64) * sizes.a_heads + a_head) * sizes.a_length
+            tl.store(pointers.out_inv_norm + flat + tokens, inv_norm, mask=tokens < sizes.a_length)  # [BLOCK_A]
+    if FLAGS.HAS_MASK and FLAGS.REVERSE:
         out = tl.where(valid[:, None], out, 0.0)
-    store_rows(out_pointer + part * VALUE_SIZE, out, batch, a_head, here, o_b, o_h, o_t, tokens < a_length, room,
-           VALUE_SIZE, VALUE_DIM % VALUE_SIZE == 0)  # fmt: skip
+    store_rows(pointers.out + value_block * TILES.BLOCK_V, out, strides.out, batch, a_head, start,
+               tokens < sizes.a_length, columns_left, TILES.BLOCK_V,
+               TILES.VALUE_DIM % TILES.BLOCK_V == 0)  # [BLOCK_A, BLOCK_V]  # fmt: skip
 
 
 @triton.jit
-def _recalled(
-    out, norm, a, raw, tile, part, local, before, first_pointer, second_pointer, biases_pointer,
-    prefix_pointer, norms_pointer, a_scale, FEATURES: tl.constexpr, EXPANDS: tl.constexpr, NORMALIZES: tl.constexpr,
-    LOCAL: tl.constexpr, BEFORE: tl.constexpr, PURE: tl.constexpr,
-    KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCKS: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr,
+def _read_state(
+    out, norm, a, raw, tile, value_block, local, before, pointers, scales, PURE: tl.constexpr,
+    KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """`out` and `norm` with what one more tile of features reads from the memory."""
-    features = tile * TILE + tl.arange(0, TILE)
-    columns = part * VALUE_SIZE + tl.arange(0, VALUE_SIZE)
-    p = a
-    if EXPANDS:
-        p = FEATURES(raw.to(TYPE), features, first_pointer, second_pointer, biases_pointer, a_scale, PURE,
-                     KEY_DIM, KEY_SIZE, WIDTH, PRECISION)  # fmt: skip
-    if NORMALIZES:
-        norm += tl.sum(p * both(norms_pointer, local, before, features, LOCAL, BEFORE)[None, :], 1)
-    places = features[:, None] * (VALUE_SIZE * VALUE_BLOCKS) + columns[None, :]
-    stride = VALUE_SIZE * VALUE_BLOCKS
-    kept = both(prefix_pointer, local * stride, before * stride, places, LOCAL, BEFORE)
-    return tl.dot(p.to(TYPE), kept, out, input_precision=PRECISION), norm
+    """Add to `out` and `norm` what one tile of features reads from the state."""
+    features = tile * TILES.BLOCK_F + tl.arange(0, TILES.BLOCK_F)  # [BLOCK_F]
+    columns = value_block * TILES.BLOCK_V + tl.arange(0, TILES.BLOCK_V)  # [BLOCK_V]
+    phi = a
+    if FLAGS.EXPANDS:
+        phi = KIND.features(raw.to(TILES.DTYPE), features, pointers, scales.a, PURE, TILES)  # [BLOCK_A, BLOCK_F]
+    if FLAGS.NORMALIZE:
+        k_sum = load_prefix(
+            pointers.prefix_k, local, before, features, FLAGS.LOCAL_PREFIX, FLAGS.SPLIT_PREFIX
+        )  # [BLOCK_F]  # fmt: skip
+        norm += tl.sum(phi * k_sum[None, :], 1)
+    stride = TILES.BLOCK_V * TILES.VALUE_BLOCKS
+    offsets = features[:, None] * stride + columns[None, :]
+    kv_sum = load_prefix(
+        pointers.prefix_kv, local * stride, before * stride, offsets, FLAGS.LOCAL_PREFIX, FLAGS.SPLIT_PREFIX
+    )  # [BLOCK_F, BLOCK_V]  # fmt: skip
+    # [BLOCK_A, BLOCK_F] x [BLOCK_F, BLOCK_V]
+    return tl.dot(phi.to(TILES.DTYPE), kv_sum, out, input_precision=TILES.PRECISION), norm
 
 
 @triton.jit
-def _weighed(
-    out, norm, a, tokens, start, b_pointer, c_pointer, share_pointer, seen_pointer,
-    b_b, b_h, b_t, c_b, c_h, c_t, batch, head, b_heads, b_length, b_scale, score_scale, rate, room,
-    LIFT: tl.constexpr, WEIGHT: tl.constexpr, NORMALIZES: tl.constexpr, SHARED: tl.constexpr, HIDING: tl.constexpr,
-    DECAYS: tl.constexpr, REVERSE: tl.constexpr, INSIDE: tl.constexpr, ORDERED: tl.constexpr, B_BLOCK: tl.constexpr,
-    KEY_DIM: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    TYPE: tl.constexpr, PRECISION: tl.constexpr,
+def _attend_block(
+    out, norm, a, tokens, b_start, c_pointer, batch, b_head, columns_left, rate, pointers, strides, sizes, scales,
+    DIAGONAL: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """`out` and `norm` with one more block of tokens, each by its weight."""
-    others = start + tl.arange(0, B_BLOCK)
-    there = others < b_length
-    if HIDING and not REVERSE:
-        there &= tl.load(seen_pointer + batch.to(tl.int64) * b_length + others, mask=there, other=0) != 0
-    b = load_rows(b_pointer, batch, head, start, b_b, b_h, b_t, there, KEY_DIM, KEY_SIZE, KEY_DIM == KEY_SIZE)
-    b = LIFT(b, there, b_scale, HIDING or INSIDE == "all", KEY_DIM, KEY_SIZE).to(TYPE)
-    c = load_rows(c_pointer, batch, head, start, c_b, c_h, c_t, there, room, VALUE_SIZE, VALUE_DIM % VALUE_SIZE == 0)
-    w = WEIGHT(tl.dot(a, tl.trans(b), input_precision=PRECISION), score_scale)
-    w = visible(w, tokens, others, rate, ORDERED, REVERSE, DECAYS and INSIDE == "causal")
-    if SHARED:
-        flat = (batch.to(tl.int64) * b_heads + head) * b_length
-        w *= tl.load(share_pointer + flat + others, mask=there, other=0.0)[None, :]
-    if NORMALIZES:
-        if HIDING or INSIDE == "all":  # a key that is not there weighs 1, not 0, in a polynomial
-            w = tl.where(there[None, :], w, 0.0)
+    """Add to `out` and `norm` one block of tokens of side b, each by its weight."""
+    others = b_start + tl.arange(0, TILES.BLOCK_B)  # [BLOCK_B]
+    valid = others < sizes.b_length
+    if FLAGS.HAS_MASK and not FLAGS.REVERSE:
+        mask_row = pointers.mask + batch.to(tl.int64) * sizes.b_length + others
+        valid &= tl.load(mask_row, mask=valid, other=0) != 0  # [BLOCK_B]
+    b = load_rows(pointers.b, strides.b, batch, b_head, b_start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
+                  TILES.KEY_DIM == TILES.BLOCK_K)  # [BLOCK_B, BLOCK_K]  # fmt: skip
+    b = KIND.map_input(b, valid, scales.b, FLAGS.HAS_MASK or FLAGS.INTRA == "all", TILES).to(TILES.DTYPE)
+    c = load_rows(c_pointer, strides.c, batch, b_head, b_start, valid, columns_left,
+                  TILES.BLOCK_V, TILES.VALUE_DIM % TILES.BLOCK_V == 0)  # [BLOCK_B, BLOCK_V]  # fmt: skip
+    # [BLOCK_A, BLOCK_K] x [BLOCK_K, BLOCK_B]
+    w = KIND.weight(tl.dot(a, tl.trans(b), input_precision=TILES.PRECISION), scales.score)
+    w = causal_decay(
+        w, tokens, others, rate, DIAGONAL, FLAGS.REVERSE, FLAGS.HAS_DECAY and FLAGS.INTRA == "causal"
+    )  # [BLOCK_A, BLOCK_B]  # fmt: skip
+    if FLAGS.HAS_INV_NORM:
+        flat = (batch.to(tl.int64) * sizes.b_heads + b_head) * sizes.b_length
+        w *= tl.load(pointers.inv_norm + flat + others, mask=valid, other=0.0)[None, :]  # [1, BLOCK_B]
+    if FLAGS.NORMALIZE:
+        if FLAGS.HAS_MASK or FLAGS.INTRA == "all":  # an absent key weighs 1, not 0, in a polynomial
+            w = tl.where(valid[None, :], w, 0.0)
         norm += tl.sum(w, 1)
-    return tl.dot(w.to(TYPE), c.to(TYPE), out, input_precision=PRECISION), norm
+    # [BLOCK_A, BLOCK_B] x [BLOCK_B, BLOCK_V]
+    return tl.dot(w.to(TILES.DTYPE), c.to(TILES.DTYPE), out, input_precision=TILES.PRECISION), norm
