@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from qkv.data import read_text
-from qkv.data.corpora.archive import Archive, member_of
+from qkv.data import read_corpus
+from qkv.data.corpora.archive import Archive, read_archive_member
 
 CENSUS = Archive(
     "names", "0.3.0", "names-0.3.0.tar.gz", "726e46254f2ed03f1ffb5d941dae3bc67c35123941c29becd02d48d0caa2a671"
@@ -24,13 +24,13 @@ _WORD = re.compile(r"(?<![^\W_])[a-z]{3,}(?![^\W_])")
 def census() -> Iterator[str]:
     """Names, the frequent ones first."""
     for name in LISTS:
-        for line in member_of(CENSUS, f"names-0.3.0/names/{name}").decode().splitlines():
+        for line in read_archive_member(CENSUS, f"names-0.3.0/names/{name}").decode().splitlines():
             yield line.split()[0].lower()
 
 
 def wikipedia() -> Iterator[str]:
     """The words of WikiText-2, in its order."""
-    for documents in read_text("wikitext").values():
+    for documents in read_corpus("wikitext").values():
         for document in documents:
             yield from _WORD.findall(document.lower())
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.machine import about
-from qkv.decode import Limits, drawing, stream
-from qkv.decode.single_path import Choose
+from qkv.decode import SearchLimits, sampler, stream
+from qkv.decode.single_path import TokenChooser
 from qkv.models import Decoder, DecoderConfig
 
 RESULTS = Path(__file__).parent / "results" / "text_generation_cpu.json"
@@ -35,7 +35,7 @@ def measure(kind: str, dim: int, layers: int) -> dict[str, float]:
     for name, place in (("near", NEAR), ("far", FAR)):
         prompt = torch.randint(4, VOCABULARY, (1, place), generator=torch.Generator().manual_seed(place))
         # no token ends the text: see `_never`
-        limits = Limits(TOKENS, start=5, end=2, forbidden=(0, 1, 3))
+        limits = SearchLimits(TOKENS, start=5, end=2, forbidden=(0, 1, 3))
         texts[name] = stream(model, prompt, limits, _never(2))
         next(texts[name])
     seconds: dict[str, list[float]] = {name: [] for name in texts}
@@ -50,9 +50,9 @@ def measure(kind: str, dim: int, layers: int) -> dict[str, float]:
     return {"ms_after_128": 1e3 * near, "ms_after_8192": 1e3 * far, "ratio": far / near, "state_bytes": held}
 
 
-def _never(end: int) -> Choose:
+def _never(end: int) -> TokenChooser:
     """Draws as `sample` does, but never the end: it is taken out of what is drawn from."""
-    draw = drawing(seed=0, top_k=40)
+    draw = sampler(seed=0, top_k=40)
 
     def choose(values: torch.Tensor, sources: list[int], position: int) -> torch.Tensor:
         return draw(values.index_fill(-1, torch.tensor([end]), -torch.inf), sources, position)

@@ -53,7 +53,7 @@ print(json.dumps({"clock": clock, "processor": processor, "version": gensim.__ve
 
 def train_ours(job: tasks.WordsTask, objective: str, seed: int, epochs: int) -> tuple[Vectors, dict[str, Any]]:
     """By the loop that all tasks share, validation and checkpoint at the end included."""
-    steps = -(-epochs * job.splits["train"].blocks // 10)
+    steps = -(-epochs * job.splits["train"].block_count // 10)
     changes: dict[str, dict[str, Any]] = {
         "model": {"objective": objective},
         "train": {"steps": steps, "validate_every": steps, "seed": seed},
