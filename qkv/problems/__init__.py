@@ -1,4 +1,4 @@
-"""The worked problems: each answered by a few lines of public calls, beside what was written by hand."""
+"""Worked problems, each solved by a few lines of public calls and compared with a hand-written answer."""
 
 from .catalog import problem as problem
 from .catalog import problems as problems
@@ -8,8 +8,8 @@ from .expectation import Between as Between
 from .expectation import Near as Near
 from .expectation import meets as meets
 from .fit import fit as fit
-from .markov import Markov as Markov
-from .next_token import NextToken as NextToken
-from .pictures import draw as draw
+from .markov import MarkovChain as MarkovChain
+from .next_token import NextTokenWindows as NextTokenWindows
+from .pictures import draw_pictures as draw_pictures
 from .record import Problem as Problem
 from .record import Solution as Solution

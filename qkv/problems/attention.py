@@ -1,10 +1,10 @@
 """Group B: attention by hand."""
 
 from qkv.problems.expectation import Answer, AtLeast, AtMost, Near
-from qkv.problems.record import answers
+from qkv.problems.record import register_problem
 
 
-@answers(
+@register_problem(
     "B1",
     hand_written="exponentials sum to 11.1073; weights 0.665, 0.245, 0.090",
     expected={"sum": Near(11.1073, 5e-5), "weights": Near([0.66524, 0.24473, 0.09003], 5e-6)},
@@ -23,7 +23,7 @@ def softmax_of_three_scores() -> Answer:
     return {"weights": weights.tolist(), "sum": math.exp(2) / weights[0].item()}
 
 
-@answers(
+@register_problem(
     "B2",
     hand_written="softmax(QK' / sqrt(d_k)) / sqrt(d_k) V, in one of the answers",
     slip="scaled twice: sqrt(d_k) divides the scores once, before the softmax; the weights must still sum to 1",
@@ -35,7 +35,7 @@ def softmax_of_three_scores() -> Answer:
     },
 )
 def attention_is_scaled_once() -> Answer:
-    """Attention is softmax(QK' / sqrt(d_k)) V: where does the scale stand, and how often?"""
+    """Attention is softmax(QK' / sqrt(d_k)) V: where is the scale applied, and how often?"""
     import math
 
     import torch
@@ -48,8 +48,8 @@ def attention_is_scaled_once() -> Answer:
     out = qkv.attend(q, k, v)
     loop = []
     for query in q[0, 0]:
-        shares = [math.exp(query @ key / math.sqrt(11)) for key in k[0, 0]]
-        loop.append(sum(share * value for share, value in zip(shares, v[0, 0], strict=True)) / sum(shares))
+        exps = [math.exp(query @ key / math.sqrt(11)) for key in k[0, 0]]
+        loop.append(sum(exp * value for exp, value in zip(exps, v[0, 0], strict=True)) / sum(exps))
     weights = qkv.weights(q, k)
     return {
         "apart from torch": (out - scaled_dot_product_attention(q, k, v)).abs().max().item(),
@@ -59,9 +59,9 @@ def attention_is_scaled_once() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "B3",
-    hand_written="d_head 64; 589,824 weights a projection, 1,769,472 for Q, K and V",
+    hand_written="d_head 64; 589,824 weights per projection, 1,769,472 for Q, K and V",
     expected={
         "key_dim": 64,
         "weights of one projection": 589_824,
@@ -89,7 +89,7 @@ def projections_of_bert() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "B4",
     hand_written="a token is most similar to itself",
     slip="not a law: a longer token scores higher; it holds for equal norms in a positive semidefinite Wq'Wk",
@@ -123,7 +123,7 @@ def most_similar_to_itself() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "B5",
     hand_written="norms of x1 and x3 2 beta; <x1, x3> = 0, so every token copies itself",
     slip="the norm of d + b is beta sqrt(2), not 2 beta; x1 and x3 share d, so <x1, x3> = beta^2; "
@@ -165,7 +165,7 @@ def copying_with_orthogonal_parts() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "B6",
     hand_written="attention of an encoder-decoder weighs source positions by the decoder's state; "
     "self-attention weighs a sequence by itself",
@@ -202,7 +202,7 @@ def two_uses_of_one_interface() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "B7",
     hand_written="PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos of the same; PE(pos+k) turns PE(pos)",
     expected={
@@ -213,7 +213,7 @@ def two_uses_of_one_interface() -> Answer:
     },
 )
 def sinusoidal_positions() -> Answer:
-    """What are sinusoidal positions, how do PE(pos + k) and PE(pos) hang together, and what if there are none?"""
+    """What are sinusoidal positions, how are PE(pos + k) and PE(pos) related, and what happens without positions?"""
     import math
 
     import torch
@@ -225,26 +225,26 @@ def sinusoidal_positions() -> Answer:
     dim, k = 16, 5
     positions = Sinusoidal(dim)
     waves = positions.encode(torch.arange(40), torch.float64)
-    angles = [[place / 10000 ** (2 * i / dim) for i in range(dim // 2)] for place in range(40)]
+    angles = [[position / 10000 ** (2 * i / dim) for i in range(dim // 2)] for position in range(40)]
     pairs = [[f(angle) for angle in row for f in (math.sin, math.cos)] for row in angles]
     formula = torch.tensor(pairs, dtype=torch.float64)
-    # the rotation by k is the same wherever one stands: a block for each wave
+    # the rotation by k is the same at every position: a block per frequency
     blocks = [[[math.cos(w), math.sin(w)], [-math.sin(w), math.cos(w)]] for w in angles[k]]
     turn = torch.block_diag(*(torch.tensor(block, dtype=torch.float64) for block in blocks))
 
     torch.manual_seed(0)
     layer, x, order = MultiHead(dim, 2, Softmax()).double(), torch.randn(1, 7, dim).double(), torch.randperm(7)
-    place = torch.arange(7)
-    with_places = layer(positions(x, place))[:, order] - layer(positions(x[:, order], place))
+    index = torch.arange(7)
+    difference = layer(positions(x, index))[:, order] - layer(positions(x[:, order], index))
     return {
         "apart from the formula": (waves - formula).abs().max().item(),
         "apart from a fixed rotation": (waves[k:] - waves[:-k] @ turn.T).abs().max().item(),
         "permuted without positions, apart": (layer(x)[:, order] - layer(x[:, order])).abs().max().item(),
-        "permuted with positions, apart": with_places.abs().max().item(),
+        "permuted with positions, apart": difference.abs().max().item(),
     }
 
 
-@answers(
+@register_problem(
     "B8",
     hand_written="relative positions are better at long range, adapt to other lengths and train better",
     slip="that is true of some: Shaw's and ALiBi hold beyond the trained length, T5's half, RoPE, which is relative "
@@ -255,7 +255,7 @@ def sinusoidal_positions() -> Answer:
         "shaw and alibi, rise from 1 to 8 times": AtMost(0.25),
         "t5, rise from 1 to 8 times": AtLeast(0.3),
         "rope, sinusoidal and learned, at 8 times the length": AtLeast(0.7),
-        "t5 lies between": True,
+        "t5 is between": True,
     },
     slow=True,
 )
@@ -267,18 +267,18 @@ def train_short_test_long() -> Answer:
     import torch
 
     from qkv.models import Decoder, DecoderConfig
-    from qkv.problems import Markov, fit
+    from qkv.problems import MarkovChain, fit
     from qkv.train import Settings
 
-    language, lengths = Markov(tokens=8), (32, 64, 128, 256)
+    language, lengths = MarkovChain(tokens=8), (32, 64, 128, 256)
     settings = Settings(steps=400, batch_size=32, learning_rate=5e-3, warmup=40, validate_every=400)
     losses, excess = {}, {}
     for positions in ("shaw", "alibi", "t5", "rope", "sinusoidal", "learned"):
         torch.manual_seed(0)
         sizes = DecoderConfig(dim=32, heads=4, hidden_dim=64, layers=2, positions=positions, max_length=256)
         model = Decoder(sizes, language.tokens)
-        losses[positions] = fit(language.task(model, settings, length=32), settings)
-        excess[positions] = [language.excess(model, length) for length in lengths]
+        losses[positions] = fit(language.objective(model, settings, length=32), settings)
+        excess[positions] = [language.excess_loss(model, length) for length in lengths]
     long = {positions: found[-1] for positions, found in excess.items()}
     rise = {positions: found[-1] - found[0] for positions, found in excess.items()}
     return {
@@ -290,11 +290,11 @@ def train_short_test_long() -> Answer:
         "shaw and alibi, rise from 1 to 8 times": [rise["shaw"], rise["alibi"]],
         "t5, rise from 1 to 8 times": rise["t5"],
         "rope, sinusoidal and learned, at 8 times the length": [long[p] for p in ("rope", "sinusoidal", "learned")],
-        "t5 lies between": max(rise["shaw"], rise["alibi"]) < rise["t5"] and long["t5"] < max(long.values()),
+        "t5 is between": max(rise["shaw"], rise["alibi"]) < rise["t5"] and long["t5"] < max(long.values()),
     }
 
 
-@answers(
+@register_problem(
     "B10",
     hand_written="each head attends to a different relation",
     expected={
@@ -305,7 +305,7 @@ def train_short_test_long() -> Answer:
     slow=True,
 )
 def two_relations_at_once() -> Answer:
-    """Name the token before and the first token of the sequence, both at every place, by one layer of attention.
+    """Predict the previous token and the first token of the sequence, both at every position, by one attention layer.
 
     Can one head do what two heads do, with as many parameters?
     """
@@ -320,19 +320,20 @@ def two_relations_at_once() -> Answer:
 
     def train(heads: int, seed: int) -> tuple[float, int]:
         torch.manual_seed(seed)
-        read, places = nn.Embedding(tokens, dim), Learned(dim, length)
+        embedding, positions = nn.Embedding(tokens, dim), Learned(dim, length)
         layer, write = MultiHead(dim, heads, Softmax()), nn.Linear(dim, 2 * tokens)
-        weights = [weight for part in (read, places, layer, write) for weight in part.parameters()]
+        weights = [weight for part in (embedding, positions, layer, write) for weight in part.parameters()]
         optimizer = torch.optim.Adam(weights, 0.01)
         for step in range(401):
             x = torch.randint(tokens, (128 if step < 400 else 2048, length))
-            said = write(layer(places(read(x), torch.arange(length)), causal=True))[:, 2:].unflatten(-1, (2, tokens))
+            hidden = layer(positions(embedding(x), torch.arange(length)), causal=True)
+            logits = write(hidden)[:, 2:].unflatten(-1, (2, tokens))
             wanted = torch.stack((x[:, 1:-1], x[:, :1].expand(-1, length - 2)), -1)
-            if step < 400:  # the last batch is for the examination
+            if step < 400:  # the last batch is for testing
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(said.flatten(0, 2), wanted.flatten()).backward()
+                nn.functional.cross_entropy(logits.flatten(0, 2), wanted.flatten()).backward()
                 optimizer.step()
-        right = (said.argmax(-1) == wanted).all(-1).float().mean().item()
+        right = (logits.argmax(-1) == wanted).all(-1).float().mean().item()
         return right, sum(weight.numel() for weight in weights)
 
     found = {heads: [train(heads, seed) for seed in range(3)] for heads in (1, 2)}

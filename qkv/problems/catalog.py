@@ -1,6 +1,7 @@
 """All worked problems, in the order of their ids."""
 
-from qkv.problems import (  # noqa: F401 - they enter theirs
+from qkv.errors import unknown_name_error
+from qkv.problems import (  # noqa: F401 - importing registers their problems
     attention,
     cost,
     detection,
@@ -10,20 +11,19 @@ from qkv.problems import (  # noqa: F401 - they enter theirs
     sequences,
     units,
 )
-from qkv.problems.record import Problem, entered
-from qkv.registry import unknown_name_error
+from qkv.problems.record import Problem, registered
 
 
-def _place(name: str) -> tuple[str, int]:
+def _sort_key(name: str) -> tuple[str, int]:
     return name[0], int(name[1:])
 
 
-problems: dict[str, Problem] = {name: entered[name] for name in sorted(entered, key=_place)}
+problems: dict[str, Problem] = {name: registered[name] for name in sorted(registered, key=_sort_key)}
 """Id -> problem."""
 
 
-def problem(id: str) -> Problem:  # noqa: A002 - what it is called in every document
-    """The problem of this id, in any case of letters; an unknown one is an error that says the nearest."""
+def problem(id: str) -> Problem:  # noqa: A002 - the name in every document
+    """Return the problem of this id, in either case; raise for an unknown one, naming the nearest."""
     found = problems.get(id.strip().upper())
     if found is None:
         raise unknown_name_error("problem", id.strip().upper(), problems)

@@ -1,10 +1,10 @@
-"""Group C: what layers cost, counted."""
+"""Group C: costs of layers, counted."""
 
 from qkv.problems.expectation import Answer, AtLeast, Near
-from qkv.problems.record import answers
+from qkv.problems.record import register_problem
 
 
-@answers(
+@register_problem(
     "C1",
     hand_written="9,700 parameters; 61 n^2 + 9,700 n multiplications",
     expected={
@@ -39,13 +39,13 @@ def self_attention() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "C2",
-    hand_written="40,000 multiplications a token, 3,000,000 for 75; 40,300 parameters with biases",
-    expected={"multiplications a token": 40_000, "of 75 tokens": 3_000_000, "parameters": 40_300},
+    hand_written="40,000 multiplications per token, 3,000,000 for 75; 40,300 parameters with biases",
+    expected={"multiplications per token": 40_000, "of 75 tokens": 3_000_000, "parameters": 40_300},
 )
 def feed_forward() -> Answer:
-    """A feed-forward layer 100 -> 200 -> 100: multiplications a token and for 75 tokens, parameters with biases?"""
+    """A feed-forward layer 100 -> 200 -> 100: multiplications per token and for 75 tokens, parameters with biases?"""
     import torch
 
     from qkv.cost import count_multiplications
@@ -57,34 +57,34 @@ def feed_forward() -> Answer:
     with count_multiplications() as many:
         layer(torch.randn(1, 75, 100))
     parameters = sum(weight.numel() for weight in layer.parameters())
-    return {"multiplications a token": one.total, "of 75 tokens": many.total, "parameters": parameters}
+    return {"multiplications per token": one.total, "of 75 tokens": many.total, "parameters": parameters}
 
 
-@answers(
+@register_problem(
     "C3",
     hand_written="150 parameters for 75 tokens",
-    slip="150 is the number of statistics, a mean and a variance for each of 75 tokens; learned are 2 x 100 numbers",
-    expected={"learned parameters": 200, "statistics a token": 2, "statistics of 75 tokens": 150},
+    slip="150 is the number of statistics, a mean and a variance for each of 75 tokens; 2 x 100 parameters are learned",
+    expected={"learned parameters": 200, "statistics per token": 2, "statistics of 75 tokens": 150},
 )
 def layer_normalization() -> Answer:
-    """Layer normalization over 100 features: how many numbers does it learn, how many does it compute for 75 tokens?"""
+    """Layer normalization over 100 features: how many parameters does it learn, how many statistics does it compute?"""
     import torch
 
-    from qkv.layers import NormBefore
+    from qkv.layers import PreNorm
 
-    layer = NormBefore(100)
+    layer = PreNorm(100)
     x = torch.randn(1, 75, 100)
     statistics = torch.stack((x.mean(-1), x.var(-1, unbiased=False)), -1)
     spread = (statistics[..., 1:] + layer.norm.eps).sqrt()
     assert torch.allclose((x - statistics[..., :1]) / spread, layer.norm(x), atol=1e-5)  # they are all it needs
     return {
         "learned parameters": sum(weight.numel() for weight in layer.parameters()),
-        "statistics a token": statistics.shape[-1],
+        "statistics per token": statistics.shape[-1],
         "statistics of 75 tokens": statistics.numel(),
     }
 
 
-@answers(
+@register_problem(
     "C4",
     hand_written="50,300 and 200,300 parameters",
     slip="one total drops the factor 4, and statistics are counted as if they were parameters",
@@ -102,10 +102,10 @@ def four_layers() -> Answer:
     from torch import nn
 
     from qkv.attention import Softmax
-    from qkv.layers import EncoderBlock, FeedForward, Heads, MultiHead, NormBefore
+    from qkv.layers import EncoderBlock, FeedForward, Heads, MultiHead, PreNorm
 
     heads = partial(MultiHead, 100, Heads(1, key_dim=36, value_dim=25), Softmax(), bias=False)
-    blocks = [EncoderBlock(heads(), FeedForward(100, 200), partial(NormBefore, 100)) for _ in range(4)]
+    blocks = [EncoderBlock(heads(), FeedForward(100, 200), partial(PreNorm, 100)) for _ in range(4)]
 
     def size(*parts: nn.Module) -> int:
         return sum(weight.numel() for part in parts for weight in part.parameters())
@@ -122,7 +122,7 @@ def four_layers() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "C5",
     hand_written="the cost of softmax attention grows exponentially with the length",
     slip="quadratic is not exponential: doubling the length multiplies the cost by 4, whatever the length",
@@ -163,7 +163,7 @@ def quadratic_cost() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "C6",
     hand_written="168,572 parameters with pooling, 224,892 with stride",
     expected={
@@ -176,7 +176,7 @@ def quadratic_cost() -> Answer:
     },
 )
 def convolutional_nets() -> Answer:
-    """A convolutional net on 28 x 28: parameters and multiplications with pooling, and with stride 2 in its place?
+    """A convolutional net on 28 x 28: parameters and multiplications with pooling, and with stride 2 instead?
 
     Convolutions 1 -> 8 and 8 -> 16 of 3 x 3, then 320 -> 120 -> classes.
     """

@@ -1,10 +1,10 @@
-"""Group F: finding things, and how well they were found."""
+"""Group F: object detection."""
 
 from qkv.problems.expectation import Answer, Near
-from qkv.problems.record import answers, leave_open
+from qkv.problems.record import register_open_problem, register_problem
 
 
-@answers(
+@register_problem(
     "F1",
     hand_written="precision 1, 1, 2/3, 1/2, 2/5, 1/2, 3/7, 1/2; recall .25 .5 .5 .5 .5 .75 .75 1; "
     "average precision 0.75, 8.5/11, 76/101",
@@ -34,7 +34,7 @@ def average_precision_of_eight() -> Answer:
     }
 
 
-leave_open(
+register_open_problem(
     "F2",
     "R-CNN, Fast R-CNN and Faster R-CNN on one dataset: who proposes regions, who classifies them, and how well?",
     hand_written="proposals from outside and an SVM; proposals from outside and the network; both by the network",

@@ -1,56 +1,56 @@
-"""What an answer must be: literals from independent arithmetic, and how near to them is near enough."""
+"""Expected answers: literals from independent arithmetic, with tolerances."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Answer = dict[str, Any]
-"""Named plain values: numbers, texts, lists and dicts of them."""
+"""Named plain values: numbers, strings, and lists and dicts of them."""
 
 
 @dataclass(frozen=True)
 class Near:
-    """A number, or a list of them of any depth, each at most `within` away."""
+    """A number, or a nested list of numbers, each at most `within` away."""
 
     value: Any
     within: float
 
     def holds(self, found: Any) -> bool:
-        """Whether every number is near, and there are as many; NaN is near to nothing."""
+        """Return whether the shape matches and every number is near; NaN never is."""
         return _near(found, self.value, self.within)
 
 
 @dataclass(frozen=True)
 class AtMost:
-    """A number not above a bound, or several of them."""
+    """One or more numbers not above a bound."""
 
     bound: float
 
     def holds(self, found: Any) -> bool:
-        """Whether all are at most the bound, and there is one."""
+        """Return whether there is a number and all are at most the bound."""
         return _every(found, lambda number: number <= self.bound)
 
 
 @dataclass(frozen=True)
 class AtLeast:
-    """A number not below a bound, or several of them."""
+    """One or more numbers not below a bound."""
 
     bound: float
 
     def holds(self, found: Any) -> bool:
-        """Whether all are at least the bound, and there is one."""
+        """Return whether there is a number and all are at least the bound."""
         return _every(found, lambda number: number >= self.bound)
 
 
 @dataclass(frozen=True)
 class Between:
-    """A number not below one bound and not above another, or several of them."""
+    """One or more numbers between two bounds, inclusive."""
 
     low: float
     high: float
 
     def holds(self, found: Any) -> bool:
-        """Whether all are from `low` to `high`, and there is one."""
+        """Return whether there is a number and all are from `low` to `high`."""
         return _every(found, lambda number: self.low <= number <= self.high)
 
 
@@ -59,7 +59,7 @@ Expected = Mapping[str, Any]
 
 
 def meets(answer: Answer, expected: Expected) -> bool:
-    """Whether the answer has all that is expected; it may have more."""
+    """Return whether the answer has all expected values; it may have more."""
     return all(name in answer and _holds(answer[name], wanted) for name, wanted in expected.items())
 
 

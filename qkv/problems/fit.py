@@ -1,21 +1,21 @@
-"""Training in one call, for problems whose answer has to be learned."""
+"""Train in one call, for problems whose answer is learned."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from qkv.train import Loop, Settings, Objective, create
+from qkv.train import Loop, Objective, Settings, create_run
 
 
-def fit(task: Objective, settings: Settings) -> list[float]:
-    """Train by the loop that all models share, in a folder that is thrown away; the loss of every update.
+def fit(objective: Objective, settings: Settings) -> list[float]:
+    """Train with the common loop in a temporary folder; return the loss of every update.
 
-    The model is left with its best weights, ready to be asked.
+    The model is left with its best weights, in evaluation mode.
     """
     with TemporaryDirectory() as folder:
-        run = create(Path(folder) / "run")
-        loop = Loop(task, settings, run)
+        run = create_run(Path(folder) / "run")
+        loop = Loop(objective, settings, run)
         loop.train()
         losses = [line["loss"] for line in run.read_metrics() if "loss" in line]
-    task.model.load_state_dict(loop.best)
-    task.model.eval()
+    objective.model.load_state_dict(loop.best)
+    objective.model.eval()
     return losses

@@ -1,13 +1,13 @@
-"""Group A, what becomes of a gradient on its way through many layers."""
+"""Group A: gradients through many layers."""
 
 from qkv.problems.expectation import Answer, AtLeast, AtMost, Between, Near
-from qkv.problems.record import answers
+from qkv.problems.record import register_problem
 
 
-@answers(
+@register_problem(
     "A3",
-    hand_written="the sigmoid's gradient vanishes because its output lies between 0 and 1",
-    slip="it vanishes because its derivative is at most 1/4, one such factor a layer; an output's size is no factor",
+    hand_written="the sigmoid's gradient vanishes because its output is between 0 and 1",
+    slip="it vanishes because its derivative is at most 1/4, one such factor per layer; the output plays no part",
     expected={
         "sigmoid, worst part of its bound 4^-(L-1)": AtMost(1 + 1e-9),
         "sigmoid at depth 20": AtMost(4.0**-19),
@@ -17,11 +17,11 @@ from qkv.problems.record import answers
         "relu where active, residual by 1/20, depth 20": Near(1.05**19, 1e-12),
         "residual unscaled, depth 20": AtLeast(1.0),
         "residual by 1/L, depths 2 to 50, worst part of (1 + s/L)^(L-1)": AtMost(1 + 1e-9),
-        "residual by 1/L, largest over least from depth 10 on": AtMost(1.5),
+        "residual by 1/L, largest over least, depths 10 to 50": AtMost(1.5),
         "residual by 1/20, gradient of layer 1 over that of layer 20": Between(
             (1 - 1.1290 / 20) ** 19, (1 + 1.1290 / 20) ** 19
         ),
-        "residual and layer norm, largest over least from depth 10 on": AtMost(10),
+        "residual and layer norm, largest over least, depths 10 to 50": AtMost(10),
     },
     slow=True,
 )
@@ -36,7 +36,7 @@ def vanishing_gradients() -> Answer:
 
     from qkv.explain import gradient_by_depth, gradient_norms, jacobian_norms
     from qkv.layers import ScaledBranch
-    from qkv.models import Network
+    from qkv.models import MLP
 
     ways = {
         "": {},
@@ -52,12 +52,12 @@ def vanishing_gradients() -> Answer:
         by_depth = [gradient_by_depth(name, L, 8, residual=ScaledBranch(1 / L))[-1] for L in range(1, 51)]
         norms[f"{name}, residual by 1/L"] = by_depth
         torch.manual_seed(0)
-        deep = Network([8] * 22, name, residual=ScaledBranch(1 / 20), initialization="orthogonal")
+        deep = MLP([8] * 22, name, residual=ScaledBranch(1 / 20), initialization="orthogonal")
         arrived = gradient_norms(deep, lambda model: model(torch.randn(1, 8)).sum())
         ends[name] = arrived[0].output / arrived[19].output
 
     def on_identities(depth: int, x: float, residual: ScaledBranch | None = None) -> list[float]:
-        layers = list(Network([4] * (depth + 2), "relu", residual=residual).double().layers)[:depth]
+        layers = list(MLP([4] * (depth + 2), "relu", residual=residual).double().layers)[:depth]
         for layer in layers:
             layer.linear.weight.data = torch.eye(4).double()  # type: ignore[union-attr]
         return jacobian_norms(layers, torch.full((1, 4), x).double())
@@ -82,7 +82,7 @@ def vanishing_gradients() -> Answer:
             name: max(x / (1 + steepest[name] / L) ** (L - 1) for L, x in enumerate(found[1:], 2))
             for name, found in each("by 1/L").items()
         },
-        "residual by 1/L, largest over least from depth 10 on": swing("by 1/L"),
+        "residual by 1/L, largest over least, depths 10 to 50": swing("by 1/L"),
         "residual by 1/20, gradient of layer 1 over that of layer 20": ends,
-        "residual and layer norm, largest over least from depth 10 on": swing("and layer norm"),
+        "residual and layer norm, largest over least, depths 10 to 50": swing("and layer norm"),
     }

@@ -1,10 +1,10 @@
-"""Group D: attention without the square."""
+"""Group D: attention in linear time."""
 
 from qkv.problems.expectation import Answer, AtLeast, AtMost, Near
-from qkv.problems.record import answers
+from qkv.problems.record import register_problem
 
 
-@answers(
+@register_problem(
     "D1",
     hand_written="D^(K-1) features, and a block of the square without its 1/2",
     slip="that is the last block only: there are (D^K - 1)/(D - 1) in all, and block n is divided by sqrt(n!)",
@@ -55,7 +55,7 @@ def features_of_the_exponential() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "D2",
     hand_written="(q.k)^2 = trace(qq'kk') = vec(qq').vec(kk') = x1^2 y1^2 + x2^2 y2^2 + 2 x1 x2 y1 y2",
     expected={"five ways": Near([16.0] * 5, 1e-12)},
@@ -81,7 +81,7 @@ def square_of_a_dot_product() -> Answer:
     return {"five ways": [float(way) for way in ways.values()], "names": list(ways)}
 
 
-@answers(
+@register_problem(
     "D3",
     hand_written="Z = diag(phi(Q) phi(K)' 1)^-1 phi(Q) (phi(K)' V), the normalizer summed over i",
     slip="row i of the normalizer sums over the keys j, not over i",
@@ -93,7 +93,7 @@ def square_of_a_dot_product() -> Answer:
         "weights turn negative below, 2 terms": Near(-1, 1e-9),
         "weights turn negative below, 4 terms": Near(-1.596, 5e-4),
         "least sum of 3 terms": Near(0.5, 1e-3),
-        "an odd order is refused": True,
+        "an odd order raises an error": True,
     },
 )
 def approximated_softmax() -> Answer:
@@ -130,9 +130,9 @@ def approximated_softmax() -> Answer:
 
     try:
         Taylor(order=3)
-        refused = False
+        raises = False
     except ValueError:
-        refused = True
+        raises = True
     same = linear(q, 3) - qkv.attend(q, k, v, kind="taylor", order=2, scale=1.0)
     return {
         "errors for K = 1..7 by size of the scores": {str(size): found for size, found in errors.items()},
@@ -143,11 +143,11 @@ def approximated_softmax() -> Answer:
         "weights turn negative below, 2 terms": zero(2),
         "weights turn negative below, 4 terms": zero(4),
         "least sum of 3 terms": min(total(x / 100, 3) for x in range(-900, 901)),
-        "an odd order is refused": refused,
+        "an odd order raises an error": raises,
     }
 
 
-@answers(
+@register_problem(
     "D4",
     hand_written="O(L D^K), because no matrix product is needed",
     slip="there are matrix products; what saves is their order: phi(K)'V first, which does not grow with L",
@@ -196,14 +196,14 @@ def linear_cost() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "D5",
     hand_written="y_i = sum_j (q_i.k_j) v_j = q_i' (sum_j k_j v_j')",
     expected={
         "two orders apart": AtMost(1e-12),
         "fast form apart": AtMost(1e-12),
         "token by token apart": AtMost(1e-12),
-        "numbers in the state": 7 * 5,
+        "elements of the state": 7 * 5,
     },
 )
 def without_the_exponential() -> Answer:
@@ -227,5 +227,5 @@ def without_the_exponential() -> Answer:
         "two orders apart": ((one - other).abs().max() / one.abs().max()).item(),
         "fast form apart": ((qkv.attend(q, k, v, kind="linear", scale=1.0) - one).abs().max() / one.abs().max()).item(),
         "token by token apart": ((torch.cat(tokens, 2) - causal).abs().max() / causal.abs().max()).item(),
-        "numbers in the state": state.bytes // 8,
+        "elements of the state": state.bytes // 8,
     }

@@ -1,8 +1,8 @@
-"""A language whose entropy is known: each token hangs on the two before it, by a table drawn once.
+"""A language of known entropy: each token depends on the two before it, by a random table.
 
     excess = mean of log p(token | two before it) - log model(token | all before it), in nats: 0 is perfect
 
-A model has to find "the token before the last" at any place, which is what position schemes are for.
+A model has to find "the token before the last" at any position, which is what position schemes are for.
 """
 
 from dataclasses import dataclass
@@ -12,36 +12,36 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.random import generator
-from qkv.train import Settings, Objective
+from qkv.train import Objective, Settings
 
 
 @dataclass(frozen=True)
-class Markov:
-    """A chain of order 2 over `tokens` tokens."""
+class MarkovChain:
+    """A Markov chain of order 2 over `tokens` tokens."""
 
     tokens: int = 8
     concentration: float = 0.3
-    """Of the Dirichlet distribution that each row of the table is drawn from; lower is more certain."""
+    """Parameter of the Dirichlet distribution of each row of the table; lower is more certain."""
     seed: int = 0
 
     def table(self) -> Tensor:
-        """p(next | two before): (tokens, tokens, tokens), float64."""
+        """Return p(next | two before): (tokens, tokens, tokens), float64."""
         shape = torch.full((self.tokens,) * 3, self.concentration, dtype=torch.float64)
         # a Dirichlet draw is a row of gamma draws, divided by its sum
         drawn = torch._standard_gamma(shape, generator(self.seed, "table"))
         return drawn / drawn.sum(-1, keepdim=True)
 
-    def draw(self, rows: int, length: int, purpose: str) -> Tensor:
-        """Sequences (rows, length); the first two tokens are uniform."""
+    def sample(self, rows: int, length: int, purpose: str) -> Tensor:
+        """Return sequences (rows, length); the first two tokens are uniform."""
         random, table = generator(self.seed, purpose, length), self.table()
         found = list(torch.randint(self.tokens, (2, rows), generator=random))
         while len(found) < length:
             found.append(torch.multinomial(table[found[-2], found[-1]], 1, generator=random)[:, 0])
         return torch.stack(found[:length], 1)
 
-    def task(self, model: nn.Module, settings: Settings, length: int = 32, rows: int = 2048) -> Objective:
-        """Predict every token of `rows` sequences of this length; judged by the excess on others as long."""
-        train = self.draw(rows, length, "train")
+    def objective(self, model: nn.Module, settings: Settings, length: int = 32, rows: int = 2048) -> Objective:
+        """Return the objective of predicting every token of `rows` sequences; validation is the excess on others."""
+        train = self.sample(rows, length, "train")
 
         def order(step: int) -> list[int]:
             random = generator(settings.seed, "order", step)
@@ -57,13 +57,13 @@ class Markov:
             collate=lambda ids: (train[ids],),
             count=lambda tensors: tensors[0][:, 1:].numel(),
             loss=loss,
-            validate=lambda model, may_stop: self.excess(model, length),
+            validate=lambda model, may_stop: self.excess_loss(model, length),
         )
 
     @torch.no_grad()
-    def excess(self, model: nn.Module, length: int, rows: int = 64, last: int = 16) -> float:
-        """How many nats worse than the truth the model is on the `last` tokens of sequences this long."""
-        x = self.draw(rows, length, "test")
-        said = model(x[:, :-1]).double().log_softmax(-1)[:, 1:].gather(-1, x[:, 2:, None])
+    def excess_loss(self, model: nn.Module, length: int, rows: int = 64, last: int = 16) -> float:
+        """Return the loss above the entropy, in nats per token, on the `last` tokens of sequences of this length."""
+        x = self.sample(rows, length, "test")
+        predicted = model(x[:, :-1]).double().log_softmax(-1)[:, 1:].gather(-1, x[:, 2:, None])
         true = self.table()[x[:, :-2], x[:, 1:-1]].log().gather(-1, x[:, 2:, None])
-        return float((true - said)[:, -last:].mean())
+        return float((true - predicted)[:, -last:].mean())

@@ -1,4 +1,4 @@
-"""A text as windows in which each token is to be named from those before it: what GPT learns."""
+"""Windows of a text whose tokens are predicted from those before: the objective of GPT."""
 
 from dataclasses import dataclass
 
@@ -8,27 +8,27 @@ from torch.nn.functional import cross_entropy
 
 from qkv.train import Objective
 
-LENGTH = 32
-"""Tokens of a window."""
-SPREAD = 7919
-"""Places between one window and the next, so that few of them overlap; it is prime."""
+WINDOW_LENGTH = 32
+"""Tokens per window."""
+STRIDE = 7919
+"""Tokens between the starts of windows, a prime, so that few overlap."""
 
 
 @dataclass(frozen=True)
-class NextToken:
-    """Windows of one text, each a function of its number."""
+class NextTokenWindows:
+    """Windows of one text, each a function of its index."""
 
     text: Tensor
-    """Ids, one after the other."""
+    """Token ids."""
 
-    def windows(self, numbers: list[int]) -> tuple[Tensor, Tensor]:
-        """(tokens, the token after each of them)."""
-        starts = torch.tensor(numbers) * SPREAD % (len(self.text) - LENGTH)
-        rows = self.text[starts[:, None] + torch.arange(LENGTH + 1)]
+    def windows(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        """Return (tokens, the token after each of them)."""
+        starts = torch.tensor(indices) * STRIDE % (len(self.text) - WINDOW_LENGTH)
+        rows = self.text[starts[:, None] + torch.arange(WINDOW_LENGTH + 1)]
         return rows[:, :-1], rows[:, 1:]
 
-    def task(self, model: nn.Module, batch_size: int = 32) -> Objective:
-        """Fit the next tokens; nothing is held out here."""
+    def objective(self, model: nn.Module, batch_size: int = 32) -> Objective:
+        """Return the objective of predicting next tokens, without validation."""
         return Objective(
             model=model,
             order=lambda step: list(range(batch_size * step, batch_size * (step + 1))),
@@ -40,11 +40,11 @@ class NextToken:
 
     @torch.no_grad()
     def accuracy(self, model: nn.Module, windows: int = 256) -> float:
-        """The share of tokens that the model names rightly."""
+        """Return the fraction of tokens that the model predicts correctly."""
         given, following = self.windows(list(range(windows)))
         return (model(given).argmax(-1) == following).double().mean().item()
 
-    def constant(self, windows: int = 256) -> float:
-        """The same for always saying the commonest of them."""
+    def constant_accuracy(self, windows: int = 256) -> float:
+        """Return the accuracy of always predicting the most frequent token."""
         following = self.windows(list(range(windows)))[1]
         return following.flatten().bincount().max().item() / following.numel()

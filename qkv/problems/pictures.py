@@ -1,18 +1,18 @@
-"""What some answers look like."""
+"""Pictures of some answers."""
 
 from collections.abc import Callable
 
 import torch
 
 from qkv.attention import weights
-from qkv.draw import Axis, Branch, Panel, Series, curves, heatmaps, rectangles, smooth, tree
-from qkv.models import Network
+from qkv.draw import Axis, Panel, Series, TreeNode, heatmaps, line_chart, rectangular_heatmaps, smooth, tree_diagram
+from qkv.models import MLP
 from qkv.positions import Sinusoidal
 from qkv.problems.expectation import Answer
 
 
 def _xor(answer: Answer) -> str:
-    network = Network([2, 2, 1], "tanh")
+    network = MLP([2, 2, 1], "tanh")
     for weight, value in zip(network.parameters(), answer["trained weights"], strict=True):
         weight.data = torch.tensor(value)
     first, bias = answer["trained weights"][:2]
@@ -26,7 +26,7 @@ def _xor(answer: Answer) -> str:
         for side, found in ((1, enters), (-1, leaves)):
             crossings = grid[:-1][change == side].tolist()
             found.append((x, crossings[0] if crossings else None))
-    return curves(
+    return line_chart(
         [
             Series("0", [(0, 0), (1, 1)], dots=True),
             Series("1", [(0, 1), (1, 0)], dots=True),
@@ -42,7 +42,7 @@ def _xor(answer: Answer) -> str:
 
 
 def _line(weight: list[float], bias: float) -> list[tuple[float, float | None]]:
-    """Where w.x + b = 0 inside the picture."""
+    """Return the line w.x + b = 0 inside the picture."""
     across = [-0.5 + n / 100 for n in range(201)]
     heights = [-(weight[0] * x + bias) / weight[1] for x in across]
     return [(x, y if -0.5 <= y <= 1.5 else None) for x, y in zip(across, heights, strict=True)]
@@ -57,14 +57,14 @@ def _gradients(answer: Answer) -> str:
     shown |= {f"{name}, residual unscaled": f"{name}, residual unscaled: grows" for name in names[1:]}
     shown |= {f"{name}, residual by 1/L": f"{name}, residual by 1/L: flat" for name in names}
     lines = [Series(title, list(enumerate(norms[name], 1))) for name, title in shown.items()]
-    title = "How much of a gradient passes L layers"
-    return curves([bound, *lines, active], title, Axis("layers L"), Axis("norm", log=True), height=560)
+    title = "Gradient norm after L layers"
+    return line_chart([bound, *lines, active], title, Axis("layers L"), Axis("norm", log=True), height=560)
 
 
 def _bias_variance(answer: Answer) -> str:
     names = {"bias^2 for degrees 1 to 12": "bias^2", "variance": "variance", "expected error": "expected error"}
     lines = [Series(title, list(enumerate(answer[name], 1))) for name, title in names.items()]
-    return curves(lines, "Bias and variance of polynomials", Axis("degree"), Axis("squared error", log=True))
+    return line_chart(lines, "Bias and variance of polynomials", Axis("degree"), Axis("squared error", log=True))
 
 
 def _copying(_: Answer) -> str:
@@ -73,19 +73,21 @@ def _copying(_: Answer) -> str:
         a, b, c, d = beta * torch.eye(4, dtype=torch.float64)
         x = torch.stack((d + b, a, c + d))[None, None]
         panels.append(Panel(f"beta {beta:g}", weights(x, x, scale=1.0)[0, 0].tolist()))
-    return heatmaps(panels, ["x1", "x2", "x3"], "Copying: each token looks at itself the more, the larger beta")
+    return heatmaps(panels, ["x1", "x2", "x3"], "Copying: the larger beta, the more each token attends to itself")
 
 
 def _sinusoidal(_: Answer) -> str:
     waves = Sinusoidal(16).encode(torch.arange(24)).tolist()
     panel = Panel("PE(position, dimension)", waves, "orange is positive, blue negative")
-    return rectangles([panel], [str(n) for n in range(24)], [str(n) for n in range(16)], "Sinusoidal positions")
+    return rectangular_heatmaps(
+        [panel], [str(n) for n in range(24)], [str(n) for n in range(16)], "Sinusoidal positions"
+    )
 
 
 def _lengths(answer: Answer) -> str:
     found = answer["nats above the entropy"]
     lines = [Series(name, list(zip(answer["lengths"], values, strict=True))) for name, values in found.items()]
-    return curves(
+    return line_chart(
         lines, "Trained on 32 tokens, tested on more", Axis("tokens", log=True), Axis("nats above the entropy")
     )
 
@@ -94,7 +96,7 @@ def _training(answer: Answer) -> str:
     lines = [
         Series(name, smooth(list(enumerate(losses, 1)), 10)) for name, losses in answer["loss of every update"].items()
     ]
-    return curves(lines, "The loss while training", Axis("update"), Axis("loss"))
+    return line_chart(lines, "The loss while training", Axis("update"), Axis("loss"))
 
 
 def _growth(answer: Answer) -> str:
@@ -102,22 +104,22 @@ def _growth(answer: Answer) -> str:
         Series(title, [(n, value / answer[name][0]) for n, value in zip(answer["lengths"], answer[name], strict=True)])
         for name, title in (("counted", "multiplications, counted"), ("milliseconds", "time, measured"))
     ]
-    return curves(lines, "How the cost grows with the length", Axis("tokens", log=True), Axis("times", log=True))
+    return line_chart(lines, "How the cost grows with the length", Axis("tokens", log=True), Axis("times", log=True))
 
 
 def _approximation(answer: Answer) -> str:
     found = answer["errors for K = 1..7 by size of the scores"]
     lines = [Series(f"scores up to {size}", list(enumerate(errors, 1))) for size, errors in found.items()]
     title = "Taylor terms against softmax attention"
-    return curves(lines, title, Axis("terms K"), Axis("relative error", log=True))
+    return line_chart(lines, title, Axis("terms K"), Axis("relative error", log=True))
 
 
 def _search_tree(answer: Answer) -> str:
     branches = [
-        Branch(node["parent"], f"{node['token']}  {node['probability']:.3g}", node["kept"])
-        for node in answer["looked at"]
+        TreeNode(node["parent"], f"{node['token']}  {node['probability']:.3g}", node["kept"])
+        for node in answer["expanded nodes"]
     ]
-    return tree(branches, "What a beam of 2 looked at; kept paths are dark")
+    return tree_diagram(branches, "Nodes expanded by a beam of 2; kept paths are dark")
 
 
 def _ranking(answer: Answer) -> str:
@@ -128,8 +130,8 @@ def _ranking(answer: Answer) -> str:
         steps += (
             [(recall, precision)] if precision == steps[-1][1] else [(steps[-1][0], precision), (recall, precision)]
         )
-    lines = [Series("after each detection", points), Series("best precision from there on", steps)]
-    return curves(lines, "Precision and recall of eight detections", Axis("recall"), Axis("precision"))
+    lines = [Series("after each detection", points), Series("best precision at higher recall", steps)]
+    return line_chart(lines, "Precision and recall of eight detections", Axis("recall"), Axis("precision"))
 
 
 PICTURES: dict[str, dict[str, Callable[[Answer], str]]] = {
@@ -146,9 +148,9 @@ PICTURES: dict[str, dict[str, Callable[[Answer], str]]] = {
     "E6": {"": _training},
     "F1": {"": _ranking},
 }
-"""Id of a problem -> ending of a file's name -> how it is drawn."""
+"""Id of a problem -> suffix of the file name -> function that draws it."""
 
 
-def draw(id: str, answer: Answer) -> dict[str, str]:  # noqa: A002 - what it is called in every document
-    """File name -> SVG, of the pictures that this problem has."""
+def draw_pictures(id: str, answer: Answer) -> dict[str, str]:  # noqa: A002 - the name in every document
+    """Return {file name: SVG} of the pictures of this problem."""
     return {f"{id}{ending}.svg": make(answer) for ending, make in PICTURES.get(id, {}).items()}

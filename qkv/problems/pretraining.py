@@ -1,10 +1,10 @@
-"""Group B, what BERT and GPT learn from one text."""
+"""Group B: pretraining BERT and GPT on one text."""
 
 from qkv.problems.expectation import Answer, AtLeast
-from qkv.problems.record import answers
+from qkv.problems.record import register_problem
 
 
-@answers(
+@register_problem(
     "B9",
     hand_written="BERT is bidirectional and parallel, the original Transformer is not",
     slip="the original encoder is bidirectional and parallel too; what BERT changes is the objective",
@@ -26,10 +26,10 @@ def filling_in_and_writing_on() -> Answer:
 
     import torch
 
-    from qkv.decode import Limits, greedy
-    from qkv.inference import Reader
+    from qkv.decode import SearchLimits, greedy
+    from qkv.inference import MaskedLM
     from qkv.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
-    from qkv.problems import NextToken, fit
+    from qkv.problems import NextTokenWindows, fit
     from qkv.tasks import MaskedTask
     from qkv.train import Settings
 
@@ -47,17 +47,17 @@ def filling_in_and_writing_on() -> Answer:
         other = torch.cat((row[:, :-1], torch.randn(1, 1, 64)), 1)
         return not torch.equal(block(row)[0, 0], block(other)[0, 0])
 
-    # one text, two objectives: name what is hidden, or what comes next
+    # one text, two objectives: predict masked tokens, or the next token
     settings = Settings(steps=400, batch_size=32, learning_rate=5e-3, warmup=50, validate_every=400)
     bert_losses = fit(job.objective(bert, settings), settings)
-    train, valid = (NextToken(job.part(name).tokens.long()) for name in ("train", "valid"))
-    gpt_losses = fit(train.task(gpt), settings)
+    train, valid = (NextTokenWindows(job.sentence_pairs(name).tokens.long()) for name in ("train", "valid"))
+    gpt_losses = fit(train.objective(gpt), settings)
 
     figures = job.evaluate(bert, "valid")
     right = valid.accuracy(gpt)
     *prompt, last = job.tokenizer.encode("New in version 3")
-    (written,) = greedy(gpt, torch.tensor([prompt]), None, Limits(max_length=12, start=last))
-    ((fillers,),) = Reader(bert, job.tokenizer).fill(["New in version 3 [MASK] 8"], best=3)
+    (written,) = greedy(gpt, torch.tensor([prompt]), None, SearchLimits(max_length=12, start=last))
+    ((fillers,),) = MaskedLM(bert, job.tokenizer).fill(["New in version 3 [MASK] 8"], best=3)
     return {
         "parameters of a block: original encoder, BERT, GPT": [sum(p.numel() for p in b.parameters()) for b in blocks],
         "the first token sees the last: original encoder, BERT, GPT": [sees(block.eval()) for block in blocks],
@@ -65,7 +65,7 @@ def filling_in_and_writing_on() -> Answer:
         "BERT fills in New in version 3 [MASK] 8": {one.text: one.probability for one in fillers},
         "GPT writes on New in version 3": job.tokenizer.decode(written.tokens),
         "BERT's hidden tokens, over the best constant guess": figures["masked_accuracy"] / figures["unigram_accuracy"],
-        "GPT's next tokens, over the best constant guess": right / valid.constant(),
+        "GPT's next tokens, over the best constant guess": right / valid.constant_accuracy(),
         "named rightly: BERT, GPT": [figures["masked_accuracy"], right],
         "loss of every update": {"BERT": bert_losses, "GPT": gpt_losses},
     }

@@ -1,7 +1,7 @@
-"""A worked problem: a question, the lines of Python that answer it, and what somebody once wrote by hand.
+"""A worked problem: a question, the Python code that answers it, and an answer written by hand.
 
-A problem is a function. Its docstring is the question and its body is the call, so what is shown to be copied is what
-is run; that is why every body imports what it needs.
+A problem is a function. Its docstring is the question and its body is the code that is shown, so what readers copy is
+what runs; therefore every body imports what it needs.
 """
 
 import ast
@@ -12,33 +12,33 @@ from dataclasses import asdict, dataclass
 from textwrap import dedent
 from typing import Any
 
+from qkv.errors import QkvError
 from qkv.problems.expectation import Answer, Expected, meets
-from qkv.storage import QkvError
 
 
 @dataclass(frozen=True)
 class Solution:
-    """A problem, answered."""
+    """A problem and its computed answer."""
 
     id: str
     question: str
     call: str | None
-    """Python that sets `answer`; None: the problem is open."""
+    """Python code that sets `answer`; None: the problem is open."""
     answer: Answer | None
     hand_written: str
     slip: str | None
-    """What is wrong with the hand-written answer; None: nothing."""
+    """Mistake in the hand-written answer; None: it is right."""
     ok: bool | None
-    """Whether the computed answer meets its literals; None: the problem is open."""
+    """Whether the computed answer is as expected; None: the problem is open."""
 
     def to_record(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A question with what is known of its answer."""
+    """A question, its hand-written answer, and what is expected of the computed one."""
 
     id: str
     question: str
@@ -46,57 +46,57 @@ class Problem:
     slip: str | None
     expected: Expected
     compute: Callable[[], Answer] | None
-    """None: the library cannot answer it yet."""
+    """Function that computes the answer; None: the library cannot yet."""
     slow: bool = False
-    """Whether something is trained or resampled for it."""
+    """Whether solving it trains or resamples."""
 
     @property
     def call(self) -> str | None:
-        """The body of the function, its last line `answer = ...` where that returns."""
-        return None if self.compute is None else _body(self.compute)
+        """Body of the function as code, with `answer = ...` instead of its return."""
+        return None if self.compute is None else _source_of_body(self.compute)
 
     def solve(self) -> Solution:
-        """Compute the answer and hold it against its literals.
+        """Compute the answer and compare it with the expected values.
 
-        Where data or an extra are missing, the answer says so and is not ok: the other problems are still answered.
+        If data or an extra is missing, the answer tells so and is not ok; other problems are not affected.
         """
         try:
-            answer = None if self.compute is None else _apart(self.compute)
+            answer = None if self.compute is None else _run_isolated(self.compute)
         except QkvError as error:
             answer = {"not computed": str(error)}
         ok = None if answer is None else meets(answer, self.expected)
         return Solution(self.id, self.question, self.call, answer, self.hand_written, self.slip, ok)
 
 
-entered: dict[str, Problem] = {}
-"""Id -> problem, as the files of the groups enter them."""
+registered: dict[str, Problem] = {}
+"""Id -> problem, in order of registration."""
 
 
-def answers(
-    id: str,  # noqa: A002 - what it is called in every document
+def register_problem(
+    id: str,  # noqa: A002 - the name in every document
     *,
     hand_written: str,
     slip: str | None = None,
     expected: Expected,
     slow: bool = False,
 ) -> Callable[[Callable[[], Answer]], Callable[[], Answer]]:
-    """Function decorator: this function answers the problem of this id."""
+    """Return a decorator that registers a function as the solution of the problem with this id."""
 
-    def enter(compute: Callable[[], Answer]) -> Callable[[], Answer]:
+    def register(compute: Callable[[], Answer]) -> Callable[[], Answer]:
         question = inspect.cleandoc(compute.__doc__ or "")
-        entered[id] = Problem(id, question, hand_written, slip, expected, compute, slow)
+        registered[id] = Problem(id, question, hand_written, slip, expected, compute, slow)
         return compute
 
-    return enter
+    return register
 
 
-def leave_open(id: str, question: str, hand_written: str, slip: str | None = None) -> None:  # noqa: A002
-    """List a problem that the library cannot answer yet."""
-    entered[id] = Problem(id, question, hand_written, slip, {}, None)
+def register_open_problem(id: str, question: str, hand_written: str, slip: str | None = None) -> None:  # noqa: A002
+    """Register a problem that the library cannot answer yet."""
+    registered[id] = Problem(id, question, hand_written, slip, {}, None)
 
 
-def _apart(compute: Callable[[], Answer]) -> Answer:
-    """The answer, with nothing changed outside: on one thread, since the tensors are small, and with its own random."""
+def _run_isolated(compute: Callable[[], Answer]) -> Answer:
+    """Compute on one thread, since the tensors are small, and restore torch's threads and random state."""
     import torch
 
     threads = torch.get_num_threads()
@@ -108,15 +108,15 @@ def _apart(compute: Callable[[], Answer]) -> Answer:
         torch.set_num_threads(threads)
 
 
-def _body(function: Callable[[], Answer]) -> str:
+def _source_of_body(function: Callable[[], Answer]) -> str:
     source = dedent(inspect.getsource(function))
     (definition,) = ast.parse(source).body
     assert isinstance(definition, ast.FunctionDef)
     last = definition.body[-1]
     assert isinstance(last, ast.Return)
     lines = source.splitlines()
-    # from the line after the docstring, so that comments between the statements stay
+    # start after the docstring, so that comments between statements are kept
     start = definition.body[0].end_lineno
     head = dedent("\n".join(lines[start : last.lineno - 1]))
     tail = dedent("\n".join(lines[last.lineno - 1 :])).replace("return ", "answer = ", 1)
-    return re.sub(r"  # (type: ignore|noqa)\S*", "", f"{head}\n{tail}\n")  # said to our tools, not to readers
+    return re.sub(r"  # (type: ignore|noqa)\S*", "", f"{head}\n{tail}\n")  # directives for our tools

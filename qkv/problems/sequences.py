@@ -1,22 +1,22 @@
 """Group E: sequences, read and written."""
 
 from qkv.problems.expectation import Answer, AtLeast, AtMost, Near
-from qkv.problems.record import answers
+from qkv.problems.record import register_problem
 
 
-@answers(
+@register_problem(
     "E1",
     hand_written="y = sigmoid(sum_i (x_2i - x_(2i-1)) + h_0), in one line of the derivation",
-    slip="that line drops the 1000, which makes the answer a yes or no: do the even places outweigh the odd ones?",
+    slip="that line drops the 1000, which makes the answer a yes or no: do the even positions outweigh the odd ones?",
     expected={
-        "apart from sigmoid(1000 (sum of even - sum of odd places + h_0))": AtMost(1e-12),
-        "even places outweigh": Near(1.0, 1e-12),
-        "odd places outweigh": Near(0.0, 1e-12),
+        "apart from sigmoid(1000 (sum of even - sum of odd positions + h_0))": AtMost(1e-12),
+        "even positions outweigh": Near(1.0, 1e-12),
+        "odd positions outweigh": Near(0.0, 1e-12),
         "the two are equal": Near(0.5, 1e-12),
     },
 )
 def alternating_sum() -> Answer:
-    """A recurrent cell h_t = x_t - h_(t-1) with y = sigmoid(1000 h_T), T even: what does it tell of a sequence?"""
+    """A recurrent cell h_t = x_t - h_(t-1) with y = sigmoid(1000 h_T), T even: what does it compute of a sequence?"""
     import torch
 
     from qkv.layers import RecurrentCell
@@ -35,17 +35,17 @@ def alternating_sum() -> Answer:
     rows = torch.tensor([[1.0, 2, 1, 2], [2, 1, 2, 1], [1, 2, 2, 1]], dtype=torch.float64)
     even, odd, equal = outcome(rows).tolist()
     return {
-        "apart from sigmoid(1000 (sum of even - sum of odd places + h_0))": (outcome(x, h) - formula)
+        "apart from sigmoid(1000 (sum of even - sum of odd positions + h_0))": (outcome(x, h) - formula)
         .abs()
         .max()
         .item(),
-        "even places outweigh": even,
-        "odd places outweigh": odd,
+        "even positions outweigh": even,
+        "odd positions outweigh": odd,
         "the two are equal": equal,
     }
 
 
-@answers(
+@register_problem(
     "E2",
     hand_written="greedy ends with A END = 0.07, a beam of 2 finds B END = 0.27",
     expected={
@@ -65,7 +65,7 @@ def greedy_against_beam() -> Answer:
 
     import torch
 
-    from qkv.decode import Limits, beam_with_trees, greedy
+    from qkv.decode import SearchLimits, beam_with_trees, greedy
 
     end, a, b = 2, 3, 4  # 0 is padding and 1 is START
     table = {
@@ -93,7 +93,7 @@ def greedy_against_beam() -> Answer:
             return logits, State(torch.ones_like(state.started))
 
     names = {end: "END", a: "A", b: "B"}
-    nothing, limits = torch.zeros(1, 1, dtype=torch.int64), Limits(max_length=2)
+    nothing, limits = torch.zeros(1, 1, dtype=torch.int64), SearchLimits(max_length=2)
     (found,) = greedy(Model(), nothing, None, limits)
     ((best,),), (tree,) = beam_with_trees(Model(), nothing, None, limits, beams=2)
     return {
@@ -101,7 +101,7 @@ def greedy_against_beam() -> Answer:
         "its probability": math.exp(found.log_probability),
         "beam of 2": [names[token] for token in best.tokens] + ["END"] * best.finished,
         "probability of that": math.exp(best.log_probability),
-        "looked at": [
+        "expanded nodes": [
             {
                 "parent": node.parent,
                 "token": names.get(node.token, "START" if node.parent is None else f"other {node.token}"),
@@ -113,7 +113,7 @@ def greedy_against_beam() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "E3",
     hand_written="Jaccard 0.504 -> 0.764, cosine 0.669 -> 0.865, Damerau-Levenshtein 0.274 -> 0.631 and "
     "loss 1.67 -> 1.16 by attention, on other data",
@@ -134,8 +134,8 @@ def attention_helps_translation() -> Answer:
     from qkv.tasks import Preset, PronounceTask
 
     words = PronounceTask.load({})
-    words.strings.parts["valid"] = words.strings.parts["valid"][:100]
-    job = words.with_test(words.strings.parts["test"][::15][:400])
+    words.data.splits["valid"] = words.data.splits["valid"][:100]
+    job = words.with_test_pairs(words.data.splits["test"][::15][:400])
     transformer = {"dim": 64, "heads": 4, "hidden_dim": 128, "encoder_layers": 2, "decoder_layers": 1}
     contestants = {
         "LSTM": ("recurrent", {"dim": 64, "attention": "none"}),
@@ -161,7 +161,7 @@ def attention_helps_translation() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "E4",
     hand_written="no big difference between the three similarities",
     slip="an anagram is equal to Jaccard and cosine, and only half right to Damerau-Levenshtein",
@@ -182,7 +182,7 @@ def three_similarities() -> Answer:
     return {**found, "two empty sequences": [score("", "") for score in scores]}
 
 
-@answers(
+@register_problem(
     "E5",
     hand_written="the mean, or the concatenation",
     slip="right for the mean; in the concatenation the context vectors, which agree less, are the longer half and rule",
@@ -202,7 +202,7 @@ def four_representations_of_words() -> Answer:
     Center, context, their mean or their concatenation, learned from WikiText-2 and judged on WS-353.
     """
     from qkv.data import ws353
-    from qkv.inference import agreement
+    from qkv.inference import score_similarity
     from qkv.problems import fit
     from qkv.runs import build, configure, preset
     from qkv.tasks import WordsTask
@@ -212,7 +212,7 @@ def four_representations_of_words() -> Answer:
     model = build(config, job)
     losses = fit(job.objective(model, config.train), config.train)
     names = ("center", "context", "mean", "concatenation")
-    found = {name: agreement(job.vectors(model, name), ws353()) for name in names}
+    found = {name: score_similarity(job.vectors(model, name), ws353()) for name in names}
     rho = {name: figures.spearman for name, figures in found.items()}
     lengths = {name: float(job.vectors(model, name).table.norm(dim=1).mean()) for name in ("center", "context")}
     return {
@@ -225,7 +225,7 @@ def four_representations_of_words() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "E6",
     hand_written="best learning rate 0.01, loss 0.55, accuracy 0.86, on other data; more parameters may overfit",
     expected={
@@ -250,8 +250,8 @@ def learning_rates_of_two_nets() -> Answer:
     from qkv.tasks import DigitsTask, Preset
 
     digits = DigitsTask.load({})
-    few = digits.parts["train"].select(torch.arange(0, 4000, 4))
-    job = replace(digits, parts={**digits.parts, "train": few})
+    few = digits.splits["train"].select(torch.arange(0, 4000, 4))
+    job = replace(digits, splits={**digits.splits, "train": few})
     curves, held_out, best = {}, {}, {}
     trained: list[float] = []
     tested: list[float] = []

@@ -1,10 +1,10 @@
 """Group A: units and layers."""
 
 from qkv.problems.expectation import Answer, AtLeast, AtMost, Near
-from qkv.problems.record import answers
+from qkv.problems.record import register_problem
 
 
-@answers(
+@register_problem(
     "A1",
     hand_written="a perceptron cannot learn XOR, because its outputs are 0 and 1",
     slip="AND's outputs are 0 and 1 too, and it learns that; XOR fails because no line has both 1s on one side",
@@ -24,15 +24,17 @@ def perceptron_and_xor() -> Answer:
     import torch
     from torch.nn.functional import binary_cross_entropy_with_logits
 
-    from qkv.metrics import separating_line
-    from qkv.models import Network, Perceptron
+    from qkv.metrics import separating_hyperplane
+    from qkv.models import MLP, Perceptron
 
     points = torch.tensor([[0.0, 0], [0, 1], [1, 0], [1, 1]])
     tables = {"OR": [0, 1, 1, 1], "AND": [0, 0, 0, 1], "XOR": [0, 1, 1, 0]}
     xor = torch.tensor(tables["XOR"])
-    # what a line can say of four points is one of 16 tables; most can be drawn
-    said = [torch.tensor(table) for table in product((0, 1), repeat=4)]
-    drawable = [table for table in said if len(table.unique()) == 1 or separating_line(points, table).separable]
+    # four points have 16 labelings; a line can separate most of them
+    candidates = [torch.tensor(table) for table in product((0, 1), repeat=4)]
+    drawable = [
+        table for table in candidates if len(table.unique()) == 1 or separating_hyperplane(points, table).separable
+    ]
 
     learned = {}
     for name, table in tables.items():
@@ -40,13 +42,13 @@ def perceptron_and_xor() -> Answer:
         perceptron.fit(points, torch.tensor(table))
         learned[f"perceptron on {name}"] = int((perceptron(points) == torch.tensor(table)).sum())
 
-    by_hand = Network([2, 2, 1], "relu")  # x1 + x2, what exceeds 1 of it, and the first less twice the second
+    by_hand = MLP([2, 2, 1], "relu")  # x1 + x2, what exceeds 1 of it, and the first less twice the second
     weights = [[[1.0, 1], [1, 1]], [0.0, -1], [[1.0, -2]], [-0.5]]
     for weight, value in zip(by_hand.parameters(), weights, strict=True):
         weight.data = torch.tensor(value)
 
     torch.manual_seed(0)
-    trained = Network([2, 2, 1], "tanh")
+    trained = MLP([2, 2, 1], "tanh")
     optimizer = torch.optim.Adam(trained.parameters(), 0.1)
     for _ in range(300):
         loss = binary_cross_entropy_with_logits(trained(points)[:, 0], xor.float())
@@ -63,7 +65,7 @@ def perceptron_and_xor() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "A2",
     hand_written="f1(f2(x)) = (W1 W2) x + (W1 b2 + b1)",
     expected={"apart": AtMost(1e-12), "apart with a sigmoid between": AtLeast(0.01)},
@@ -72,14 +74,14 @@ def linear_layers_are_one() -> Answer:
     """What do linear layers without an activation between them amount to?"""
     import torch
 
-    from qkv.models import Network
+    from qkv.models import MLP
 
     torch.manual_seed(0)
-    deep, x = Network([7, 11, 5], "identity").double(), torch.randn(3, 7).double()
+    deep, x = MLP([7, 11, 5], "identity").double(), torch.randn(3, 7).double()
     w2, b2, w1, b1 = deep.parameters()
     b2.data, b1.data = torch.randn(11).double(), torch.randn(5).double()
     one = x @ (w1 @ w2).T + (w1 @ b2 + b1)
-    curved = Network([7, 11, 5], "sigmoid").double()
+    curved = MLP([7, 11, 5], "sigmoid").double()
     curved.load_state_dict(deep.state_dict())
     return {
         "apart": (deep(x) - one).abs().max().item(),
@@ -87,7 +89,7 @@ def linear_layers_are_one() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "A4",
     hand_written="a = -0.5, sigmoid 0.3775, ReLU 0",
     expected={"a": -0.5, "sigmoid": Near(0.377541, 5e-7), "relu": 0.0},
@@ -107,7 +109,7 @@ def one_unit() -> Answer:
     return {"a": found["identity"], "sigmoid": found["sigmoid"], "relu": found["relu"]}
 
 
-@answers(
+@register_problem(
     "A5",
     hand_written="separable if some (w, b) has y_i (w.x_i + b) > 0 for every i; AND and OR are, XOR is not",
     expected={
@@ -122,11 +124,11 @@ def linear_separability() -> Answer:
     """Which of AND, OR and XOR can a line separate, and what proves it?"""
     import torch
 
-    from qkv.metrics import separating_line
+    from qkv.metrics import separating_hyperplane
 
     points = torch.tensor([[0.0, 0], [0, 1], [1, 0], [1, 1]]).double()
     tables = {"AND": [0, 0, 0, 1], "OR": [0, 1, 1, 1], "XOR": [0, 1, 1, 0]}
-    found = {name: separating_line(points, torch.tensor(labels)) for name, labels in tables.items()}
+    found = {name: separating_hyperplane(points, torch.tensor(labels)) for name, labels in tables.items()}
     margins = []
     for name, one in found.items():
         if one.weight is not None and one.bias is not None:  # the witness
@@ -140,7 +142,7 @@ def linear_separability() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "A6",
     hand_written="P(y=0|x) = sigmoid((w0 - w1).x), by way of a line with a sign flipped",
     slip="a sign is flipped on the way: exp(w0.x) / (exp(w0.x) + exp(w1.x)) = 1 / (1 + exp(-(w0 - w1).x))",
@@ -165,7 +167,7 @@ def softmax_of_two_classes() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "A7",
     hand_written="gradient mean(x) + (A + A')/2 theta; minimizer -A^-1 mean(x); J there b mean(y) - 1/2 m'A^-1 m",
     expected={
@@ -203,7 +205,7 @@ def quadratic_objective() -> Answer:
     }
 
 
-@answers(
+@register_problem(
     "A8",
     hand_written="a model that is too simple has a high bias and a low variance",
     expected={
@@ -248,7 +250,9 @@ def bias_and_variance() -> Answer:
     }
 
 
-@answers("A9", hand_written="200 + 2 x 20 = 240 parameters", expected={"parameters": 240, "weights": 200, "norm": 40})
+@register_problem(
+    "A9", hand_written="200 + 2 x 20 = 240 parameters", expected={"parameters": 240, "weights": 200, "norm": 40}
+)
 def layer_with_batch_normalization() -> Answer:
     """A layer 10 -> 20 without bias, with batch normalization: how many parameters?"""
     from qkv.layers import Dense

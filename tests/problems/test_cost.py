@@ -11,11 +11,11 @@ def test_c1_self_attention():
 
 
 def test_c2_feed_forward():
-    assert run("C2") == {"multiplications a token": 40_000, "of 75 tokens": 3_000_000, "parameters": 40_300}
+    assert run("C2") == {"multiplications per token": 40_000, "of 75 tokens": 3_000_000, "parameters": 40_300}
 
 
 def test_c3_layer_normalization():
-    assert run("C3") == {"learned parameters": 200, "statistics a token": 2, "statistics of 75 tokens": 150}
+    assert run("C3") == {"learned parameters": 200, "statistics per token": 2, "statistics of 75 tokens": 150}
 
 
 def test_c4_four_layers():

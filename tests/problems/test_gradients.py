@@ -3,7 +3,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from qkv.problems import draw
+from qkv.problems import draw_pictures
 from tests.problems.calls import run
 
 approx = pytest.approx
@@ -42,7 +42,7 @@ def test_a3_a_residual_path_alone_grows_and_one_of_scaled_layers_is_flat():
 
 @pytest.mark.slow
 def test_a3_one_plot_says_which_grow_and_which_are_flat():
-    texts = [text.text for text in ET.fromstring(draw("A3", run("A3"))["A3.svg"]).iter() if text.text]
+    texts = [text.text for text in ET.fromstring(draw_pictures("A3", run("A3"))["A3.svg"]).iter() if text.text]
     assert [text for text in texts if text.endswith(": flat")] == [f"{name}, residual by 1/L: flat" for name in NAMES]
     grow = [text for text in texts if text.endswith(": grows")]
     assert grow == [f"{name}, residual unscaled: grows" for name in NAMES[1:]]

@@ -30,7 +30,7 @@ def test_d3_approximation():
     assert root == approx(-1.596, abs=5e-4)
     assert 1 + root + root**2 / 2 + root**3 / 6 == approx(0, abs=1e-9)
     assert answer["least sum of 3 terms"] == approx(0.5)
-    assert answer["an odd order is refused"] is True
+    assert answer["an odd order raises an error"] is True
 
 
 def test_d4_linear():
@@ -44,4 +44,4 @@ def test_d4_linear():
 def test_d5_two_orders():
     answer = run("D5")
     assert max(answer[f"{what} apart"] for what in ("two orders", "fast form", "token by token")) <= 1e-12
-    assert answer["numbers in the state"] == 35
+    assert answer["elements of the state"] == 35

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from qkv.problems import NextToken
+from qkv.problems import NextTokenWindows
 
-TEXT = NextToken(torch.arange(100) % 5)
+TEXT = NextTokenWindows(torch.arange(100) % 5)
 
 
 class After(nn.Module):
@@ -32,12 +32,12 @@ def test_accuracy_of_one_that_knows_and_one_that_does_not():
 
 
 def test_the_best_constant_of_a_text_that_says_one_thing():
-    assert NextToken(torch.full((50,), 7)).constant() == 1.0
-    assert 0.2 <= TEXT.constant() < 0.22
+    assert NextTokenWindows(torch.full((50,), 7)).constant_accuracy() == 1.0
+    assert 0.2 <= TEXT.constant_accuracy() < 0.22
 
 
 def test_the_task_counts_and_sums_over_all_tokens():
-    task = TEXT.task(After(1), batch_size=3)
+    task = TEXT.objective(After(1), batch_size=3)
     batch = task.collate(task.order(2))
     assert task.order(2) == [6, 7, 8]
     assert task.count(batch) == 96

@@ -2,7 +2,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from qkv.problems import draw, problems
+from qkv.problems import draw_pictures, problems
 from qkv.problems.pictures import PICTURES
 from tests.problems.calls import run
 
@@ -16,7 +16,7 @@ def test_the_marked_ones_have_pictures():
 
 @pytest.mark.parametrize("name", QUICK)
 def test_pictures_are_drawn(name):
-    drawn = draw(name, run(name))
+    drawn = draw_pictures(name, run(name))
     assert drawn
     for svg in drawn.values():
         root = ET.fromstring(svg)
@@ -27,16 +27,16 @@ def test_pictures_are_drawn(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PICTURES if problems[name].slow])
 def test_pictures_of_what_was_trained(name):
-    drawn = draw(name, run(name))
+    drawn = draw_pictures(name, run(name))
     assert drawn
     assert "no points yet" not in "".join(drawn.values())
 
 
 def test_the_network_separates_xor_in_its_picture():
     """Two branches of the boundary, both between the 0s and the 1s."""
-    root = ET.fromstring(draw("A1", run("A1"))["A1.svg"])
+    root = ET.fromstring(draw_pictures("A1", run("A1"))["A1.svg"])
     assert len(list(root.iter(f"{SVG}polyline"))) >= 4
 
 
 def test_a_problem_without_pictures():
-    assert draw("A9", run("A9")) == {}
+    assert draw_pictures("A9", run("A9")) == {}

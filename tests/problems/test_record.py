@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from qkv.errors import QkvError
 from qkv.problems import meets, problem, problems
-from qkv.storage import QkvError
 from tests.problems.calls import run
 
 IDS = [

@@ -8,8 +8,8 @@ approx = pytest.approx
 
 def test_e1_alternating_sum():
     answer = run("E1")
-    assert answer["apart from sigmoid(1000 (sum of even - sum of odd places + h_0))"] <= 1e-12
-    assert [answer[f"{who} places outweigh"] for who in ("even", "odd")] == approx([1, 0])
+    assert answer["apart from sigmoid(1000 (sum of even - sum of odd positions + h_0))"] <= 1e-12
+    assert [answer[f"{who} positions outweigh"] for who in ("even", "odd")] == approx([1, 0])
     assert answer["the two are equal"] == approx(0.5)
 
 
@@ -18,7 +18,7 @@ def test_e2_greedy_against_beam():
     assert (answer["greedy"], answer["beam of 2"]) == (["A", "END"], ["B", "END"])
     assert answer["its probability"] == approx(0.07)
     assert answer["probability of that"] == approx(0.27)
-    assert sum(node["kept"] for node in answer["looked at"]) == 1 + 2 + 2
+    assert sum(node["kept"] for node in answer["expanded nodes"]) == 1 + 2 + 2
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 import pytest
 
-from qkv.problems.value_text import write_value
+from qkv.problems.value_text import format_value
 
 
 @pytest.mark.parametrize(
@@ -9,22 +9,22 @@ from qkv.problems.value_text import write_value
 )
 @pytest.mark.parametrize("lines", [True, False])
 def test_single_values(value, text, lines):
-    assert write_value(value, 3, lines=lines) == text
+    assert format_value(value, 3, lines=lines) == text
 
 
 def test_long_lists():
     numbers = list(range(1000, 1007))
     for lines in (True, False):
-        assert write_value(numbers, 3, lines=lines) == "1,000, 1,001, 1,002, ... 4 more"
-        assert write_value(numbers[:3], 3, lines=lines) == "1,000, 1,001, 1,002"
-        assert write_value([], 3, lines=lines) == ""
+        assert format_value(numbers, 3, lines=lines) == "1,000, 1,001, 1,002, ... 4 more"
+        assert format_value(numbers[:3], 3, lines=lines) == "1,000, 1,001, 1,002"
+        assert format_value([], 3, lines=lines) == ""
 
 
 def test_lines_for_a_screen():
-    assert write_value([[1, 2], {"a": 3, "b": 4}, 5], 2, lines=True) == "1, 2\na: 3, b: 4\n... 1 more"
-    assert write_value({"a": [1, 2, 3], "b": None}, 4, lines=True) == "a: 1, 2, ... 1 more\nb: -"
+    assert format_value([[1, 2], {"a": 3, "b": 4}, 5], 2, lines=True) == "1, 2\na: 3, b: 4\n... 1 more"
+    assert format_value({"a": [1, 2, 3], "b": None}, 4, lines=True) == "a: 1, 2, ... 1 more\nb: -"
 
 
 def test_one_line_for_a_cell():
-    assert write_value([[1, 2], {"a": 3, "b": 4}, 5], 2, lines=False) == "(1, 2), (a: 3; b: 4), ... 1 more"
-    assert write_value({"a": [1, 2, 3], "b": None}, 4, lines=False) == "a: 1, 2, ... 1 more; b: -"
+    assert format_value([[1, 2], {"a": 3, "b": 4}, 5], 2, lines=False) == "(1, 2), (a: 3; b: 4), ... 1 more"
+    assert format_value({"a": [1, 2, 3], "b": None}, 4, lines=False) == "a: 1, 2, ... 1 more; b: -"

@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 from tests.cli.run import qkv
 
 
@@ -16,6 +18,15 @@ def test_one_group():
     assert "shaw" in table
     assert "taylor" in table  # among those served
     assert "backends" not in table
+
+
+@pytest.mark.parametrize(("group", "names"), [("data", {"cmudict", "mnist"}), ("metrics", {"accuracy", "spearman"})])
+def test_data_sets_and_metrics_have_a_name_and_a_description(group, names):
+    records = json.loads(qkv("list", group, "--json"))
+    assert names <= {record["name"] for record in records}
+    assert all(set(record) == {"group", "name", "summary"} and record["summary"] for record in records)
+    table = qkv("list", group)
+    assert all(record["name"] in table for record in records)
 
 
 def test_a_plugin_is_listed():
