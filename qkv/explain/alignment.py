@@ -34,7 +34,7 @@ class Alignment:
     weights: Matrix
     """Mean over blocks and heads."""
     blocks: list[list[Matrix]]
-    """blocks[b][h]: weights of head h in decoder block b; a recurrent model has one block of one head."""
+    """`blocks[b][h]`: weights of head h in decoder block b; a recurrent model has one block of one head."""
 
 
 def alignment(model: nn.Module, source: Sequence[int], target: Sequence[int]) -> Alignment:
@@ -43,8 +43,8 @@ def alignment(model: nn.Module, source: Sequence[int], target: Sequence[int]) ->
     The target need not be the model's own answer; a wrong one works too.
     """
     attentions = _cross_attentions(model)
-    check_ids("source", source, model.read)
-    check_ids("target", target, model.write)
+    check_ids("source", source, model.source_embedding)
+    check_ids("target", target, model.target_embedding)
     if not source:
         raise ValueError("source must have at least one token, got 0")
     device = next(model.parameters()).device

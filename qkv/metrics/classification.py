@@ -15,7 +15,7 @@ def accuracy(predicted: Labels, labels: Labels) -> float:
 
 
 def confusion_matrix(predicted: Labels, labels: Labels, classes: int | None = None) -> list[list[int]]:
-    """Return matrix[i][j], how many examples of class i were predicted as j; the diagonal is correct."""
+    """Return `matrix[i][j]`, how many examples of class i were predicted as j; the diagonal is correct."""
     given, expected = _check_pair(predicted, labels)
     largest = int(torch.maximum(given.max(), expected.max()))
     smallest = int(torch.minimum(given.min(), expected.min()))
