@@ -1,4 +1,4 @@
-"""The workbench: look inside a model in a browser, on this machine, with nothing from a network."""
+"""The workbench: inspect a model in a browser, on this machine, without a network."""
 
-from .view import View as View
-from .view import look as look
+from .saved_page import SavedPage as SavedPage
+from .saved_page import look as look

@@ -1,90 +1,93 @@
-"""What a page can ask, and who answers: a trained run, or tensors that somebody brought."""
+"""The data behind the page: a trained run (here), or attention tensors (`external`)."""
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Sequence, Sized
 from hashlib import sha256
 from pathlib import Path
-from time import perf_counter
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
+from torch import nn
 
-from qkv import tasks
+from qkv import runs, tasks
+from qkv.errors import QkvError
 from qkv.explain import observe
+from qkv.inference import TextInput
 from qkv.inference.source_text import longest_source
+from qkv.inference.text_input import TokenSequence
 from qkv.pronunciation.bundled import NAME, run_folder
-from qkv.registry import unknown_name_error
-from qkv.storage import QkvError
 from qkv.train import Run
-from qkv.web.params import text_of
-from qkv.web.reading import READABLE, Sequence, answer_greedily, example, read_source, read_target
-from qkv.web.screens import atlas, decoding, stepwise
-from qkv.web.screens import versus as beside
-from qkv.web.view_model import ModelScene, Scene
-from qkv.web.wire import Answer
+from qkv.web.params import Params, get_text
+from qkv.web.view_model import ModelViewModel, ViewModel
 
-Handler = Callable[[Mapping[str, Any]], Answer]
-KEPT = 4
-"""Inputs whose passes are remembered, so that a click on another head need not run the model."""
+CACHE_SIZE = 4
+"""Inputs whose forward passes are kept, so that another head needs no new pass."""
 
 
-class Bench(ABC):
-    """Answers by name. One at a time: whoever serves a bench keeps to one thread."""
+class TargetReader(Protocol):
+    """The part of a `TextInput` that writes a target."""
 
-    screens: tuple[str, ...]
+    targets: Sized
+    """Vocabulary of the targets."""
+
+    def read(self, text: str) -> TokenSequence:
+        """Return the tokens of a source."""
+        ...
+
+    def read_target(self, text: str) -> TokenSequence:
+        """Return the tokens of a given target."""
+        ...
+
+    def predict_target(self, source: TokenSequence) -> TokenSequence:
+        """Return the target that the model generates."""
+        ...
+
+    def target_names(self, ids: Sequence[int]) -> list[str]:
+        """Return each target id as people read it."""
+        ...
+
+
+class Backend(ABC):
+    """The model or the tensors that a page shows. Not thread-safe: a server calls it from one thread."""
+
+    model: nn.Module | None = None
+    """None if only matrices are known."""
+    target_reader: TargetReader | None = None
+    """Reader and writer of targets; None if the model generates none."""
 
     @abstractmethod
     def about(self) -> dict[str, Any]:
-        """What is looked at: name, size, where it came from."""
+        """Return name, size and origin."""
 
     @abstractmethod
-    def scene(self, asked: Mapping[str, Any]) -> Scene:
-        """The input that is asked about, seen from inside."""
+    def view_model(self, params: Params) -> ViewModel:
+        """Return the view model of the requested input."""
 
-    def handlers(self) -> dict[str, Handler]:
-        """What can be asked."""
-        return {
-            "about": lambda asked: Answer({**self.about(), "screens": list(self.screens)}),
-            "overview": lambda asked: atlas.overview(self.scene(asked)),
-            "thumbnails": lambda asked: atlas.thumbnails(self.scene(asked)),
-            "head": lambda asked: atlas.head_map(self.scene(asked), asked),
-        }
-
-    def questions(self, asked: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """All that a page saved at this input should hold the answers to."""
-        yield from (("about", {}), ("overview", {}), ("thumbnails", {}))
-        for number, place in enumerate(self.scene(asked).places):
-            for head in range(-1, place.heads):
-                yield "head", {"place": number, "head": head}
-
-    def answer(self, name: str, asked: Mapping[str, Any]) -> Answer:
-        """The answer, or a ValueError in words; `seconds` says how long it took."""
-        handlers = self.handlers()
-        if name not in handlers:
-            raise unknown_name_error("question", name[:40], handlers)
-        start = perf_counter()
-        with torch.no_grad():  # a kind with weights of its own computes them anew
-            found = handlers[name](asked)
-        return replace(found, record={**found.record, "seconds": perf_counter() - start})
+    def restore_code(self, *imports: str) -> list[str]:
+        """Return Python lines that restore the model, with these import lines sorted in."""
+        return []
 
 
-class RunBench(Bench):
-    """A trained run, or by the name `pronounce` the model that comes with qkv."""
+class RunBackend(Backend):
+    """A trained run; the name `pronounce` is the bundled model."""
+
+    model: nn.Module
 
     def __init__(self, run: Path):
         self.run, self.folder = run, run_folder(run)
-        self.config, self.job, self.model = tasks.restore(self.folder)
-        if not isinstance(self.job, READABLE):
-            raise QkvError(f"a run of task {self.config.task!r} has no attention to look at", self.folder)
-        writes = isinstance(self.job, tasks.Seq2SeqTask)
-        self.screens = ("atlas", "stepwise", "beside", *(("decoding",) if writes else ()))
+        self.config, self.task, self.model = runs.load(self.folder)
+        text_input = self.task.text_input(self.model)
+        if text_input is None:
+            raise QkvError(f"a run of task {self.config.task!r} has no attention to show", self.folder)
+        self.text_input: TextInput = text_input
+        if text_input.writes:
+            self.target_reader = cast("TargetReader", text_input)
         self.weights_hash = sha256(Run(self.folder).weights.read_bytes()).hexdigest()
-        self._scenes: OrderedDict[tuple[str, str], ModelScene] = OrderedDict()
+        self._view_models: OrderedDict[tuple[str, str], ModelViewModel] = OrderedDict()
 
     def about(self) -> dict[str, Any]:
-        """The model and where it came from."""
+        """Return the model's size, settings and origin."""
         parameter = next(self.model.parameters())
         return {
             "name": self.run.name,
@@ -98,90 +101,57 @@ class RunBench(Bench):
             "dtype": str(parameter.dtype).removeprefix("torch."),
             "device": str(parameter.device),
             "longest": longest_source(self.model),
-            "text": example(self.job),
-            "writes": isinstance(self.job, tasks.Seq2SeqTask),
+            "text": self.text_input.example,
+            "writes": self.text_input.writes,
         }
 
-    def handlers(self) -> dict[str, Handler]:
-        """Also what needs a model."""
-        return {
-            **super().handlers(),
-            "steps": lambda asked: stepwise.steps(self.scene(asked), asked),
-            "kinds": lambda asked: Answer({"kinds": beside.offered()}),
-            "beside": lambda asked: beside.beside(self.scene(asked), asked),
-            "copying": beside.copying_at,
-            **decoding.handlers(self.job, self.model, self._restoring(*decoding.IMPORTS)),
-        }
+    def view_model(self, params: Params) -> ModelViewModel:
+        """Run the model on `text`; its target is `answer`, or by default what it generates."""
+        key = get_text(params, "text"), get_text(params, "answer")
+        if key not in self._view_models:
+            self._view_models[key] = self._observe(*key)
+            while len(self._view_models) > CACHE_SIZE:
+                self._view_models.popitem(last=False)
+        self._view_models.move_to_end(key)
+        return self._view_models[key]
 
-    def questions(self, asked: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Also the kinds beside softmax, those whose states are small."""
-        yield from super().questions(asked)
-        kinds = [kind for kind in beside.offered() if kind != "taylor(order=4)"]
-        yield "kinds", {}
-        for kind in ("softmax", *kinds):
-            yield "copying", {"kind": kind}
-        for number, place in enumerate(self.scene(asked).places):
-            for head in range(place.heads):
-                rows = range(len(self.scene(asked).tokens[place.rows]))
-                yield from (("steps", {"place": number, "head": head, "row": row}) for row in rows)
-                yield from (("beside", {"place": number, "head": head, "kind": kind}) for kind in kinds)
-        yield from decoding.questions(self.job, self.model, asked)
-
-    def scene(self, asked: Mapping[str, Any]) -> ModelScene:
-        """A pass of the model over the text; its target is the `answer` asked about, or what it writes itself."""
-        key = text_of(asked, "text"), text_of(asked, "answer")
-        if key not in self._scenes:
-            self._scenes[key] = self._observe(*key)
-            while len(self._scenes) > KEPT:
-                self._scenes.popitem(last=False)
-        self._scenes.move_to_end(key)
-        return self._scenes[key]
-
-    def sequences(self, text: str, answer: str) -> tuple[Sequence, Sequence | None]:
-        """Source and target of a text; a model that only continues has no target."""
-        source = read_source(self.job, self.model, text)
-        if not isinstance(self.job, tasks.Seq2SeqTask):
-            return source, None
-        if answer.strip():
-            return source, read_target(self.job, self.model, answer)
-        return source, answer_greedily(self.job, self.model, source)
-
-    def _restoring(self, *imports: str) -> list[str]:
-        """The lines that restore this model in Python, with these imports among their own."""
+    def restore_code(self, *imports: str) -> list[str]:
+        """Return Python lines that restore this model, with these import lines sorted in."""
         if self.run != self.folder:
-            own, where = ["from qkv.pronunciation.bundled import model_folder"], "model_folder()"
+            standard, own, folder = [], ["from qkv.pronunciation.bundled import model_folder"], "model_folder()"
         else:
-            own, where = [], f"Path({str(self.folder)!r})"
-        standard = [] if own else ["from pathlib import Path", ""]
-        lines = sorted(["from qkv import tasks", *imports, *own])
-        return [*standard, *lines, "", f"_, job, model = tasks.restore({where})"]
+            standard, own, folder = ["from pathlib import Path", ""], [], f"Path({str(self.folder)!r})"
+        lines = sorted(["from qkv import runs", *imports, *own])
+        return [*standard, *lines, "", f"_, task, model = runs.load({folder})"]
 
-    def _observe(self, text: str, answer: str) -> ModelScene:
-        source, target = self.sequences(text, answer)
-        code = self._restoring("from qkv.explain import observe")
-        if target is None:
-            looks = observe(self.model, source.ids)
-            code.append(f"looks = observe(model, {source.ids})")
-            return ModelScene(looks, {looks[0].site.rows: source.tokens}, source.notes, code)
-        looks = observe(self.model, source.ids, target.ids)
-        code.append(f"looks = observe(model, {source.ids}, {target.ids})")
+    def _observe(self, text: str, answer: str) -> ModelViewModel:
+        source = self.text_input.read(text)
+        code = self.restore_code("from qkv.explain import observe")
+        if self.target_reader is None:
+            records = observe(self.model, source.ids)
+            code.append(f"records = observe(model, {source.ids})")
+            return ModelViewModel(records, {records[0].site.rows: source.tokens}, source.notes, code)
+        reader = self.target_reader
+        target = reader.read_target(answer) if answer.strip() else reader.predict_target(source)
+        records = observe(self.model, source.ids, target.ids)
+        code.append(f"records = observe(model, {source.ids}, {target.ids})")
         tokens = {
             "source": source.tokens,
             "target": ["START", *target.tokens],
-            "written": [*target.tokens, "END"],
+            "generated": [*target.tokens, "END"],
         }
-        return ModelScene(looks, tokens, source.notes + target.notes, code)
+        return ModelViewModel(records, tokens, source.notes + target.notes, code)
 
 
 def newest_run(parent: Path) -> Path:
-    """The run folder that was finished last, of those whose models attend; without any, the model of qkv."""
-    finished = [path.parent for path in parent.glob("*/model.safetensors") if _can_be_read(path.parent)]
+    """Return the latest finished run folder whose model has attention to show; default: the bundled model."""
+    finished = [path.parent for path in parent.glob("*/model.safetensors") if _can_be_shown(path.parent)]
     return max(finished, key=lambda folder: (folder / "model.safetensors").stat().st_mtime, default=Path(NAME))
 
 
-def _can_be_read(folder: Path) -> bool:
-    """A run that is damaged is not passed over: opening it says what is wrong."""
+def _can_be_shown(folder: Path) -> bool:
+    """Return whether the run's task reads tokens; True for a damaged run, so that opening it raises the error."""
     try:
-        return issubclass(tasks.tasks[tasks.read_config(Run(folder)).task], READABLE)
+        return tasks.tasks[runs.read_config(Run(folder)).task].reads_tokens()
     except (QkvError, ValueError):
         return True

@@ -1,40 +1,43 @@
-"""Reading what a page asks: every value is checked, and a wrong one is answered in words."""
+"""Read and check the parameters of an API request; a wrong one is a ValueError that the page shows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qkv.registry import unknown_name_error
+from qkv.errors import unknown_name_error
 
-LONGEST_TEXT = 20_000
-"""Characters: 2,048 tokens and room."""
+Params = Mapping[str, Any]
+"""Parameters of a request, as parsed from JSON: nothing in them is checked yet."""
+
+MAX_TEXT_LENGTH = 20_000
+"""Characters, enough for 2,048 tokens."""
 
 
-def text_of(asked: Mapping[str, Any], name: str, default: str = "") -> str:
-    """A text, of at most LONGEST_TEXT characters."""
-    value = asked.get(name, default)
+def get_text(params: Params, name: str, default: str = "") -> str:
+    """Return a string of at most MAX_TEXT_LENGTH characters."""
+    value = params.get(name, default)
     if not isinstance(value, str):
         raise ValueError(f"{name} must be a text, got a {type(value).__name__}")
-    if len(value) > LONGEST_TEXT:
-        raise ValueError(f"{name} has {len(value):,} characters; at most {LONGEST_TEXT:,} can be taken")
+    if len(value) > MAX_TEXT_LENGTH:
+        raise ValueError(f"{name} has {len(value):,} characters, must have at most {MAX_TEXT_LENGTH:,}")
     return value
 
 
-def whole_of(asked: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
-    """A whole number from `low` to `high`."""
-    value = asked.get(name, default)
+def get_int(params: Params, name: str, default: int, low: int, high: int) -> int:
+    """Return an integer from `low` to `high`."""
+    value = params.get(name, default)
     if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {_shown(value)}")
+        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {_shorten(value)}")
     return value
 
 
-def choice_of(asked: Mapping[str, Any], name: str, default: str, choices: Sequence[str]) -> str:
-    """One of a few words."""
-    value = asked.get(name, default)
+def get_choice(params: Params, name: str, default: str, choices: Sequence[str]) -> str:
+    """Return one of the choices."""
+    value = params.get(name, default)
     if not isinstance(value, str) or value not in choices:
-        raise unknown_name_error(name, _shown(value), choices)
+        raise unknown_name_error(name, _shorten(value), choices)
     return value
 
 
-def _shown(value: Any) -> str:
-    text = str(value) if isinstance(value, str) else repr(value)
+def _shorten(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= 40 else f"{text[:40]}..."

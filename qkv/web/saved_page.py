@@ -1,39 +1,126 @@
-"""One file that holds the page and its numbers: it opens from a disk, in a notebook, years from now, offline.
+"""A page to keep: one file with the page and its data. It opens from disk or in a notebook, offline.
 
-The modules are those of the server. A module of a `file:` page may not import its neighbor, so each becomes a
-`data:` address in an import map; answers are recorded beforehand and stand in the file in base64.
+The JavaScript modules are the server's. A module of a `file:` page may not import its neighbor, so each becomes a
+`data:` address in an import map. Responses are computed beforehand and embedded in base64.
 """
 
 import json
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from pathlib import Path
 
+from qkv.storage import write_atomic
+from qkv.web.api import respond, saved_queries
+from qkv.web.backend import Backend, RunBackend
+from qkv.web.external import Layers, TensorBackend, read_layers, read_tokens
+from qkv.web.screens.base import Query
 from qkv.web.static_files import static_files
+from qkv.web.wire import pack
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:"
+MAX_BYTES = 64 * 2**20
+"""Most bytes of data in one page: what a browser opens without trouble."""
+OPTIONAL_BYTES = 16 * 2**20
+"""Bytes beyond which only essential screens are added."""
 _IMPORT = re.compile(r'(\bfrom\s+|\bimport\s+)"\./([a-z_]+\.js)"')
 
 
-def key(name: str, asked: Mapping[str, Any]) -> str:
-    """What a recorded answer is found by; `source.js` makes the same text."""
-    return f"{name} {json.dumps(dict(asked), sort_keys=True, separators=(',', ':'))}"
+class SavedPage:
+    """A backend at one input. Shows itself in a notebook; `save` writes one file that needs no network or Python."""
+
+    def __init__(self, backend: Backend, params: dict[str, str] | None = None, title: str = "qkv"):
+        self.backend = backend
+        self.params = params or {}
+        self.title = title
+        self._html: str | None = None
+
+    def html(self) -> str:
+        """Return the page as one HTML document."""
+        if self._html is None:
+            self._html = build_html(self.title, self._responses())
+        return self._html
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page atomically."""
+        write_atomic(Path(path), self.html().encode())
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        """Return a sandboxed frame for a notebook, which may run scripts and save files but reach nothing else."""
+        return (
+            f'<iframe srcdoc="{escape(self.html(), quote=True)}" sandbox="allow-scripts allow-downloads" '
+            'style="width: 100%; height: 760px; border: 0" title="qkv"></iframe>'
+        )
+
+    def _responses(self) -> dict[str, bytes]:
+        """Return the packed responses by key: the essential screens whole, the others as far as there is room."""
+        size = 0
+        responses: dict[str, bytes] = {}
+        for query, essential in saved_queries(self.backend, self.params):
+            if not essential and size > OPTIONAL_BYTES:
+                break
+            response = respond(self.backend, query.name, {**self.params, **query.params})
+            if query.name == "about":
+                response.record.update(self.params)
+            responses[key(query)] = data = pack(response)
+            size += len(data)
+            if size > MAX_BYTES:
+                raise ValueError(
+                    f"the page would hold more than {MAX_BYTES // 2**20} MiB of data; "
+                    "use a shorter text or fewer layers, or `qkv serve`, which sends one head at a time"
+                )
+        return responses
 
 
-def self_contained(title: str, answers: Mapping[str, bytes]) -> str:
-    """The page as one HTML text; `answers` are packed, by `key`."""
+def look(
+    run: str | Path | None = None,
+    text: str | None = None,
+    *,
+    attention: Layers | None = None,
+    tokens: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+) -> SavedPage:
+    """Return a page about a run at a text, or about attention weights of any library.
+
+        qkv.look("runs/mine", "attention")
+        qkv.look(attention=outputs.attentions, tokens=tokens)
+
+    `attention` has a tensor (1, heads, queries, keys) per layer, as other viewers take it; `keys` labels the columns
+    if they are not the tokens of the rows.
+    """
+    if (run is None) == (attention is None):
+        raise ValueError("give either a run and a text, or attention= and tokens=")
+    if attention is not None:
+        if tokens is None or text is not None:
+            raise ValueError("attention= needs tokens=, one per row, and takes no other text")
+        layers = read_layers(attention)
+        return SavedPage(TensorBackend(layers, read_tokens(layers, tokens, keys)), title="attention")
+    if text is None or tokens is not None or keys is not None:
+        raise ValueError("a run needs a text, and makes its own tokens")
+    assert run is not None
+    backend = RunBackend(Path(run))
+    return SavedPage(backend, {"text": text, "answer": ""}, title=f"{backend.run.name}: {text}")
+
+
+def key(query: Query) -> str:
+    """Return the key of an embedded response; `static/api.js` computes the same."""
+    return f"{query.name} {json.dumps(query.params, sort_keys=True, separators=(',', ':'))}"
+
+
+def build_html(title: str, responses: Mapping[str, bytes]) -> str:
+    """Return the page as one HTML document; `responses` are packed, by `key`."""
     files = static_files()
     modules = {
         f"qkv/{name}": "data:text/javascript;base64," + _base64(_IMPORT.sub(r'\1"qkv/\2"', contents.decode()).encode())
         for name, contents in files.items()
         if name.endswith(".js")
     }
-    # base64 has no character that could end a script element, whatever a token says
-    recorded = "\n".join(
+    # base64 has no character that could end a script element, whatever the tokens contain
+    embedded = "\n".join(
         f'<script type="text/plain" class="recorded" data-key="{escape(name, quote=True)}">{_base64(data)}</script>'
-        for name, data in answers.items()
+        for name, data in responses.items()
     )
     body = re.search(r"<body>(.*)</body>", files["index.html"].decode(), re.S)
     assert body is not None
@@ -43,7 +130,7 @@ def self_contained(title: str, answers: Mapping[str, bytes]) -> str:
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>\n{files['app.css'].decode()}</style>\n"
         f'<script type="importmap">{json.dumps({"imports": modules})}</script>\n</head>\n'
-        f'<body>{body[1]}{recorded}\n<script type="module">import "qkv/main.js";</script>\n</body>\n</html>\n'
+        f'<body>{body[1]}{embedded}\n<script type="module">import "qkv/main.js";</script>\n</body>\n</html>\n'
     )
 
 

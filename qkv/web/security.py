@@ -1,8 +1,8 @@
-"""Who may ask: this machine's own browser, with the token that was printed, from the page that we served.
+"""Access control: only this machine's browser, with the printed token, from the page that this server sent.
 
-A server on the loopback is open to every page that the same browser shows: another site can send it requests
-(Origin tells), or point a name of its own at 127.0.0.1 (Host tells). The token keeps other users of the machine
-out. What is answered may load nothing from elsewhere and may not be framed.
+A server on the loopback interface is open to every page in the same browser: another site can send it requests
+(checked by Origin), or point its own name at 127.0.0.1 (checked by Host). The token keeps out other users of the
+machine. Responses may load nothing from elsewhere and may not be framed.
 """
 
 import secrets
@@ -29,7 +29,7 @@ HEADERS = {
 
 
 class Guard:
-    """Refuses in words whoever may not ask; the token in the address becomes a cookie."""
+    """ASGI middleware that rejects requests without access; the token in the URL becomes a cookie."""
 
     def __init__(self, app: ASGIApp, token: str, hosts: Iterable[str], cookie: str):
         self.app = app
@@ -38,40 +38,41 @@ class Guard:
         self.cookie = cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check, then pass on."""
+        """Check the request, then pass it on."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
         if scope["type"] != "http":
-            return  # there are no websockets here; uvicorn refuses the handshake
-        refused = self._refuse(scope)
+            return  # no websockets: uvicorn rejects the handshake
+        rejection = self._reject(scope)
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        await (self.app if refused is None else refused)(scope, receive, send_guarded)
+        await (self.app if rejection is None else rejection)(scope, receive, send_guarded)
 
-    def _refuse(self, scope: Scope) -> Response | None:
+    def _reject(self, scope: Scope) -> Response | None:
+        """Return the error response; None if the request may pass."""
         headers = Headers(scope=scope)
         host = headers.get("host", "").lower()
         if host not in self.hosts:
-            return _no(421, "this server answers to its own address only; open the one that `qkv serve` printed")
+            return _error(421, "this server answers to its own address only; open the one that `qkv serve` printed")
         if headers.get("origin", f"http://{host}") != f"http://{host}":
-            return _no(403, "this request came from a page of another site")
+            return _error(403, "this request came from a page of another site")
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return _no(403, "this request came from another site")
-        if scope["path"] == "/" and (given := _token_in_address(scope)) is not None:
+            return _error(403, "this request came from another site")
+        if scope["path"] == "/" and (given := _token_in_url(scope)) is not None:
             return self._admit(given)
         if not self._matches(_cookie(headers, self.cookie)):
-            return _no(403, "the token is missing; open the whole address that `qkv serve` printed, with its token")
+            return _error(403, "the token is missing; open the whole address that `qkv serve` printed, with its token")
         return None
 
     def _admit(self, given: str) -> Response:
-        """The cookie is for this server's pages only, unread by scripts; the token leaves the address bar."""
+        """Set a cookie for this server's pages only, hidden from scripts; the token leaves the address bar."""
         if not self._matches(given):
-            return _no(403, "the token is wrong; open the address that `qkv serve` printed last")
+            return _error(403, "the token is wrong; open the address that `qkv serve` printed last")
         response = RedirectResponse("/", status_code=303)
         response.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
         return response
@@ -80,11 +81,12 @@ class Guard:
         return secrets.compare_digest(given.encode(errors="replace"), self.token.encode())
 
 
-def _no(status: int, words: str) -> Response:
-    return PlainTextResponse(f"qkv: {words}\n", status_code=status)
+def _error(status: int, message: str) -> Response:
+    return PlainTextResponse(f"qkv: {message}\n", status_code=status)
 
 
-def _token_in_address(scope: Scope) -> str | None:
+def _token_in_url(scope: Scope) -> str | None:
+    """Return the token of the query string; None without one, empty if it cannot be parsed."""
     try:
         return parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20).get("token", [None])[0]
     except ValueError:
@@ -92,9 +94,9 @@ def _token_in_address(scope: Scope) -> str | None:
 
 
 def _cookie(headers: Headers, name: str) -> str:
-    """The value of a cookie, whatever else is there: other servers of this machine share the jar, and write anything.
+    """Return the value of a cookie, whatever the other cookies are: all servers of this machine share them.
 
-    `http.cookies` gives up all cookies at the first that it does not understand.
+    `http.cookies` drops all cookies at the first that it cannot parse.
     """
     for pair in "; ".join(headers.getlist("cookie")).split(";"):
         found, _, value = pair.strip().partition("=")

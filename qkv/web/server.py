@@ -1,4 +1,4 @@
-"""The page on this machine: `qkv serve`. One thread computes; who comes when too many wait is told so."""
+"""The local server behind `qkv serve`. One worker thread; when its queue is full, requests get 429."""
 
 import asyncio
 import json
@@ -14,112 +14,120 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from qkv.storage import QkvError
-from qkv.web.backend import Bench
+from qkv.errors import QkvError
+from qkv.web.api import respond
+from qkv.web.backend import Backend
 from qkv.web.security import Guard
 from qkv.web.static_files import TYPES, static_files
 from qkv.web.wire import pack
 
-LARGEST_BODY = 64 * 1024
-BODY_SECONDS = 10.0
-ANSWER_SECONDS = 120.0
-MOST_WAITING = 8
+MAX_BODY_BYTES = 64 * 1024
+BODY_TIMEOUT = 10.0
+"""Seconds until a request body must have arrived."""
+RESPONSE_TIMEOUT = 120.0
+"""Seconds until a response is given up."""
+MAX_PENDING = 8
+"""Requests that may wait for the worker thread."""
 
 
-class RefusalError(Exception):
-    """An answer of status 4xx, in words."""
+class RequestError(Exception):
+    """A response of status 4xx with a message."""
 
-    def __init__(self, status: int, words: str):
-        super().__init__(words)
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
         self.status = status
-        self.words = words
+        self.message = message
 
 
 class Workbench:
-    """The routes of the page, and the one thread behind them."""
+    """The routes of the page, and the worker thread behind them."""
 
-    def __init__(self, bench: Bench, most_waiting: int = MOST_WAITING, body_seconds: float = BODY_SECONDS):
-        self.bench = bench
-        self.most_waiting = most_waiting
-        self.body_seconds = body_seconds
-        self.waiting = 0
+    def __init__(self, backend: Backend, max_pending: int = MAX_PENDING, body_timeout: float = BODY_TIMEOUT):
+        self.backend = backend
+        self.max_pending = max_pending
+        self.body_timeout = body_timeout
+        self.pending = 0
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="qkv")
         self.files = static_files()
 
     def routes(self) -> list[Route]:
-        """The page, its files, and its questions."""
+        """Return the page, its static files and its API."""
         return [
             Route("/", self.index),
             Route("/static/{name}", self.file),
-            Route("/api/{name}", self.ask, methods=["POST"]),
+            Route("/api/{name}", self.api, methods=["POST"]),
         ]
 
     async def index(self, request: Request) -> Response:
-        """The page itself."""
+        """Serve the page itself."""
         return Response(self.files["index.html"], media_type=TYPES[".html"])
 
     async def file(self, request: Request) -> Response:
-        """One of the files read at the start: no path from a request ever reaches the disk."""
+        """Serve one of the files read at startup: no path from a request ever reaches the disk."""
         name = request.path_params["name"]
         if name not in self.files:
             return JSONResponse({"error": "there is no such file"}, status_code=404)
         return Response(self.files[name], media_type=TYPES[name[name.rindex(".") :]])
 
-    async def ask(self, request: Request) -> Response:
-        """Answer a question, or say in words why not."""
+    async def api(self, request: Request) -> Response:
+        """Serve an API request; errors are JSON with a message."""
         try:
-            asked = _parse(await self._body(request))
-            found = await self._compute(request.path_params["name"], asked)
-        except RefusalError as refusal:
-            headers = {"retry-after": "1"} if refusal.status == 429 else None
-            return JSONResponse({"error": refusal.words}, status_code=refusal.status, headers=headers)
+            params = _parse(await self._read_body(request))
+            packed = await self._compute(request.path_params["name"], params)
+        except RequestError as error:
+            headers = {"retry-after": "1"} if error.status == 429 else None
+            return JSONResponse({"error": error.message}, status_code=error.status, headers=headers)
         except (QkvError, ValueError, TypeError) as error:
             return JSONResponse({"error": str(error)[:2000]}, status_code=400)
         except ClientDisconnect:
             return Response(status_code=400)
-        return Response(found, media_type="application/octet-stream")
+        return Response(packed, media_type="application/octet-stream")
 
-    async def _body(self, request: Request) -> bytes:
-        """What the client sends, unless it sends too much or takes too long."""
+    async def _read_body(self, request: Request) -> bytes:
+        """Read the request body, within MAX_BODY_BYTES and the timeout."""
         if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-            raise RefusalError(415, "questions are JSON: content-type application/json")
+            raise RequestError(415, "requests must be JSON: content-type application/json")
         body = bytearray()
         try:
-            async with asyncio.timeout(self.body_seconds):
-                async for piece in request.stream():
-                    body += piece
-                    if len(body) > LARGEST_BODY:
-                        raise RefusalError(413, f"a question may have {LARGEST_BODY:,} bytes at most")
+            async with asyncio.timeout(self.body_timeout):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > MAX_BODY_BYTES:
+                        raise RequestError(413, f"a request body may have at most {MAX_BODY_BYTES:,} bytes")
         except TimeoutError:
-            raise RefusalError(408, f"the question was not here after {self.body_seconds:g} seconds") from None
+            raise RequestError(408, f"the request body did not arrive within {self.body_timeout:g} seconds") from None
         return bytes(body)
 
-    async def _compute(self, name: str, asked: dict[str, Any]) -> bytes:
-        if self.waiting >= self.most_waiting:
-            raise RefusalError(429, "too many questions are waiting; ask again in a moment")
-        self.waiting += 1
-        future = asyncio.get_running_loop().run_in_executor(self.thread, lambda: pack(self.bench.answer(name, asked)))
-        # counted until the thread is done with it, also when nobody waits any more
+    async def _compute(self, name: str, params: dict[str, Any]) -> bytes:
+        """Run the request on the worker thread."""
+        if self.pending >= self.max_pending:
+            raise RequestError(429, "too many requests are pending; try again in a moment")
+        self.pending += 1
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self.thread, lambda: pack(respond(self.backend, name, params)))
+        # pending until the thread is done with it, even if the client has gone
         future.add_done_callback(self._done)
         try:
-            return await asyncio.wait_for(asyncio.shield(future), ANSWER_SECONDS)
+            return await asyncio.wait_for(asyncio.shield(future), RESPONSE_TIMEOUT)
         except TimeoutError:
-            raise RefusalError(408, f"no answer after {ANSWER_SECONDS:g} seconds; a shorter text is quicker") from None
+            raise RequestError(
+                408, f"no response after {RESPONSE_TIMEOUT:g} seconds; a shorter text is quicker"
+            ) from None
 
     def _done(self, future: "asyncio.Future[bytes]") -> None:
-        self.waiting -= 1
+        self.pending -= 1
         with suppress(asyncio.CancelledError):
-            future.exception()  # an answer that nobody waits for may fail silently
+            future.exception()  # a response that no client waits for may fail silently
 
 
 def application(workbench: Workbench, token: str, port: int) -> Guard:
-    """The whole thing, guarded."""
+    """Return the ASGI application behind its guard."""
     hosts = [f"{name}:{port}" for name in ("127.0.0.1", "localhost")]
     return Guard(Starlette(routes=workbench.routes()), token, hosts, f"qkv-{port}")
 
 
 def listen(port: int) -> socket.socket:
-    """A socket on the loopback; port 0 takes a free one, one that is taken is an error."""
+    """Return a listening socket on the loopback interface; port 0 takes a free one."""
     if not 0 <= port <= 65535:
         raise ValueError(f"port must be from 0 to 65535, got {port}")
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -134,13 +142,13 @@ def listen(port: int) -> socket.socket:
 
 
 class Server:
-    """A bench with an address."""
+    """A backend with an address."""
 
-    def __init__(self, bench: Bench, port: int = 0, token: str | None = None, **limits: Any):
+    def __init__(self, backend: Backend, port: int = 0, token: str | None = None, **limits: Any):
         self.socket = listen(port)
         self.port = self.socket.getsockname()[1]
         self.token = token or secrets.token_urlsafe(24)
-        self.workbench = Workbench(bench, **limits)
+        self.workbench = Workbench(backend, **limits)
         config = uvicorn.Config(
             application(self.workbench, self.token, self.port),
             log_level="critical",
@@ -155,7 +163,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """What to open, token and all."""
+        """URL to open, with the token."""
         return f"http://127.0.0.1:{self.port}/?token={self.token}"
 
     def run(self) -> None:
@@ -167,18 +175,18 @@ class Server:
             self.socket.close()
 
     def stop(self) -> None:
-        """End soon."""
+        """Stop serving soon."""
         self.uvicorn.should_exit = True
 
 
 def _parse(body: bytes) -> dict[str, Any]:
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no JSON number")
+    def reject(constant: str) -> None:
+        raise ValueError(f"{constant} is not a JSON number")
 
     try:
-        asked = json.loads(body.decode() or "{}", parse_constant=refuse)
+        params = json.loads(body.decode() or "{}", parse_constant=reject)
     except (ValueError, RecursionError) as error:
-        raise RefusalError(400, f"the question is not JSON ({type(error).__name__})") from None
-    if not isinstance(asked, dict):
-        raise RefusalError(400, f"a question is a JSON object, got a {type(asked).__name__}")
-    return asked
+        raise RequestError(400, f"the request is not JSON ({type(error).__name__})") from None
+    if not isinstance(params, dict):
+        raise RequestError(400, f"a request must be a JSON object, got a {type(params).__name__}")
+    return params

@@ -1,4 +1,4 @@
-"""The files of the page, as they lie in the package."""
+"""The static files of the page, from the package."""
 
 from importlib.resources import files
 
@@ -10,7 +10,7 @@ TYPES = {
 
 
 def static_files() -> dict[str, bytes]:
-    """Name -> contents, all of them."""
+    """Return the contents of all static files by name."""
     folder = files("qkv.web").joinpath("static")
     known = [entry for entry in folder.iterdir() if entry.name.endswith(tuple(TYPES))]
     return {entry.name: entry.read_bytes() for entry in sorted(known, key=lambda entry: entry.name)}

@@ -1,124 +1,119 @@
-"""An input and the attention matrices about it, wherever they come from: a model of ours, or anybody's tensors."""
+"""One input and its attention matrices, from a model of this library or from given tensors."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from qkv.attention import Attention, FeatureMap
-from qkv.attention.base import widen
-from qkv.explain import Call, Look
+from qkv.attention import Attention
+from qkv.attention.internal.precision import upcast
+from qkv.explain import AttentionRecord
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where heads attend, and what they attend to."""
+class SiteDescription:
+    """An attention site as the page shows it."""
 
     name: str
     rows: str
-    """Whose tokens ask; a key of `Scene.tokens`."""
+    """Sequence of the queries; a key of `ViewModel.tokens`."""
     columns: str
-    """Whose tokens are looked at."""
+    """Sequence of the keys."""
     heads: int
     kind: str
     causal: bool
-    averages: bool
+    normalizes: bool
     """Whether each row should sum to 1."""
-    placed: bool = False
-    """Whether positions add to the scores, or fade the weights."""
+    uses_positions: bool = False
+    """Whether positions add to the scores or decay the weights."""
+    law: dict[str, Any] | None = field(default=None)
+    """`Law` of the kind; None if only the matrix is known."""
 
 
 @dataclass(frozen=True)
-class Proof:
-    """How a matrix was checked."""
+class WeightsCheck:
+    """How a matrix was verified."""
 
-    against_fast: float | None
-    """max |weights @ v - what the model's fast form gave|; None where only the matrix is known."""
+    fast_path_error: float | None
+    """max |weights @ v - output of the model's fast form|; None if only the matrix is known."""
     scale: float | None
-    """With q and k: score = scale q.k; None where scores are no scaled dot product."""
+    """score = scale q.k; None if scores are not scaled dot products."""
     vectors: dict[str, Tensor]
-    """q and k of this head, for the scores; empty where they are not known."""
+    """q and k of this head, for the scores; empty if they are not known."""
 
 
-class Scene(ABC):
-    """An input and all that is to be seen of it."""
+class ViewModel(ABC):
+    """Everything that can be shown about one input."""
 
     tokens: dict[str, list[str]]
-    """What is written at the axes: a list for each side."""
-    places: list[Place]
+    """Axis labels: one list per sequence."""
+    sites: list[SiteDescription]
+    records: list[AttentionRecord]
+    """Recorded forward pass, one per site; empty if only matrices are known."""
     notes: list[str]
-    """What a reader should know about the input, in words."""
+    """Remarks about the input, for the reader."""
     code: list[str]
-    """Lines of Python after which `look` is the list of places and `observe` was called."""
+    """Lines of Python after which `records` is the result of `observe`."""
 
     @abstractmethod
-    def weights(self, place: int, head: int) -> Tensor:
-        """(queries, keys) of one head."""
+    def weights(self, site: int, head: int) -> Tensor:
+        """Return the (queries, keys) matrix of one head."""
 
     @abstractmethod
-    def prove(self, place: int, head: int, weights: Tensor) -> Proof:
-        """What can be checked about these weights."""
+    def check(self, site: int, head: int, weights: Tensor) -> WeightsCheck:
+        """Verify these weights as far as possible."""
 
-    def mean(self, place: int) -> Tensor:
-        """The mean over the heads of a place; one matrix at a time is held beside it."""
-        heads = self.places[place].heads
-        total = self.weights(place, 0)
+    def mean(self, site: int) -> Tensor:
+        """Return the mean over the heads of a site, holding only two matrices at a time."""
+        heads = self.sites[site].heads
+        total = self.weights(site, 0)
         for head in range(1, heads):
-            total = total + self.weights(place, head)
+            total = total + self.weights(site, head)
         return total / heads
 
 
-class ModelScene(Scene):
-    """A pass of a model."""
+class ModelViewModel(ViewModel):
+    """A recorded forward pass of a model."""
 
-    def __init__(self, looks: list[Look], tokens: dict[str, list[str]], notes: list[str], code: list[str]):
-        self.looks = looks
+    def __init__(self, records: list[AttentionRecord], tokens: dict[str, list[str]], notes: list[str], code: list[str]):
+        self.records = records
         self.tokens = tokens
         self.notes = notes
         self.code = code
-        self.places = [_place(look) for look in looks]
+        self.sites = [_describe(record) for record in records]
 
-    def weights(self, place: int, head: int) -> Tensor:
-        """By the definition, from the q and k of the pass."""
+    def weights(self, site: int, head: int) -> Tensor:
+        """Compute the definition from the q and k of the pass."""
         with torch.no_grad():
-            return self.looks[place].head(head).weights()[0, 0]
+            return self.records[site].head(head).weights()[0, 0]
 
-    def prove(self, place: int, head: int, weights: Tensor) -> Proof:
-        """weights @ v against the fast form, and the vectors that the scores come from."""
-        call = self.looks[place].head(head)
-        error = float((widen(weights) @ widen(call.v[0, 0]) - widen(call.output[0, 0])).abs().max())
-        scale = scale_of(call)
+    def check(self, site: int, head: int, weights: Tensor) -> WeightsCheck:
+        """Compare weights @ v with the fast form; return the vectors that the scores come from."""
+        call = self.records[site].head(head)
+        error = float((upcast(weights) @ upcast(call.v[0, 0]) - upcast(call.output[0, 0])).abs().max())
+        scale = call.attention.score_scale(call.q.shape[-1])
         vectors = {} if scale is None else {"q": call.q[0, 0], "k": call.k[0, 0]}
-        return Proof(error, scale, vectors)
+        return WeightsCheck(error, scale, vectors)
 
 
-def averages(attention: Attention) -> bool:
-    """Whether the weights of a query sum to 1."""
-    return bool(getattr(attention, "normalizes", True))
+def law_record(attention: Attention) -> dict[str, Any]:
+    """Return the kind's law as JSON data."""
+    return asdict(attention.law)
 
 
-def scale_of(call: Call) -> float | None:
-    """What multiplies q.k where the score is that; None for kinds whose score is something else."""
-    attention, key_dim = call.attention, call.q.shape[-1]
-    if attention.kind not in ("softmax", "taylor", "linear"):
-        return None
-    given = getattr(attention, "scale", None)
-    if isinstance(given, float | int):
-        return float(given)
-    return attention.default_scale(key_dim) if isinstance(attention, FeatureMap) else key_dim**-0.5
-
-
-def _place(look: Look) -> Place:
-    attention = look.site.attention
-    options = look.call.options
-    return Place(
-        look.site.name,
-        look.site.rows,
-        look.site.columns,
-        look.heads,
+def _describe(record: AttentionRecord) -> SiteDescription:
+    attention = record.site.attention
+    options = record.call.options
+    return SiteDescription(
+        record.site.name,
+        record.site.rows,
+        record.site.columns,
+        record.heads,
         attention.kind,
         causal=bool(options.get("causal", False)),
-        averages=averages(attention),
-        placed=any(options.get(name) is not None for name in ("bias", "decay")),
+        normalizes=attention.normalizes,
+        uses_positions=any(options.get(name) is not None for name in ("bias", "decay")),
+        law=law_record(attention),
     )

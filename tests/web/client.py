@@ -1,4 +1,4 @@
-"""Requests as a program sends them, with nothing between it and the socket."""
+"""HTTP requests to a server under test, without a client library."""
 
 import http.client
 import json
@@ -8,7 +8,7 @@ import torch
 
 
 def request(server, method, path, body=None, headers=None):
-    """(status, headers, body) of one request; the token's cookie, Host and type are there unless overruled."""
+    """Return (status, headers, body) of one request, by default with cookie, Host and content type."""
     given = {"cookie": f"qkv-{server.port}={server.token}", "content-type": "application/json", **(headers or {})}
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
@@ -25,32 +25,32 @@ def request(server, method, path, body=None, headers=None):
         connection.close()
 
 
-def ask(server, name, **asked):
-    """(record, tensors) of a question that must be answered."""
-    status, _, body = request(server, "POST", f"/api/{name}", json.dumps(asked).encode())
+def query(server, name, **params):
+    """Return (record, tensors) of a request that must succeed."""
+    status, _, body = request(server, "POST", f"/api/{name}", json.dumps(params).encode())
     assert status == 200, body
     return unpack(body)
 
 
-def refused(server, name, **asked):
-    """(status, words) of a question that must not be answered."""
-    status, _, body = request(server, "POST", f"/api/{name}", json.dumps(asked).encode())
+def query_error(server, name, **params):
+    """Return (status, message) of a request that must fail."""
+    status, _, body = request(server, "POST", f"/api/{name}", json.dumps(params).encode())
     assert status >= 400
     return status, json.loads(body)["error"]
 
 
 def unpack(body):
-    """The format of `packing`, read by the struct module."""
+    """Read the format of `wire` by the struct module."""
     (length,) = struct.unpack_from("<I", body)
     record = json.loads(body[4 : 4 + length])
-    place, tensors = 4 + length, {}
+    offset, tensors = 4 + length, {}
     for tensor in record.pop("tensors"):
         count = 1
         for size in tensor["shape"]:
             count *= size
         letter, width = {"f4": ("f", 4), "u1": ("B", 1)}[tensor["type"]]
-        values = struct.unpack_from(f"<{count}{letter}", body, place)
+        values = struct.unpack_from(f"<{count}{letter}", body, offset)
         tensors[tensor["name"]] = torch.tensor(values).reshape(tensor["shape"])
-        place += -(-count * width // 4) * 4
-    assert place == len(body)
+        offset += -(-count * width // 4) * 4
+    assert offset == len(body)
     return record, tensors

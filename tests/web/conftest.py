@@ -4,8 +4,8 @@ import shutil
 import pytest
 from playwright.sync_api import sync_playwright
 
-from qkv.web.backend import RunBench
-from tests.web.runs import serving, train_pairs, train_recall
+from qkv.web.backend import RunBackend
+from tests.web.runs import serving, train_masked, train_pairs, train_recall
 
 CHROMIUM = shutil.which("chromium")
 
@@ -23,17 +23,23 @@ def recall_run(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def masked_run(tmp_path_factory):
+    """A small BERT: 3 heads, 2 layers."""
+    return train_masked(tmp_path_factory.mktemp("masked"))
+
+
+@pytest.fixture(scope="session")
 def server(pairs_run):
-    with serving(RunBench(pairs_run)) as found:
+    with serving(RunBackend(pairs_run)) as found:
         yield found
 
 
 @pytest.fixture(scope="session")
 def browser():
-    """Debian's Chromium; required in CI, a skip that says why elsewhere."""
+    """Chromium, started once per session; required in CI, elsewhere the tests skip without it."""
     if CHROMIUM is None:
         assert os.environ.get("CI") != "true", "CI needs Chromium: apt-get install chromium"
-        pytest.skip("no chromium here: apt-get install chromium")
+        pytest.skip("chromium is not installed: apt-get install chromium")
     with sync_playwright() as play:
         found = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield found

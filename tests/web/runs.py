@@ -1,10 +1,10 @@
-"""Small runs, trained in a moment, and a server for one."""
+"""Small runs that train in a moment, and a server for one."""
 
 import threading
 from contextlib import contextmanager
 
-from qkv import tasks
-from qkv.train import Loop, create
+from qkv import runs, tasks
+from qkv.train import Loop, create_run
 from qkv.web.server import Server
 from tests.tasks.tiny import TINY, write_pairs
 
@@ -17,15 +17,20 @@ RECALL = {
     "train": {"steps": 2, "batch_size": 4, "warmup": 1, "validate_every": 2},
     "data": TINY,
 }
+MASKED = {
+    "model": {"dim": 24, "heads": 3, "hidden_dim": 16, "layers": 2, "max_length": 16},
+    "train": {"steps": 2, "batch_size": 4, "warmup": 1, "validate_every": 2},
+    "data": {"size": 600, "length": 16, "examples": 4},
+}
 
 
 def train(folder, task, changes):
     """A run folder of this task, trained for a few steps."""
-    config = tasks.configure(task, tasks.preset(task, None), changes)
-    job = tasks.tasks[task].load(config.data)
-    run = create(folder)
-    tasks.write(run, config, job)
-    loop = Loop(job.objective(tasks.build(config, job), config.train), config.train, run)
+    config = runs.configure(task, runs.preset(task, None), changes)
+    task = tasks.tasks[task].load(config.data)
+    run = create_run(folder)
+    runs.save_config(run, config, task)
+    loop = Loop(task.objective(runs.build(config, task), config.train), config.train, run)
     loop.train()
     return folder
 
@@ -40,10 +45,14 @@ def train_recall(parent):
     return train(parent / "recall", "recall", RECALL)
 
 
+def train_masked(parent):
+    return train(parent / "masked", "masked", MASKED)
+
+
 @contextmanager
-def serving(bench, **limits):
-    """The address of a bench that is being served."""
-    server = Server(bench, **limits)
+def serving(backend, **limits):
+    """Serve a backend inside the block."""
+    server = Server(backend, **limits)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -5,7 +5,7 @@ import pytest
 import qkv
 from tests.web.pages import opened, settle
 
-SCREENS = ["atlas", "stepwise", "beside", "decoding"]
+SCREENS = ["atlas", "stepwise", "versus", "decoding"]
 
 
 def shown(page):
@@ -15,7 +15,7 @@ def shown(page):
 
 
 def move(page, act, *arguments):
-    """Do something that draws again, and say which screen is there then."""
+    """Do something that redraws; return the screen that is shown then."""
     before = page.get_attribute("#main", "data-drawn")
     act(*arguments)
     page.wait_for_selector(f'#main[aria-busy=false]:not([data-drawn="{before}"])')
@@ -35,9 +35,9 @@ def test_every_screen_is_an_entry(browser, server):
         assert page.url == address
         assert [move(page, page.go_forward) for _ in range(2)] == SCREENS[1:3]
         page.reload()
-        assert shown(page) == "beside"
+        assert shown(page) == "versus"
         assert move(page, page.go_back) == "stepwise"
-        assert move(page, page.go_forward) == "beside"
+        assert move(page, page.go_forward) == "versus"
 
 
 def test_what_is_chosen_on_a_screen_is_no_entry_but_comes_back(browser, server):
@@ -72,7 +72,7 @@ def test_the_tabs(browser, server, key):
     """By the mouse and by arrows; Alt with an arrow is the browser's own."""
     with opened(browser, server.address) as page:
         first = entries(page)
-        assert move(page, page.click, "#tabs [data-focus=beside]") == "beside"
+        assert move(page, page.click, "#tabs [data-focus=versus]") == "versus"
         neighbor = {"ArrowRight": "decoding", "ArrowLeft": "stepwise"}[key]
         assert move(page, page.keyboard.press, key) == neighbor
         assert entries(page) == first + 2
@@ -83,14 +83,14 @@ def test_the_tabs(browser, server, key):
         )
         assert shown(page) == neighbor
         assert entries(page) == first + 2
-        assert move(page, page.go_back) == "beside"
+        assert move(page, page.go_back) == "versus"
         assert move(page, page.go_back) == "atlas"
 
 
 def test_a_link_to_a_screen(browser, server):
     with opened(browser, f"{server.address}#screen=decoding") as page:
         assert shown(page) == "decoding"
-        assert move(page, page.keyboard.press, "3") == "beside"
+        assert move(page, page.keyboard.press, "3") == "versus"
         assert move(page, page.go_back) == "decoding"
 
 

@@ -1,15 +1,15 @@
-"""Answers that come late, fail or are refused; sliders and fields in use while the page draws."""
+"""Responses that come late or fail; sliders and fields in use while the page redraws."""
 
 import pytest
 
 from tests.web.pages import go, opened, settle
 
 TEXT = "fabcde"
-REFUSED = {"status": 400, "content_type": "application/json", "body": '{"error": "too large to compute"}'}
+REJECTED = {"status": 400, "content_type": "application/json", "body": '{"error": "too large to compute"}'}
 
 
 def hold(page, pattern):
-    """Keep answers back; returns the list of those that wait."""
+    """Hold responses back; return the list of pending routes."""
     waiting = []
 
     def keep(route):  # playwright takes no method of a list
@@ -20,25 +20,25 @@ def hold(page, pattern):
 
 
 def forgive(page):
-    """A refusal is noted in the browser's console, and is meant here."""
+    """Ignore failed requests in the browser's console: they are intended here."""
     page.wrong[:] = [text for text in page.wrong if "Failed to load resource" not in text]
 
 
 def test_a_late_answer_does_not_draw_over_another_screen(browser, server):
     with opened(browser, server.address) as page:
         go(page, text=TEXT)
-        waiting = hold(page, "**/api/beside")
+        waiting = hold(page, "**/api/versus")
         page.keyboard.press("3")
         page.wait_for_selector("#main.waiting")
         page.wait_for_selector("#said:has-text('Computing')", state="attached")
         page.keyboard.press("2")
         page.wait_for_selector("h2:has-text('Query and keys')")
         assert page.locator("#main.waiting").count() == 0
-        with page.expect_response("**/api/beside"):
+        with page.expect_response("**/api/versus"):
             waiting[0].continue_()
         page.wait_for_timeout(100)
         assert "Query and keys" in page.inner_text("h2")
-        assert "The token that looks" in page.inner_text("#side")
+        assert "Query (generated)" in page.inner_text("#side")
         assert page.inner_text("#said") == ""
 
 
@@ -57,9 +57,9 @@ def slide(page, slider, part, steps=12):
     ("state", "name", "chosen"),
     [
         ({"screen": "decoding"}, "Beams:", "beams=16"),
-        ({"screen": "beside"}, "β", "quarters=16"),
+        ({"screen": "versus"}, "β", "quarters=16"),
         ({"mode": "arcs"}, "Lines", "top=8"),
-        ({"screen": "stepwise", "step": 5}, "Scores times", "heat=60"),
+        ({"screen": "stepwise", "step": 5}, "Scores times", "score_factor=60"),
     ],
 )
 def test_sliders_can_be_dragged(browser, server, state, name, chosen):
@@ -101,51 +101,51 @@ def test_typed_text_outlives_other_clicks(browser, server):
         page.set_viewport_size({"width": 1000, "height": 900})
         settle(page)
         assert (page.input_value("#text"), page.input_value("#answer")) == ("abc", "C B")
-        page.get_by_role("button", name="Look (Ctrl-Enter)").click()
-        page.wait_for_selector("#readout:has-text('C (1) looks at')")
+        page.get_by_role("button", name="Show (Ctrl-Enter)").click()
+        page.wait_for_selector("#readout:has-text('C (1) attends to')")
         assert "text=abc" in page.url
         go(page, text=TEXT)
         assert (page.input_value("#text"), page.input_value("#answer")) == (TEXT, "")
 
 
-def refuse_order_4(route):
+def reject_order_4(route):
     if "order=4" in route.request.post_data:
-        route.fulfill(**REFUSED)
+        route.fulfill(**REJECTED)
     else:
         route.continue_()
 
 
-def test_a_refused_choice_can_be_taken_back(browser, server):
+def test_a_rejected_choice_can_be_undone(browser, server):
     with opened(browser, server.address) as page:
-        go(page, screen="beside", text=TEXT)
-        page.route("**/api/beside", refuse_order_4)
+        go(page, screen="versus", text=TEXT)
+        page.route("**/api/versus", reject_order_4)
         page.get_by_role("button", name="taylor(order=4)").click()
         page.wait_for_selector(".error:has-text('too large to compute')")
         page.reload()
         page.wait_for_selector(".error")
         page.get_by_role("button", name="elu", exact=True).click()
-        page.wait_for_selector("h2:has-text('softmax beside elu')")
-        page.route("**/api/search", lambda route: route.fulfill(**REFUSED))
+        page.wait_for_selector("h2:has-text('softmax versus elu')")
+        page.route("**/api/search", lambda route: route.fulfill(**REJECTED))
         page.keyboard.press("4")
         page.wait_for_selector(".error")
         assert page.get_by_role("slider", name="Beams:").count() == 1
         forgive(page)
 
 
-def test_an_address_that_asks_for_too_much(browser, server):
+def test_an_address_with_values_out_of_range(browser, server):
     with opened(browser, server.address) as page:
-        go(page, screen="decoding", text=TEXT, beams=99, power=-3, prefix="x.1.")
+        go(page, screen="decoding", text=TEXT, beams=99, length_penalty=-3, prefix="x.1.")
         assert page.get_by_role("slider", name="Beams:").input_value() == "16"
         assert page.locator("#winner").count() == 1
         go(page, screen="decoding", text=TEXT, prefix="999")
-        page.get_by_role("button", name="let it begin freely").click()
+        page.get_by_role("button", name="remove the forced prefix").click()
         page.wait_for_selector("#winner")
         go(page, text=TEXT, mode="toString", sort="constructor")
         assert page.locator("[data-focus=map]").count() == 1
         forgive(page)
 
 
-def test_look_asks_again_after_a_failure(browser, server):
+def test_show_requests_again_after_a_failure(browser, server):
     with opened(browser, server.address) as page:
         go(page, text=TEXT)
         page.route("**/api/*", lambda route: route.abort())
@@ -154,15 +154,15 @@ def test_look_asks_again_after_a_failure(browser, server):
         page.wait_for_selector(".error:has-text('The server does not answer')")
         page.locator("#help").press("]")  # asks as well, and fails without a word
         page.unroute("**/api/*")
-        page.get_by_role("button", name="Look (Ctrl-Enter)").click()
+        page.get_by_role("button", name="Show (Ctrl-Enter)").click()
         page.wait_for_selector("#weight")
         forgive(page)
 
 
-def test_another_word_begins_freely(browser, server):
+def test_another_input_drops_the_forced_prefix(browser, server):
     with opened(browser, server.address) as page:
         go(page, screen="decoding", text=TEXT, prefix="5", beams=3)
-        page.get_by_role("button", name="Look (Ctrl-Enter)").click()
+        page.get_by_role("button", name="Show (Ctrl-Enter)").click()
         settle(page)
         assert "prefix=5" in page.url
         page.fill("#text", "abc")

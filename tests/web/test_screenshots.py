@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.web.backend import RunBench
+from qkv.web.backend import RunBackend
 from tests.web.pages import go, opened
 from tests.web.runs import serving
 
@@ -21,36 +21,36 @@ pytestmark = pytest.mark.slow
 SCREENS = {
     "atlas": {"row": 2},
     "stepwise": {"row": 2, "step": 5},
-    "beside": {"head": 0, "row": 4, "column": 2},
+    "versus": {"head": 0, "row": 4, "column": 2},
     "decoding": {"text": os.environ["QKV_SCREENSHOT_DECODED"]} if "QKV_SCREENSHOT_DECODED" in os.environ else {},
 }
 
 
 @pytest.fixture(scope="module")
-def bench(pairs_run):
+def backend(pairs_run):
     """The run of the pictures: that of the tests, or one to show."""
-    return RunBench(Path(os.environ.get("QKV_SCREENSHOT_RUN", pairs_run)))
+    return RunBackend(Path(os.environ.get("QKV_SCREENSHOT_RUN", pairs_run)))
 
 
 @pytest.fixture(scope="module")
-def shown(bench):
-    with serving(bench) as server:
+def shown(backend):
+    with serving(backend) as server:
         yield server
 
 
-def first_decoder_layer(bench):
+def first_decoder_layer(backend):
     """Where a token sees those written before it, so that a linear kind would have a state."""
-    places = bench.scene({"text": bench.about()["text"]}).places
+    places = backend.view_model({"text": backend.about()["text"]}).places
     return [place.name for place in places].index("decoder 1")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 768, 390])
-def test_every_screen_fits(browser, bench, shown, tmp_path, width, scheme):
+def test_every_screen_fits(browser, backend, shown, tmp_path, width, scheme):
     folder = Path(os.environ.get("QKV_SCREENSHOTS", tmp_path))
     folder.mkdir(exist_ok=True)
     size = {"width": width, "height": 840}
-    screens = {**SCREENS, "beside": {"place": first_decoder_layer(bench), **SCREENS["beside"]}}
+    screens = {**SCREENS, "versus": {"site": first_decoder_layer(backend), **SCREENS["versus"]}}
     with opened(browser, shown.address, viewport=size, color_scheme=scheme, reduced_motion="reduce") as page:
         for screen, state in screens.items():
             go(page, screen=screen, **state)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from qkv.storage import QkvError
-from qkv.web.backend import Bench, RunBench, newest_run
+from qkv.errors import QkvError
+from qkv.web.backend import Backend, RunBackend, newest_run
 from qkv.web.server import listen
-from tests.web.client import ask, refused, request
+from tests.web.client import query, query_error, request
 from tests.web.hostile import hostile, raw
 from tests.web.runs import serving
 
@@ -62,7 +62,7 @@ def test_cookies_of_other_servers_do_not_hide_ours(server, other):
         ("/", {"sec-fetch-site": "cross-site"}, 403),
     ],
 )
-def test_who_may_not_ask(server, path, headers, status):
+def test_requests_without_access(server, path, headers, status):
     found, _, body = request(server, "GET", path, headers=headers)
     assert found == status
     assert body.startswith(b"qkv: ")
@@ -72,50 +72,51 @@ def test_localhost_is_this_machine_too(server):
     assert request(server, "GET", "/", headers={"host": f"localhost:{server.port}"})[0] == 200
 
 
-def test_questions_that_cannot_be_answered(server):
-    assert refused(server, "overview", text="") == (400, "the text is empty; write something for the model to read")
-    assert refused(server, "overview", text="a" * 25) == (400, "the text has 25 tokens; this model takes at most 24")
-    assert refused(server, "overview", text="ab", answer="A " * 24)[1].startswith("the answer has 24 tokens")
-    assert "unknown question 'overvew'; did you mean 'overview'?" in refused(server, "overvew")[1]
-    assert refused(server, "head", text="abc", place=99)[1] == "place must be a whole number from 0 to 5, got 99"
-    assert refused(server, "head", text="abc", head="x")[1] == "head must be a whole number from -1 to 2, got x"
-    assert refused(server, "overview", text=["a"])[1] == "text must be a text, got a list"
-    assert ask(server, "overview", text="abc")[0]["tokens"]["source"] == ["a", "b", "c"]
+def test_requests_that_fail(server):
+    assert query_error(server, "overview", text="") == (400, "the text is empty; type something for the model to read")
+    assert query_error(server, "overview", text="a" * 25) == (
+        400,
+        "the text has 25 tokens; this model takes at most 24",
+    )
+    assert query_error(server, "overview", text="ab", answer="A " * 24)[1].startswith("the answer has 24 tokens")
+    assert "unknown request 'overvew'; did you mean 'overview'?" in query_error(server, "overvew")[1]
+    assert query_error(server, "head", text="abc", site=99)[1] == "site must be a whole number from 0 to 5, got 99"
+    assert query_error(server, "head", text="abc", head="x")[1] == "head must be a whole number from -1 to 2, got x"
+    assert query_error(server, "overview", text=["a"])[1] == "text must be a text, got a list"
+    assert query(server, "overview", text="abc")[0]["tokens"]["source"] == ["a", "b", "c"]
 
 
 def test_unseen_letters_are_noted_and_other_case_is_taken(server):
-    assert ask(server, "overview", text="aBz")[0]["notes"] == ["never seen in training, read as unknown: z"]
-    many = ask(server, "overview", text="a bghijklmnop")[0]["notes"]
+    assert query(server, "overview", text="aBz")[0]["notes"] == ["never seen in training, read as unknown: z"]
+    many = query(server, "overview", text="a bghijklmnop")[0]["notes"]
     assert many == ["never seen in training, read as unknown: \u2423 (a space) g h i j k l m and 3 more"]
 
 
 @pytest.mark.slow
 def test_hostile_requests_do_no_harm(pairs_run):
-    with serving(RunBench(pairs_run), body_seconds=0.5) as server:
+    with serving(RunBackend(pairs_run), body_timeout=0.5) as server:
         requests = hostile(server)
         assert len(requests) >= 500
         statuses = [raw(server, data)[9:12] for data in requests]
         assert [status for status in statuses if status.startswith(b"5")] == []
         assert len([status for status in statuses if status.startswith(b"4")]) >= 400
-        assert ask(server, "overview", text="abc")[0]["tokens"]["source"] == ["a", "b", "c"]
+        assert query(server, "overview", text="abc")[0]["tokens"]["source"] == ["a", "b", "c"]
 
 
-def test_a_slow_client_is_told_so_and_holds_up_nobody(pairs_run):
-    with serving(RunBench(pairs_run), body_seconds=0.3) as server:
+def test_a_slow_client_gets_408_and_blocks_no_other(pairs_run):
+    with serving(RunBackend(pairs_run), body_timeout=0.3) as server:
         head = (
             f"POST /api/overview HTTP/1.1\r\nhost: 127.0.0.1:{server.port}\r\n"
             f"cookie: qkv-{server.port}={server.token}\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n"
         ).encode()
         with socket.create_connection(("127.0.0.1", server.port), timeout=20) as slow:
             slow.sendall(head + b"{")
-            assert ask(server, "overview", text="abc")[0]["tokens"]["source"] == ["a", "b", "c"]
+            assert query(server, "overview", text="abc")[0]["tokens"]["source"] == ["a", "b", "c"]
             assert slow.recv(4096).startswith(b"HTTP/1.1 408")
 
 
-class Waiting(Bench):
-    """Answers when it is told to."""
-
-    screens = ()
+class SlowBackend(Backend):
+    """Respond to `about` when `may_answer` is set."""
 
     def __init__(self):
         self.may_answer = threading.Event()
@@ -124,13 +125,13 @@ class Waiting(Bench):
         self.may_answer.wait(20)
         return {}
 
-    def scene(self, asked):
+    def view_model(self, params):
         raise AssertionError
 
 
-def test_too_many_questions_are_told_to_come_again():
-    bench = Waiting()
-    with serving(bench, most_waiting=3) as server:
+def test_too_many_pending_requests_get_429():
+    backend = SlowBackend()
+    with serving(backend, max_pending=3) as server:
         answers = []
         threads = [
             threading.Thread(target=lambda: answers.append(request(server, "POST", "/api/about", b"{}")))
@@ -138,31 +139,31 @@ def test_too_many_questions_are_told_to_come_again():
         ]
         for thread in threads:
             thread.start()
-        while server.workbench.waiting < 3:
+        while server.workbench.pending < 3:
             time.sleep(0.01)
         status, headers, body = request(server, "POST", "/api/about", b"{}")
         assert (status, headers["retry-after"]) == (429, "1")
-        assert "too many questions" in json.loads(body)["error"]
-        bench.may_answer.set()
+        assert "too many requests" in json.loads(body)["error"]
+        backend.may_answer.set()
         for thread in threads:
             thread.join()
         assert [status for status, _, _ in answers] == [200] * 3
         assert request(server, "POST", "/api/about", b"{}")[0] == 200
 
 
-def test_a_client_that_went_away_frees_its_place():
-    bench = Waiting()
-    with serving(bench, most_waiting=1) as server:
+def test_a_client_that_disconnects_frees_its_slot():
+    backend = SlowBackend()
+    with serving(backend, max_pending=1) as server:
         head = (
             f"POST /api/about HTTP/1.1\r\nhost: 127.0.0.1:{server.port}\r\ncookie: qkv-{server.port}={server.token}\r\n"
             "content-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
         ).encode()
         with socket.create_connection(("127.0.0.1", server.port)) as gone:
             gone.sendall(head)
-            while server.workbench.waiting < 1:
+            while server.workbench.pending < 1:
                 time.sleep(0.01)
-        bench.may_answer.set()
-        while server.workbench.waiting:
+        backend.may_answer.set()
+        while server.workbench.pending:
             time.sleep(0.01)
         assert request(server, "POST", "/api/about", b"{}")[0] == 200
 
@@ -177,11 +178,11 @@ def test_a_port_in_use():
 
 
 def test_the_model_that_comes_with_qkv_and_how_to_get_it():
-    bench = RunBench(Path("pronounce"))
-    assert (bench.about()["name"], bench.about()["run"]) == ("pronounce", "pronounce")
-    scene, found = bench.scene({"text": "attention", "answer": ""}), {}
-    exec("\n".join(scene.code), found)
-    assert len(found["looks"]) == len(scene.places)
+    backend = RunBackend(Path("pronounce"))
+    assert (backend.about()["name"], backend.about()["run"]) == ("pronounce", "pronounce")
+    view_model, found = backend.view_model({"text": "attention", "answer": ""}), {}
+    exec("\n".join(view_model.code), found)
+    assert len(found["records"]) == len(view_model.sites)
 
 
 def test_the_newest_run(tmp_path):

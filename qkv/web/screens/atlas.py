@@ -1,76 +1,87 @@
-"""Screen 1, the attention atlas: every head small, one head whole."""
+"""Screen 1, the attention atlas: thumbnails of all heads, and one head in full."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from qkv.explain import summarize
-from qkv.web.params import whole_of
-from qkv.web.view_model import Scene
-from qkv.web.wire import Answer
+from qkv.web.backend import Backend
+from qkv.web.params import Params, get_int
+from qkv.web.screens.base import Handler, Query, Screen
+from qkv.web.view_model import ViewModel
+from qkv.web.wire import Response
 
-THUMBNAIL = 24
-"""Cells of a small picture, each way."""
-MEAN = -1
-"""The number that asks for the mean over heads."""
+THUMBNAIL_SIZE = 24
+"""Largest number of rows and of columns of a thumbnail."""
+MEAN_HEAD = -1
+"""Head index of the mean over heads."""
 
 
-def overview(scene: Scene) -> Answer:
-    """Tokens and places: all that a page needs to draw its frame."""
-    return Answer(
-        {
-            "tokens": scene.tokens,
-            "places": [asdict(place) for place in scene.places],
-            "notes": scene.notes,
-            "code": scene.code,
+class Atlas(Screen):
+    """All heads as thumbnails, one head as a map, as arcs or as text."""
+
+    name = "atlas"
+    numbers = ("site", "head", "row", "column", "zoom", "top", "row_scale")
+    essential = True
+
+    def handlers(self, backend: Backend) -> dict[str, Handler]:
+        """Return `thumbnails` and `head`."""
+        return {
+            "thumbnails": lambda params: thumbnails(backend.view_model(params)),
+            "head": lambda params: head_map(backend.view_model(params), params),
         }
-    )
+
+    def saved_queries(self, backend: Backend, params: Params) -> Iterator[Query]:
+        """Yield the thumbnails, every head and every mean."""
+        yield Query("thumbnails", {})
+        for index, site in enumerate(backend.view_model(params).sites):
+            for head in range(MEAN_HEAD, site.heads):
+                yield Query("head", {"site": index, "head": head})
 
 
-def thumbnails(scene: Scene) -> Answer:
-    """Every head, pooled by its largest weights to a small picture of 256 shades, and its summary."""
-    pictures: list[Tensor] = []
+def thumbnails(view_model: ViewModel) -> Response:
+    """Return every head, max-pooled to a small image of 256 shades, and its summary."""
+    images: list[Tensor] = []
     summaries: list[list[dict[str, float]]] = []
     shapes: list[list[int]] = []
-    for place, what in enumerate(scene.places):
-        mine = []
-        for head in range(what.heads):
-            weights = scene.weights(place, head).float()
-            small = pool(weights, THUMBNAIL)
-            pictures.append(shades(small).flatten())
-            mine.append(asdict(summarize(weights)))
+    for index, site in enumerate(view_model.sites):
+        heads = []
+        for head in range(site.heads):
+            weights = view_model.weights(index, head).float()
+            small = pool(weights, THUMBNAIL_SIZE)
+            images.append(shades(small).flatten())
+            heads.append(asdict(summarize(weights)))
             if not head:
                 shapes.append(list(small.shape))
-        summaries.append(mine)
-    joined = torch.cat(pictures) if pictures else torch.zeros(0, dtype=torch.uint8)
-    return Answer({"shapes": shapes, "summaries": summaries}, {"thumbnails": joined})
+        summaries.append(heads)
+    joined = torch.cat(images) if images else torch.zeros(0, dtype=torch.uint8)
+    return Response({"shapes": shapes, "summaries": summaries}, {"thumbnails": joined})
 
 
-def head_map(scene: Scene, asked: Mapping[str, Any]) -> Answer:
-    """One head in full, with what was proven about it; head -1 is the mean over heads."""
-    place = whole_of(asked, "place", 0, 0, len(scene.places) - 1)
-    head = whole_of(asked, "head", 0, MEAN, scene.places[place].heads - 1)
-    if head == MEAN:
-        return Answer({"place": place, "head": head, "against_fast": None}, {"weights": scene.mean(place)})
-    weights = scene.weights(place, head)
-    proof = scene.prove(place, head, weights)
-    record = {"place": place, "head": head, "against_fast": proof.against_fast, "scale": proof.scale}
-    return Answer(record, {"weights": weights, **proof.vectors})
+def head_map(view_model: ViewModel, params: Params) -> Response:
+    """Return one head in full and how it was verified; head -1 is the mean over heads."""
+    site = get_int(params, "site", 0, 0, len(view_model.sites) - 1)
+    head = get_int(params, "head", 0, MEAN_HEAD, view_model.sites[site].heads - 1)
+    if head == MEAN_HEAD:
+        return Response({"site": site, "head": head, "fast_path_error": None}, {"weights": view_model.mean(site)})
+    weights = view_model.weights(site, head)
+    check = view_model.check(site, head, weights)
+    record = {"site": site, "head": head, "fast_path_error": check.fast_path_error, "scale": check.scale}
+    return Response(record, {"weights": weights, **check.vectors})
 
 
-def pool(weights: Tensor, most: int) -> Tensor:
-    """The largest of each block of cells, so that at most `most` rows and columns are left."""
-    rows, columns = (-(-size // most) for size in weights.shape)
+def pool(weights: Tensor, max_size: int) -> Tensor:
+    """Return the largest weight of each block of cells, in at most `max_size` rows and columns."""
+    rows, columns = (-(-size // max_size) for size in weights.shape)
     if rows == columns == 1:
         return weights
     return functional.max_pool2d(weights[None], (rows, columns), ceil_mode=True)[0]
 
 
 def shades(weights: Tensor) -> Tensor:
-    """0 to 255, from 0 to the largest in size; the sign is lost."""
+    """Return |weights| scaled to 0..255 by the largest."""
     largest = weights.abs().max().clamp(min=1e-30)
     return (weights.abs() / largest * 255).nan_to_num(0).round().to(torch.uint8)

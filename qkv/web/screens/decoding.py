@@ -1,139 +1,170 @@
-"""Screen 4, decoding: the tree of a beam with the greedy path in it, and what stands behind each node."""
+"""Screen 4, decoding: a beam search as a tree with the greedy path in it, and the next tokens of each node."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from qkv.data import Vocabulary
-from qkv.decode import Limits
-from qkv.explain import next_tokens, observe, search_tree
-from qkv.tasks import Task, Seq2SeqTask
-from qkv.tasks.seq2seq import limits_of
-from qkv.web.params import text_of, whole_of
-from qkv.web.reading import names, read_source
-from qkv.web.wire import Answer
+from qkv.decode import SearchLimits
+from qkv.explain import SearchNode, next_token_log_probs, observe, search_tree
+from qkv.inference.seq2seq import search_limits
+from qkv.web.backend import Backend, TargetReader
+from qkv.web.params import Params, get_int, get_text
+from qkv.web.screens.base import Handler, Query, Screen
+from qkv.web.wire import Response
 
-LIKELIEST = 20
-MOST_BEAMS = 16
-LONGEST = 128
-"""Tokens of an answer, END included."""
-DEFAULT = {"beams": 4, "power": 0, "prefix": ""}
-IMPORTS = ("from qkv.explain import next_tokens, search_tree", "from qkv.tasks.seq2seq import limits_of")
-"""What the Python of this screen needs."""
-
-
-def handlers(job: Task, model: nn.Module, code: list[str]) -> dict[str, Callable[[Mapping[str, Any]], Answer]]:
-    """What can be asked of a run that writes, nothing of others; `code` restores the model in Python."""
-    if not isinstance(job, Seq2SeqTask):
-        return {}
-
-    def searched(asked: Mapping[str, Any]) -> Answer:
-        found = search(job, model, asked)
-        return replace(found, record={**found.record, "code": code})
-
-    return {"search": searched, "node": lambda asked: node(job, model, asked)}
+TOP_TOKENS = 20
+MAX_BEAMS = 16
+MAX_LENGTH = 128
+"""Longest answer that is drawn, END included."""
+DEFAULTS = {"beams": 4, "length_penalty": 0, "prefix": ""}
+CODE_IMPORTS = (
+    "from qkv.explain import next_token_log_probs, search_tree",
+    "from qkv.inference.seq2seq import search_limits",
+)
+"""Imports of the Python code that this screen shows."""
 
 
-def questions(job: Task, model: nn.Module, asked: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """For a saved page: the tree, and what stands behind its kept nodes."""
-    if not isinstance(job, Seq2SeqTask):
-        return
-    yield "search", dict(DEFAULT)
-    found = search(job, model, {**asked, **DEFAULT}).record
-    for one in found["nodes"]:
-        # nothing comes after END, nor after the longest that can be written
-        if (one["kept"] or one["greedy"]) and not one["end"] and one["step"] < found["limit"]:
-            yield "node", {"prefix": one["prefix"]}
+class Decoding(Screen):
+    """Beam and greedy search of a model that generates a target."""
+
+    name = "decoding"
+    numbers = ("beams", "length_penalty", "node", "dropped")
+
+    def is_available(self, backend: Backend) -> bool:
+        """Return whether the model generates targets."""
+        return backend.target_reader is not None
+
+    def handlers(self, backend: Backend) -> dict[str, Handler]:
+        """Return `search` and `node`."""
+        decoder = _decoder(backend)
+        return {"search": decoder.search, "node": decoder.next_tokens}
+
+    def saved_queries(self, backend: Backend, params: Params) -> Iterator[Query]:
+        """Yield the tree with the default settings, and the next tokens of its kept nodes."""
+        yield Query("search", dict(DEFAULTS))
+        found = _decoder(backend).search({**params, **DEFAULTS}).record
+        for node in found["nodes"]:
+            # no token follows END, nor the longest answer
+            can_continue = not node["end"] and node["step"] < found["max_length"]
+            if (node["kept"] or node["greedy"]) and can_continue:
+                yield Query("node", {"prefix": node["prefix"]})
 
 
-def search(job: Seq2SeqTask, model: nn.Module, asked: Mapping[str, Any]) -> Answer:
-    """Beam and greedy in one tree; `prefix` forces what both begin with, `power` is ten times the length power."""
-    source = read_source(job, model, text_of(asked, "text"))
-    limits = _limits(model)
-    found = search_tree(
-        model,
-        source.ids,
-        limits,
-        beams=whole_of(asked, "beams", 4, 1, MOST_BEAMS),
-        length_power=whole_of(asked, "power", 0, 0, 20) / 10,
-        prefix=_prefix(job, asked, limits.end),
-    )
-    targets = job.strings.targets
-    prefixes = [""]
-    nodes = []
-    for number, branch in enumerate(found.branches):
-        if number:
-            assert branch.parent is not None
-            before = prefixes[branch.parent]
-            prefixes.append(f"{before}.{branch.token}" if before else str(branch.token))
-        nodes.append(
+def _decoder(backend: Backend) -> "_Decoder":
+    assert backend.model is not None
+    assert backend.target_reader is not None
+    return _Decoder(backend.model, backend.target_reader, backend.restore_code(*CODE_IMPORTS))
+
+
+@dataclass(frozen=True)
+class _Decoder:
+    """A model that generates targets, and its vocabulary."""
+
+    model: nn.Module
+    reader: TargetReader
+    code: list[str]
+
+    def search(self, params: Params) -> Response:
+        """Return beam and greedy search in one tree; `prefix` forces how both begin.
+
+        `length_penalty` is in tenths.
+        """
+        source = self.reader.read(get_text(params, "text"))
+        limits = self._limits()
+        found = search_tree(
+            self.model,
+            source.ids,
+            limits,
+            beams=get_int(params, "beams", 4, 1, MAX_BEAMS),
+            length_penalty=get_int(params, "length_penalty", 0, 0, 20) / 10,
+            prefix=self._prefix(params, limits),
+        )
+        notes = [*source.notes]
+        if limits.max_length == MAX_LENGTH:
+            notes.append(f"this page stops answers after {MAX_LENGTH} tokens")
+        return Response(
             {
-                "parent": branch.parent,
-                "token": _name(targets, branch.token),
-                "own": branch.own,
-                "log": branch.log_probability,
-                "step": branch.step,
-                "kept": branch.kept,
-                "end": branch.token == limits.end,
-                "seen": branch.looked_at,
-                "greedy": branch.greedy,
-                "prefix": prefixes[number],
+                "nodes": self._node_records(found.nodes, limits),
+                "best": found.best,
+                "greedy": found.greedy,
+                "rescored": found.rescored,
+                "notes": notes,
+                "source": source.tokens,
+                "ids": source.ids,
+                "max_length": limits.max_length,
+                "code": self.code,
             }
         )
-    notes = [*source.notes]
-    if limits.max_length == LONGEST:
-        notes.append(f"answers are cut at {LONGEST} tokens on this page")
-    record = {"nodes": nodes, "best": found.best, "greedy": found.greedy, "rescored": found.rescored}
-    return Answer({**record, "notes": notes, "source": source.tokens, "ids": source.ids, "limit": limits.max_length})
 
+    def next_tokens(self, params: Params) -> Response:
+        """Return the distribution of the token after a prefix, and the source tokens attended to meanwhile."""
+        source = self.reader.read(get_text(params, "text"))
+        limits = self._limits()
+        prefix = self._prefix(params, limits)
+        if len(prefix) >= limits.max_length:
+            raise ValueError(f"prefix has {len(prefix)} tokens; this model generates {limits.max_length} including END")
+        log_probs = next_token_log_probs(self.model, source.ids, prefix, limits)
+        order = sorted(range(len(log_probs)), key=lambda token: (-log_probs[token], token))[:TOP_TOKENS]
+        top = [token for token in order if log_probs[token] > -math.inf]
+        records = [record for record in observe(self.model, source.ids, prefix) if record.site.rows == "generated"]
+        # the last row is the query of the token after the prefix
+        rows = [record.call.weights()[0, :, -1].mean(0) for record in records]
+        return Response(
+            {
+                "tokens": [self._token_name(token, limits) for token in top],
+                "ids": top,
+                "probabilities": [math.exp(log_probs[token]) for token in top],
+                "total": math.fsum(math.exp(log_prob) for log_prob in log_probs),
+                "source": source.tokens,
+                "sites": [record.site.name for record in records],
+            },
+            {"attention": torch.stack(rows) if rows else torch.zeros(0, 0)},
+        )
 
-def node(job: Seq2SeqTask, model: nn.Module, asked: Mapping[str, Any]) -> Answer:
-    """What the model thinks comes after a prefix, and where it looks meanwhile."""
-    source = read_source(job, model, text_of(asked, "text"))
-    limits = _limits(model)
-    prefix = _prefix(job, asked, limits.end)
-    if len(prefix) >= limits.max_length:
-        raise ValueError(f"the prefix has {len(prefix)} tokens; this model writes {limits.max_length} with END")
-    logs = next_tokens(model, source.ids, prefix, limits)
-    order = sorted(range(len(logs)), key=lambda token: (-logs[token], token))[:LIKELIEST]
-    likeliest = [(token, math.exp(logs[token])) for token in order if logs[token] > -math.inf]
-    looks = [look for look in observe(model, source.ids, prefix) if look.site.rows == "written"]
-    # the last row is what the token after the prefix sees
-    weights = torch.stack([look.call.weights()[0, :, -1].mean(0) for look in looks]) if looks else torch.zeros(0, 0)
-    return Answer(
-        {
-            "tokens": [_name(job.strings.targets, token) for token, _ in likeliest],
-            "ids": [token for token, _ in likeliest],
-            "probabilities": [probability for _, probability in likeliest],
-            "total": math.fsum(math.exp(log) for log in logs),
-            "source": source.tokens,
-            "places": [look.site.name for look in looks],
-        },
-        {"attention": weights},
-    )
+    def _limits(self) -> SearchLimits:
+        """Return the model's limits, with answers no longer than a tree can be drawn."""
+        limits = search_limits(self.model)
+        return replace(limits, max_length=min(limits.max_length, MAX_LENGTH))
 
+    def _token_name(self, token: int, limits: SearchLimits) -> str:
+        if token in (limits.start, limits.end):
+            return "START" if token == limits.start else "END"
+        return self.reader.target_names([token])[0]
 
-def _limits(model: nn.Module) -> Limits:
-    """As long as the model can write, but not longer than a tree can be drawn."""
-    limits = limits_of(model)
-    return replace(limits, max_length=min(limits.max_length, LONGEST))
-
-
-def _name(targets: Vocabulary, token: int) -> str:
-    return {Vocabulary.START: "START", Vocabulary.END: "END"}.get(token) or names(targets, [token])[0]
-
-
-def _prefix(job: Seq2SeqTask, asked: Mapping[str, Any], end: int) -> list[int]:
-    """Token ids with dots between them, as the address of the page has them."""
-    parts = [part for part in text_of(asked, "prefix").split(".") if part]
-    count = len(job.strings.targets)
-    for part in parts:
-        if not (part.isascii() and part.isdigit() and len(part) < 10 and 2 <= int(part) < count) or int(part) == end:
-            raise ValueError(
-                f"prefix must be token ids from 3 to {count - 1} with dots between them, got {part[:20]!r}"
+    def _node_records(self, nodes: list[SearchNode], limits: SearchLimits) -> list[dict[str, Any]]:
+        """Return the nodes as JSON; `prefix` has the token ids of the path, joined by dots."""
+        prefixes: list[str] = []
+        records = []
+        for node in nodes:
+            before = "" if node.parent is None else prefixes[node.parent]
+            own = "" if node.parent is None else str(node.token)
+            prefixes.append(".".join(part for part in (before, own) if part))
+            records.append(
+                {
+                    "parent": node.parent,
+                    "token": self._token_name(node.token, limits),
+                    "token_log_prob": node.token_log_probability,
+                    "log_prob": node.log_probability,
+                    "step": node.step,
+                    "kept": node.kept,
+                    "end": node.token == limits.end,
+                    "seen_by_beam": node.seen_by_beam,
+                    "greedy": node.greedy,
+                    "prefix": prefixes[-1],
+                }
             )
-    return [int(part) for part in parts]
+        return records
+
+    def _prefix(self, params: Params, limits: SearchLimits) -> list[int]:
+        """Read token ids joined by dots, as the address bar holds them."""
+        parts = [part for part in get_text(params, "prefix").split(".") if part]
+        count = len(self.reader.targets)
+        for part in parts:
+            is_id = part.isascii() and part.isdigit() and len(part) < 10 and 2 <= int(part) < count
+            if not is_id or int(part) == limits.end:
+                raise ValueError(f"prefix must be token ids from 3 to {count - 1} joined by dots, got {part[:20]!r}")
+        return [int(part) for part in parts]

@@ -1,90 +1,122 @@
-"""Screen 3, softmax beside a linear kind: both matrices of one head, their difference, and when copying works."""
+"""Screen 3, softmax versus a linear kind: both matrices of one head, their difference, and the copying problem."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
-from qkv.attention import Attention, FeatureMap, build, kinds, parse
+from qkv.attention import Attention, FeatureMap, Softmax, build, kinds, parse
 from qkv.explain import compare_kinds, copying
-from qkv.web.params import choice_of, whole_of
-from qkv.web.view_model import ModelScene, averages
-from qkv.web.wire import Answer
+from qkv.web.backend import Backend
+from qkv.web.params import Params, get_choice, get_int
+from qkv.web.screens.base import Handler, Query, Screen
+from qkv.web.view_model import ViewModel, law_record
+from qkv.web.wire import Response
 
-QUARTERS = 16
-"""The largest beta is a quarter of it."""
-MOST_TOKENS = 1024
-MOST_WORK = 300_000_000
-"""Numbers of the state times tokens: some seconds."""
+REFERENCE = Softmax().kind
+"""Kind that all others are compared with."""
+BETAS = [quarter / 4 for quarter in range(1, 17)]
+MAX_TOKENS = 1024
+MAX_STATE_UPDATES = 300_000_000
+"""Elements of the state times tokens: a few seconds."""
 
 
-def offered() -> list[str]:
-    """Kinds that can stand beside softmax: all that are registered and have no weights of their own."""
-    found = []
+class Versus(Screen):
+    """Softmax versus another kind on the same queries and keys."""
+
+    name = "versus"
+    numbers = ("site", "head", "row", "column", "zoom", "quarters")
+
+    def is_available(self, backend: Backend) -> bool:
+        """Return whether there is a model."""
+        return backend.model is not None
+
+    def handlers(self, backend: Backend) -> dict[str, Handler]:
+        """Return `kinds`, `versus` and `copying`."""
+        return {
+            "kinds": lambda params: Response({"kinds": comparable_kinds(), "reference": REFERENCE}),
+            "versus": lambda params: compare_head(backend.view_model(params), params),
+            "copying": copying_problem,
+        }
+
+    def saved_queries(self, backend: Backend, params: Params) -> Iterator[Query]:
+        """Yield every head versus each kind, without the variants, whose states may be large."""
+        specs = comparable_kinds(variants=False)
+        yield Query("kinds", {})
+        for kind in (REFERENCE, *specs):
+            yield Query("copying", {"kind": kind})
+        for index, site in enumerate(backend.view_model(params).sites):
+            for head in range(site.heads):
+                for kind in specs:
+                    yield Query("versus", {"site": index, "head": head, "kind": kind})
+
+
+def comparable_kinds(*, variants: bool = True) -> list[str]:
+    """Return the specs of all registered kinds without parameters; those that approximate exp come first."""
+    specs: list[str] = []
     for name in kinds:
         try:
-            build(name)
+            attention = build(name)
         except (TypeError, ValueError):
-            continue
-        if name != "softmax":
-            found += [name, "taylor(order=4)"] if name == "taylor" else [name]
-    return sorted(found, key=lambda name: not name.startswith("taylor"))
+            continue  # needs arguments: a kind with parameters
+        if not isinstance(attention, Softmax):
+            specs += [name, *(attention.variants if variants else ())]
+    return sorted(specs, key=lambda spec: parse(spec).law.taylor_order is None)
 
 
-def beside(scene: ModelScene, asked: Mapping[str, Any]) -> Answer:
-    """One head of a model through softmax and through another kind."""
-    choices = offered()
-    kind = choice_of(asked, "kind", choices[0], choices)
-    place = whole_of(asked, "place", 0, 0, len(scene.places) - 1)
-    head = whole_of(asked, "head", 0, 0, scene.places[place].heads - 1)
-    call = scene.looks[place].head(head)
+def compare_head(view_model: ViewModel, params: Params) -> Response:
+    """Return one head of the model through softmax and through another kind."""
+    choices = comparable_kinds()
+    kind = get_choice(params, "kind", choices[0], choices)
+    site = get_int(params, "site", 0, 0, len(view_model.sites) - 1)
+    head = get_int(params, "head", 0, 0, view_model.sites[site].heads - 1)
+    call = view_model.records[site].head(head)
     attention = parse(kind)
-    _refuse_large(attention, kind, call.k.shape[2], call.k.shape[3], call.v.shape[3])
-    found = compare_kinds(call, attention)
-    left_out = [name for name in ("bias", "decay") if call.options.get(name) is not None]
+    _check_size(attention, kind, call.k.shape[2], call.k.shape[3], call.v.shape[3])
+    comparison = compare_kinds(call, attention)
     record = {
         "kind": kind,
+        "reference": REFERENCE,
         "model_kind": call.attention.kind,
-        "averages": averages(attention),
-        "causal": scene.places[place].causal,
-        "left_out": left_out,
-        "features": found.features,
+        "law": law_record(attention),
+        "normalizes": attention.normalizes,
+        "causal": view_model.sites[site].causal,
+        "left_out": [name for name in ("bias", "decay") if call.options.get(name) is not None],
+        "feature_dim": comparison.feature_dim,
         "value_dim": call.v.shape[-1],
         "key_dim": call.k.shape[-1],
-        "difference": float((found.implied - found.exact).abs().max()),
-        "recurrence": found.recurrence,
-        "orders": [asdict(order) for order in found.orders],
+        "difference": float((comparison.implied - comparison.exact).abs().max()),
+        "recurrence_error": comparison.recurrence_error,
+        "order_errors": [asdict(error) for error in comparison.order_errors],
     }
-    tensors = {"exact": found.exact, "implied": found.implied, "scores": found.scores, "growth": found.growth}
-    return Answer(record, tensors)
+    tensors = {
+        "exact": comparison.exact,
+        "implied": comparison.implied,
+        "scores": comparison.scores,
+        "state_norms": comparison.state_norms,
+    }
+    return Response(record, tensors)
 
 
-def copying_at(asked: Mapping[str, Any]) -> Answer:
-    """The three tokens of the copying problem at every beta up to the largest; small enough to send at once."""
-    choices = ["softmax", *offered()]
-    kind = choice_of(asked, "kind", "softmax", choices)
-    return Answer(
-        {
-            "kind": kind,
-            "betas": [quarter / 4 for quarter in range(1, QUARTERS + 1)],
-            "results": [asdict(copying(quarter / 4, _scaled(kind))) for quarter in range(1, QUARTERS + 1)],
-        }
-    )
+def copying_problem(params: Params) -> Response:
+    """Return the copying problem's results for every beta; small enough to send at once."""
+    kind = get_choice(params, "kind", REFERENCE, [REFERENCE, *comparable_kinds()])
+    results = [asdict(copying(beta, _with_unit_scale(kind))) for beta in BETAS]
+    return Response({"kind": kind, "betas": BETAS, "results": results})
 
 
-def _refuse_large(attention: Attention, kind: str, keys: int, key_dim: int, value_dim: int) -> None:
-    """Both matrices cost keys^2, and the state is walked token by token."""
-    if keys > MOST_TOKENS:
-        raise ValueError(f"this screen compares up to {MOST_TOKENS:,} tokens, and the text has {keys:,}")
+def _check_size(attention: Attention, kind: str, keys: int, key_dim: int, value_dim: int) -> None:
+    """Raise ValueError if the matrices (keys^2) or the recurrence, token by token, would take too long."""
+    if keys > MAX_TOKENS:
+        raise ValueError(f"the text has {keys:,} tokens, but this screen compares at most {MAX_TOKENS:,}")
     features = attention.feature_dim(key_dim) if isinstance(attention, FeatureMap) else 0
-    if features * value_dim * keys > MOST_WORK:
+    if features * value_dim * keys > MAX_STATE_UPDATES:
         raise ValueError(
-            f"the state of {kind} has {features:,} x {value_dim} numbers with keys this wide ({key_dim}); "
-            f"walking {keys} tokens through it takes too long here: choose a lower order or a shorter text"
+            f"the state of {kind} has {features:,} x {value_dim} elements for key_dim={key_dim}; "
+            f"updating it for {keys} tokens takes too long here: choose another kind or a shorter text"
         )
 
 
-def _scaled(kind: str) -> Attention:
-    """The kind with scale 1, as the problem has it."""
+def _with_unit_scale(kind: str) -> Attention:
+    """Return the kind with scale 1, as the problem states it."""
     attention = parse(kind)
     attention.scale = 1.0  # type: ignore[assignment]
     return attention

@@ -1,4 +1,4 @@
-// Numbers as colors: one scale from nothing to most, and one for signs, each of even steps in lightness.
+// Values as colors: one scale from 0 to the largest, and one for signed values, each with even steps in lightness.
 
 const SCALES = {
   light: {
@@ -12,12 +12,13 @@ const SCALES = {
 };
 const tables = {};
 
+/** Whether the dark theme is on. */
 export function dark() {
   const forced = document.documentElement.dataset.theme;
   return forced ? forced === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-const parse = (color) => [1, 3, 5].map((place) => parseInt(color.slice(place, place + 2), 16));
+const parse = (color) => [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16));
 
 /** The stops of the scale, for a legend. */
 export const stops = (signed) => SCALES[dark() ? "dark" : "light"][signed ? "signed" : "plain"];
@@ -39,24 +40,28 @@ export function table(signed) {
   return tables[key];
 }
 
-/** The place of a value in the table; signed scales have 0 in the middle. */
+/** The index of a value in the table; signed scales have 0 in the middle. */
 export function shade(value, largest, signed) {
   const part = largest > 0 ? value / largest : 0;
-  const place = Math.round(signed ? 127.5 + 127.5 * part : 255 * part);
-  return place >= 0 ? Math.min(place, 255) : 0; // NaN too
+  const index = Math.round(signed ? 127.5 + 127.5 * part : 255 * part);
+  return index >= 0 ? Math.min(index, 255) : 0; // NaN too
 }
 
-const INKS = ["#000000", "#ffffff"]; // on any color one of these two has a contrast of 4.5
+const INKS = ["#000000", "#ffffff"]; // on every color one of them has a contrast of 4.5
 
-/** How light a color is, and how two differ, by WCAG 2. */
-const luminance = (color) => color.map((part) => part / 255).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)).reduce((sum, part, n) => sum + part * [0.2126, 0.7152, 0.0722][n], 0);
+/** Relative luminance and contrast by WCAG 2. */
+const luminance = (color) =>
+  color
+    .map((part) => part / 255)
+    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, part, n) => sum + part * [0.2126, 0.7152, 0.0722][n], 0);
 
 function contrast(one, other) {
   const [dark, light] = [luminance(one), luminance(other)].sort((a, b) => a - b);
   return (light + 0.05) / (dark + 0.05);
 }
 
-/** One value as a color for an attribute, and the color to write on it. */
+/** The color of a value, and the text color to use on it. */
 export function paint(value, largest, signed) {
   const colors = table(signed);
   const at = 4 * shade(value, largest, signed);
@@ -65,7 +70,7 @@ export function paint(value, largest, signed) {
   return { fill: `rgb(${r},${g},${b})`, ink };
 }
 
-/** Call when light becomes dark or the other way round. */
+/** Call `redraw` when the theme changes between light and dark. */
 export function onTheme(redraw) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   addEventListener("themechange", redraw);

@@ -1,4 +1,4 @@
-// Elements from names and texts. Nothing here, or anywhere in this page, parses a text as HTML.
+// Elements from names and texts. Nothing on this page ever parses a text as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 const MATH = "http://www.w3.org/1998/Math/MathML";
@@ -23,8 +23,8 @@ export const s = (tag, attributes, ...children) => build(document.createElementN
 /** A MathML element. */
 export const m = (tag, ...children) => build(document.createElementNS(MATH, tag), {}, children);
 
-/** A token as it can be shown: what cannot be seen gets a sign, what turns text round is named, what is long is cut. */
-export function shown(token, longest = 14) {
+/** A token as text: invisible characters get a sign, direction marks their code, long tokens are truncated. */
+export function tokenText(token, longest = 14) {
   let text = "";
   for (const c of String(token).slice(0, 4 * longest)) {
     const code = c.codePointAt(0);
@@ -38,42 +38,47 @@ export function shown(token, longest = 14) {
   return letters.length > longest ? letters.slice(0, longest - 1).join("") + "…" : text;
 }
 
-/** A number as people read it: four digits, small ones by their power of ten. */
-export function digits(value, places = 4) {
+/** A number with four decimals, very small and very large ones in scientific notation. */
+export function digits(value, decimals = 4) {
   if (value === null || value === undefined || Number.isNaN(value)) return "not a number";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   const size = Math.abs(value);
-  const text = size !== 0 && (size < 10 ** -places || size >= 1e6) ? value.toExponential(2) : value.toFixed(places);
+  const text = size !== 0 && (size < 10 ** -decimals || size >= 1e6) ? value.toExponential(2) : value.toFixed(decimals);
   return text.replace("-", "−");
 }
 
+/** An integer with separators. */
 export const whole = (value) => value.toLocaleString("en");
 
-/** Tell it to those who cannot see the picture. */
-export function say(text) {
+/** Announce a text to screen readers. */
+export function announce(text) {
   document.getElementById("said").textContent = text;
 }
 
-/** A box of a page, with a heading. */
+/** A box with a heading. */
 export const card = (title, ...children) => h("section", { class: "card" }, title && h("h3", {}, title), ...children);
 
-/** Buttons of which one is pressed. */
+/** A group of buttons of which one is pressed. */
 export function choice(name, options, current, choose) {
   return h(
     "div",
     { class: "choices", role: "group", "aria-label": name },
     options.map(([value, text]) =>
-      h("button", { type: "button", "data-focus": `${name} ${value}`, "aria-pressed": String(value === current), onclick: () => choose(value) }, text),
+      h(
+        "button",
+        { type: "button", "data-focus": `${name} ${value}`, "aria-pressed": String(value === current), onclick: () => choose(value) },
+        text,
+      ),
     ),
   );
 }
 
-/** A slider of whole numbers with its value in words. */
+/** A slider of integers that shows its value as text. */
 export function slider(name, { value, low, high, text, change }) {
   const output = h("output", {}, text(value));
   const input = h("input", { type: "range", min: low, max: high, "aria-label": name, "aria-valuetext": text(value), "data-focus": name });
   input.value = value;
-  // a property, which `render` can hand on to the slider that it keeps
+  // a property and not a listener, so that `render` can move it to the slider that it keeps
   input.oninput = ({ target }) => {
     output.textContent = text(Number(target.value));
     target.setAttribute("aria-valuetext", output.textContent);

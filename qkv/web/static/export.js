@@ -1,10 +1,22 @@
-// Pictures and numbers to take away: SVG as it stands on the screen, PNG of twice the size, CSV, Python.
+// Export of pictures and values: SVG as on the screen, PNG at twice the size, CSV, Python.
 
-import { h, say } from "./dom.js";
+import { announce, h } from "./dom.js";
 
-const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "font-size", "font-family", "font-weight", "text-anchor", "opacity"];
+const STYLES = [
+  "fill",
+  "fill-opacity",
+  "stroke",
+  "stroke-width",
+  "stroke-opacity",
+  "stroke-dasharray",
+  "font-size",
+  "font-family",
+  "font-weight",
+  "text-anchor",
+  "opacity",
+];
 
-/** The picture as a text that stands by itself: styles from the page become attributes. */
+/** The picture as a self-contained SVG text: the page's styles become attributes. */
 function svgText(svg) {
   const copy = svg.cloneNode(true);
   const originals = [svg, ...svg.querySelectorAll("*")];
@@ -19,12 +31,16 @@ function svgText(svg) {
   const paper = document.createElementNS("http://www.w3.org/2000/svg", "rect");
   paper.setAttribute("width", "100%");
   paper.setAttribute("height", "100%");
-  paper.setAttribute("fill", getComputedStyle(document.documentElement).getPropertyValue("--paper") || getComputedStyle(document.querySelector(".card")).backgroundColor);
+  paper.setAttribute(
+    "fill",
+    getComputedStyle(document.documentElement).getPropertyValue("--paper") ||
+      getComputedStyle(document.querySelector(".card")).backgroundColor,
+  );
   copy.prepend(paper);
   return new XMLSerializer().serializeToString(copy);
 }
 
-/** The same as pixels. */
+/** The picture as a PNG blob. */
 async function png(svg, scale = 2) {
   const picture = new Image();
   picture.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(svgText(svg));
@@ -35,7 +51,7 @@ async function png(svg, scale = 2) {
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
 
-/** Rows of texts and numbers; texts are quoted whatever is in them. */
+/** Rows of texts and numbers as CSV; texts are always quoted. */
 function csv(rows) {
   const cell = (value) => (typeof value === "number" ? String(value) : `"${String(value).replaceAll('"', '""')}"`);
   return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
@@ -61,22 +77,29 @@ async function copy(text, button) {
     area.remove();
     button.focus();
   }
-  say("Copied.");
+  announce("Copied.");
   const before = button.textContent;
   button.textContent = "copied";
   setTimeout(() => (button.textContent = before), 1200);
 }
 
-/** Buttons for a picture {name, svg(), rows(), python()}; `table` switches its twin on and off. */
+/** Export buttons of a picture {name, svg(), rows(), python()}; `table` = {on, toggle} switches its table. */
 export function exportButtons(picture, table) {
   const button = (text, label, act) =>
-    h("button", { type: "button", "aria-label": label, "data-focus": `${label} ${picture.name}`, onclick: (event) => act(event.currentTarget) }, text);
+    h(
+      "button",
+      { type: "button", "aria-label": label, "data-focus": `${label} ${picture.name}`, onclick: (event) => act(event.currentTarget) },
+      text,
+    );
   const toggle = button("table", "Show as a table", table.toggle);
   toggle.setAttribute("aria-pressed", String(table.on));
-  return h("div", { class: "choices", role: "group", "aria-label": "Take it away" },
+  return h(
+    "div",
+    { class: "choices", role: "group", "aria-label": "Export" },
     toggle,
     button("SVG", "Save as SVG", () => save(new Blob([svgText(picture.svg())], { type: "image/svg+xml" }), `${picture.name}.svg`)),
     button("PNG", "Save as PNG", async () => save(await png(picture.svg()), `${picture.name}.png`)),
     button("CSV", "Save as CSV", () => save(new Blob([csv(picture.rows())], { type: "text/csv" }), `${picture.name}.csv`)),
-    button("copy Python", "Copy as Python", (it) => copy(picture.python(), it)));
+    button("copy Python", "Copy as Python", (it) => copy(picture.python(), it)),
+  );
 }

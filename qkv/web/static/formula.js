@@ -1,9 +1,14 @@
-// Formulas in MathML, with the numbers of the moment in them.
+// Formulas in MathML, with the current values in them.
 
 import { digits, m } from "./dom.js";
 
 /** A letter, a number or an operator: "a", 3, "=". */
-const leaf = (x) => (x instanceof Node ? x : typeof x === "number" ? m("mn", digits(x)) : /^[\p{L}]/u.test(x) ? m("mi", x) : /^[\d−.]/.test(x) ? m("mn", x) : m("mo", x));
+function leaf(x) {
+  if (x instanceof Node) return x;
+  if (typeof x === "number") return m("mn", digits(x));
+  if (/^[\p{L}]/u.test(x)) return m("mi", x);
+  return /^[\d−.]/.test(x) ? m("mn", x) : m("mo", x);
+}
 
 export const row = (...parts) => m("mrow", ...parts.map(leaf));
 export const sub = (base, ...below) => m("msub", leaf(base), row(...below));
@@ -13,22 +18,60 @@ export const root = (inside) => m("msqrt", leaf(inside));
 export const sum = (index) => m("munder", m("mo", "∑"), leaf(index));
 export const words = (text) => m("mtext", text);
 
-/** Lines one under the other, each a list of parts. */
+/** Lines one below the other, each a list of parts. */
 export function formula(...lines) {
-  const math = m("math", m("mtable", ...lines.map((parts) => {
-    const style = m("mstyle", row(...parts));
-    style.setAttribute("displaystyle", "true");
-    return m("mtr", m("mtd", style));
-  })));
+  const math = m(
+    "math",
+    m(
+      "mtable",
+      ...lines.map((parts) => {
+        const style = m("mstyle", row(...parts));
+        style.setAttribute("displaystyle", "true");
+        return m("mtr", m("mtd", style));
+      }),
+    ),
+  );
   math.setAttribute("display", "block");
   return math;
 }
 
-/** How a kind makes an unnormalized weight of a score, as parts of a formula; x() makes the score's symbol. */
-export const LAWS = {
-  softmax: (x) => ["exp", row("(", x(), ")")],
-  additive: (x) => ["exp", row("(", x(), ")")],
-  taylor: (x) => ["1", "+", x(), "+", over(power(x(), "2"), "2")],
-  linear: (x) => [x()],
-  elu: () => ["φ", row("(", sub("q", "i"), ")"), "·", "φ", row("(", sub("k", "j"), ")")],
-};
+const COMMANDS = { "\\exp": "exp", "\\tanh": "tanh", "\\phi": "φ", "\\cdot": "·", "\\dots": "…" };
+
+/** Parts of a formula in the LaTeX subset of qkv/attention/law.py; `symbols` draws letters such as s: {s: () => sub("s", "j")}. */
+export function latex(text, symbols = {}) {
+  const tokens = text.match(/\\[a-z]+|\d+|\S/g);
+  const parseUntil = (end) => {
+    const parts = [];
+    while (tokens.length && tokens[0] !== end) parts.push(parseScripts(parseAtom()));
+    tokens.shift();
+    return parts;
+  };
+  const parseAtom = () => {
+    const token = tokens.shift();
+    if (token === "{") return row(...parseUntil("}"));
+    if (token === "(") return row("(", ...parseUntil(")"), ")");
+    if (token === "\\frac") return over(parseAtom(), parseAtom());
+    return symbols[token]?.() ?? COMMANDS[token] ?? token;
+  };
+  const parseScripts = (base) => {
+    if (tokens[0] !== "_" && tokens[0] !== "^") return base;
+    return tokens.shift() === "_" ? sub(base, parseAtom()) : power(base, parseAtom());
+  };
+  return parseUntil(null);
+}
+
+/** A kind's unnormalized weight of the pair (i, j); without i, of the key j for the current query. */
+export function lawParts(law, i, j, score = null) {
+  const indices = i ? [i, j] : [j];
+  return latex(law.formula, {
+    s: score ?? (() => sub("s", ...indices)),
+    q: () => (i ? sub("q", i) : "q"),
+    k: () => sub("k", j),
+  });
+}
+
+/** The sum over n of a kind's unnormalized weights, bracketed if they are sums themselves. */
+export function lawSum(law, i) {
+  const parts = lawParts(law, i, "n");
+  return row(sum("n"), ...(law.formula.includes("+") ? ["(", ...parts, ")"] : parts));
+}

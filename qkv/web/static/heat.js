@@ -1,15 +1,15 @@
-// A matrix as a picture. The cells are one image, so a thousand tokens cost no more elements than ten.
+// A matrix as a heat map. All cells are one image, so a thousand tokens need no more elements than ten.
 
 import { paint, shade, stops, table } from "./color.js";
-import { digits, s, shown, whole } from "./dom.js";
+import { digits, s, tokenText, whole } from "./dom.js";
 
-const MOST_PIXELS = 1024;
-const LARGEST_CELL = 44;
+const MAX_PIXELS = 1024;
+const MAX_CELL_SIZE = 44;
 let patterns = 0;
 
-/** The largest, in size, of each block of cells: at most MOST_PIXELS each way. */
+/** The value of largest magnitude of each block of cells: at most MAX_PIXELS rows and columns. */
 function pool({ data, columns }, view) {
-  const [down, across] = [view.rows, view.columns].map((size) => Math.ceil(size / MOST_PIXELS));
+  const [down, across] = [view.rows, view.columns].map((size) => Math.ceil(size / MAX_PIXELS));
   const [height, width] = [Math.ceil(view.rows / down), Math.ceil(view.columns / across)];
   const pooled = new Float32Array(height * width);
   for (let i = 0; i < view.rows; i++) {
@@ -17,14 +17,14 @@ function pool({ data, columns }, view) {
     const to = Math.floor(i / down) * width;
     for (let j = 0; j < view.columns; j++) {
       const value = data[from + j];
-      const place = to + (across === 1 ? j : Math.floor(j / across));
-      if (Math.abs(value) > Math.abs(pooled[place])) pooled[place] = value;
+      const index = to + (across === 1 ? j : Math.floor(j / across));
+      if (Math.abs(value) > Math.abs(pooled[index])) pooled[index] = value;
     }
   }
   return { pooled, height, width, down, across };
 }
 
-/** The matrix as an image, a pixel a cell. */
+/** The matrix as an image, one pixel per cell. */
 function image({ pooled, height, width }, largest, signed) {
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [width, height];
@@ -37,7 +37,7 @@ function image({ pooled, height, width }, largest, signed) {
   return canvas;
 }
 
-/** A small picture of bytes from 0 to 255. */
+/** A small image of bytes from 0 to 255. */
 export function thumbnail(bytes, height, width) {
   return image({ pooled: Float32Array.from(bytes), height, width }, 255, false);
 }
@@ -48,7 +48,7 @@ export function largestOf(data) {
   return largest;
 }
 
-/** Which part is drawn: all of it, or a window of `size` tokens around a cell. */
+/** The part that is drawn: everything, or a window of `zoom` tokens around a cell. */
 export function viewOf(rows, columns, zoom = 0, row = 0, column = 0) {
   const span = (count, at) => {
     const size = zoom ? Math.min(zoom, count) : count;
@@ -60,8 +60,10 @@ export function viewOf(rows, columns, zoom = 0, row = 0, column = 0) {
 }
 
 /**
- * The picture of a matrix {data, rows, columns, rowLabels, columnLabels}.
- * options: view, width (to fit in), room (that cells may take of it), title, rowTitle, columnTitle, signed, causal, largest, scale (words for the range), bare (no row labels), tall (the most a row may be), wholeRow (mark rows, not cells), pick(i, j, event), hover(i, j).
+ * The heat map of a matrix {data, rows, columns, rowLabels, columnLabels}.
+ * options: view, width (available), room (of it for the cells), title, rowTitle, columnTitle, signed, causal, largest,
+ * scale (text of the range), bare (no row labels), tall (maximum row height), wholeRow (mark rows, not cells),
+ * pick(i, j, event), hover(i, j).
  * Returns {svg, mark(i, j)}.
  */
 export function heat(matrix, options) {
@@ -83,36 +85,43 @@ export function heat(matrix, options) {
   });
   svg.append(
     s("text", { x: box.left, y: 14, class: "axis" }, options.columnTitle),
-    options.bare ? "" : s("text", { x: 11, y: box.top, class: "axis", transform: `rotate(-90 11 ${box.top})`, "text-anchor": "end" }, options.rowTitle),
+    options.bare
+      ? ""
+      : s("text", { x: 11, y: box.top, class: "axis", transform: `rotate(-90 11 ${box.top})`, "text-anchor": "end" }, options.rowTitle),
     s("image", {
-      x: box.left, y: box.top, width: box.across, height: box.down, preserveAspectRatio: "none",
-      "image-rendering": "pixelated", href: image(parts, largest, options.signed).toDataURL(),
+      x: box.left,
+      y: box.top,
+      width: box.across,
+      height: box.down,
+      preserveAspectRatio: "none",
+      "image-rendering": "pixelated",
+      href: image(parts, largest, options.signed).toDataURL(),
     }),
     options.causal ? hatch(box, view) : "",
     s("rect", { x: box.left, y: box.top, width: box.across, height: box.down, class: "frame" }),
     labels(matrix, view, box),
     legend(box, options.scale ?? `${options.signed ? digits(-largest, 3) : "0"} to ${digits(largest, 3)}`, options.signed, words),
   );
-  return { svg, mark: follow(svg, box, view, options) };
+  return { svg, mark: trackPointer(svg, box, view, options) };
 }
 
 function longest(names, from, count) {
   let most = 1;
-  for (let n = from; n < from + count; n++) most = Math.max(most, [...shown(names[n])].length);
+  for (let n = from; n < from + count; n++) most = Math.max(most, [...tokenText(names[n])].length);
   return most;
 }
 
-/** What the labels of the rows take. */
+/** The width of the row labels. */
 export const gutter = (matrix, view, title) => (title ? 26 : 10) + 7.6 * longest(matrix.rowLabels, view.top, view.rows);
 
 function measure(matrix, view, options) {
   const left = options.bare ? 6 : gutter(matrix, view, options.rowTitle);
   const letters = longest(matrix.columnLabels, view.left, view.columns);
   const room = options.room ?? Math.max(120, options.width - left - 4);
-  const upright = 7.6 * letters < Math.min(LARGEST_CELL, room / view.columns) - 2;
+  const upright = 7.6 * letters < Math.min(MAX_CELL_SIZE, room / view.columns) - 2;
   const top = 26 + (upright ? 12 : 7.6 * letters);
-  let [cellWidth, cellHeight] = [Math.min(LARGEST_CELL, room / view.columns), Math.min(options.tall ?? LARGEST_CELL, 560 / view.rows)];
-  if (view.rows === view.columns && !options.tall) cellWidth = cellHeight = Math.min(LARGEST_CELL, room / view.columns, 640 / view.rows);
+  let [cellWidth, cellHeight] = [Math.min(MAX_CELL_SIZE, room / view.columns), Math.min(options.tall ?? MAX_CELL_SIZE, 560 / view.rows)];
+  if (view.rows === view.columns && !options.tall) cellWidth = cellHeight = Math.min(MAX_CELL_SIZE, room / view.columns, 640 / view.rows);
   const [across, down] = [cellWidth * view.columns, cellHeight * view.rows];
   const width = Math.max(left + across + 4, Math.min(options.width, left + 210));
   return { left, top, across, down, cellWidth, cellHeight, upright, width, bare: options.bare };
@@ -123,17 +132,18 @@ function labels(matrix, view, box) {
   const every = [Math.ceil(12 / box.cellHeight), Math.ceil(12 / box.cellWidth)];
   for (let i = 0; i < view.rows; i += every[0]) {
     const y = box.top + (i + 0.5) * box.cellHeight + 4;
-    if (!box.bare) group.append(s("text", { x: box.left - 6, y, "text-anchor": "end", class: "label" }, shown(matrix.rowLabels[view.top + i])));
+    if (!box.bare)
+      group.append(s("text", { x: box.left - 6, y, "text-anchor": "end", class: "label" }, tokenText(matrix.rowLabels[view.top + i])));
   }
   for (let j = 0; j < view.columns; j += every[1]) {
     const x = box.left + (j + 0.5) * box.cellWidth + (box.upright ? 0 : 4);
     const turned = box.upright ? { "text-anchor": "middle" } : { transform: `rotate(-90 ${x} ${box.top - 6})` };
-    group.append(s("text", { x, y: box.top - 6, ...turned, class: "label" }, shown(matrix.columnLabels[view.left + j])));
+    group.append(s("text", { x, y: box.top - 6, ...turned, class: "label" }, tokenText(matrix.columnLabels[view.left + j])));
   }
   return group;
 }
 
-/** Cells that a causal head may not see: hatched, since a weight of zero is something else. */
+/** Cells masked by a causal head: hatched, since they are not weights of zero. */
 function hatch(box, view) {
   const id = `hatch-${++patterns}`;
   const y = (i) => box.top + Math.max(0, Math.min(view.rows, i)) * box.cellHeight;
@@ -145,10 +155,21 @@ function hatch(box, view) {
     const to = Math.min(right, x + every * box.cellWidth);
     steps.push(`${x},${y(view.left + j - view.top)} ${to},${y(view.left + j - view.top)}`);
   }
-  return s("g", {},
-    s("defs", {}, s("pattern", { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-      s("rect", { width: 6, height: 6, class: "hatched" }), s("line", { x1: 0, y1: 0, x2: 0, y2: 6, class: "hatch" }))),
-    s("polygon", { points: `${steps.join(" ")} ${right},${box.top} ${box.left},${box.top}`, fill: `url(#${id})` }));
+  return s(
+    "g",
+    {},
+    s(
+      "defs",
+      {},
+      s(
+        "pattern",
+        { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+        s("rect", { width: 6, height: 6, class: "hatched" }),
+        s("line", { x1: 0, y1: 0, x2: 0, y2: 6, class: "hatch" }),
+      ),
+    ),
+    s("polygon", { points: `${steps.join(" ")} ${right},${box.top} ${box.left},${box.top}`, fill: `url(#${id})` }),
+  );
 }
 
 function legend(box, range, signed, words) {
@@ -156,27 +177,43 @@ function legend(box, range, signed, words) {
   const colors = stops(signed);
   const y = box.top + box.down + 14;
   const wide = box.across < 220 ? 56 : 90;
-  return s("g", {},
-    s("defs", {}, s("linearGradient", { id }, colors.map((color, n) =>
-      s("stop", { offset: n / (colors.length - 1), "stop-color": color })))),
+  return s(
+    "g",
+    {},
+    s(
+      "defs",
+      {},
+      s(
+        "linearGradient",
+        { id },
+        colors.map((color, n) => s("stop", { offset: n / (colors.length - 1), "stop-color": color })),
+      ),
+    ),
     s("rect", { x: box.left, y, width: wide, height: 9, fill: `url(#${id})` }),
     s("rect", { x: box.left, y, width: wide, height: 9, class: "frame" }),
     s("text", { x: box.left + wide + 8, y: y + 9, class: "axis" }, range),
-    s("text", { x: box.left, y: y + 28, class: "axis" }, words));
+    s("text", { x: box.left, y: y + 28, class: "axis" }, words),
+  );
+}
+
+/** Which rows and columns of the matrix are drawn. */
+export function rangeText(view, matrix) {
+  const rows = `rows ${view.top + 1}–${view.top + view.rows} of ${whole(matrix.rows)}`;
+  return `${rows}, columns ${view.left + 1}–${view.left + view.columns} of ${whole(matrix.columns)}`;
 }
 
 function caption(parts, view, matrix, options) {
   const words = [];
   if (parts.down > 1 || parts.across > 1) words.push(`each dot is the largest of ${parts.down} × ${parts.across} cells`);
   if (view.rows < matrix.rows || view.columns < matrix.columns) {
-    words.push(`rows ${view.top + 1}–${view.top + view.rows} of ${whole(matrix.rows)}, columns ${view.left + 1}–${view.left + view.columns} of ${whole(matrix.columns)}`);
+    words.push(rangeText(view, matrix));
   }
   if (options.causal) words.push("hatched: the future");
   return words.join("; ");
 }
 
-/** The cursor, and what the pointer is over. */
-function follow(svg, box, view, options) {
+/** Follow the pointer with the cursor; returns the function that places the cursor. */
+function trackPointer(svg, box, view, options) {
   const across = s("rect", { class: "band", x: box.left, width: box.across, height: Math.max(box.cellHeight, 2) });
   const down = s("rect", { class: "band", y: box.top, height: box.down, width: Math.max(box.cellWidth, 2) });
   const cell = s("rect", { class: "cursor", width: Math.max(box.cellWidth, 5), height: Math.max(box.cellHeight, 5) });
@@ -211,14 +248,26 @@ function follow(svg, box, view, options) {
   return mark;
 }
 
-/** A row of cells with their labels: vectors, distributions. */
+/** A row of cells with labels, for vectors and distributions. */
 export function strip(values, options) {
   const size = Math.min(26, Math.max(3, (options.width - 4) / values.length));
   const largest = options.largest ?? largestOf(values);
   const svg = s("svg", { width: size * values.length + 2, height: 24, role: "img", "aria-label": options.title });
   values.forEach((value, n) => {
-    svg.append(s("rect", { x: 1 + n * size, y: 1, width: size, height: 22, fill: paint(value, largest, options.signed).fill, class: n === options.strong ? "cursor" : null },
-      s("title", {}, `${options.names ? shown(options.names[n]) : n}: ${digits(value)}`)));
+    svg.append(
+      s(
+        "rect",
+        {
+          x: 1 + n * size,
+          y: 1,
+          width: size,
+          height: 22,
+          fill: paint(value, largest, options.signed).fill,
+          class: n === options.strong ? "cursor" : null,
+        },
+        s("title", {}, `${options.names ? tokenText(options.names[n]) : n}: ${digits(value)}`),
+      ),
+    );
   });
   svg.append(s("rect", { x: 1, y: 1, width: size * values.length, height: 22, class: "frame" }));
   return svg;

@@ -1,24 +1,31 @@
-// What the model reads. The fields are made once: what is typed and not yet sent outlives all that is drawn meanwhile.
+// The input fields. They are built once, so text that is typed but not yet sent survives every redraw.
 
+import { saved } from "./api.js";
 import { h } from "./dom.js";
-import { saved } from "./source.js";
-import { again, choose, now } from "./state.js";
+import { choose, now, redraw } from "./state.js";
 
-/** What lies in another input has no place in this one. */
-const FORGOTTEN = { row: undefined, column: undefined, rows: undefined, node: undefined };
+/** Choices that make no sense for another input. */
+const INPUT_CHOICES = { row: undefined, column: undefined, rows: undefined, node: undefined };
 
-/** Returns {card, update}: update() shows a text that was chosen elsewhere, as by a link or by Back. */
+/** Returns {card, update}: update() shows a text that was chosen elsewhere, by a link or by Back. */
 export function inputCard(about) {
   const text = field("textarea", { id: "text", rows: 2 }, () => now().text ?? about.text);
-  const answer = about.writes ? field("input", { id: "answer", type: "text", placeholder: "the model's own" }, () => now().answer ?? about.answer ?? "") : null;
-  const look = () => send(about, text.element.value, answer?.element.value);
-  const keys = (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey || event.target === answer?.element)) look();
+  const answer = about.writes
+    ? field("input", { id: "answer", type: "text", placeholder: "the model's own" }, () => now().answer ?? about.answer ?? "")
+    : null;
+  const submit = () => send(about, text.element.value, answer?.element.value);
+  const onKey = (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey || event.target === answer?.element)) submit();
   };
-  const card = h("section", { class: "card", onkeydown: keys },
-    h("div", { class: "field" }, h("label", { for: "text" }, "What the model reads"), text.element),
-    answer && h("div", { class: "field" }, h("label", { for: "answer" }, "The answer to look at"), answer.element),
-    saved ? h("p", { class: "note" }, "A saved page: other texts need ", h("code", {}, "qkv serve"), ".") : h("button", { type: "button", class: "main", "data-focus": "go", onclick: look }, "Look  (Ctrl-Enter)"));
+  const card = h(
+    "section",
+    { class: "card", onkeydown: onKey },
+    h("div", { class: "field" }, h("label", { for: "text" }, "Input of the model"), text.element),
+    answer && h("div", { class: "field" }, h("label", { for: "answer" }, "Answer to show"), answer.element),
+    saved
+      ? h("p", { class: "note" }, "A saved page: other texts need ", h("code", {}, "qkv serve"), ".")
+      : h("button", { type: "button", class: "main", "data-focus": "go", onclick: submit }, "Show  (Ctrl-Enter)"),
+  );
   return {
     card,
     update: () => {
@@ -28,7 +35,7 @@ export function inputCard(about) {
   };
 }
 
-/** A field that takes over what is chosen only when that changes. */
+/** A field that takes over the chosen value only when that changes. */
 function field(tag, attributes, chosen) {
   const element = h(tag, { ...attributes, "data-focus": attributes.id, spellcheck: "false", disabled: saved });
   let last = null;
@@ -40,9 +47,9 @@ function field(tag, attributes, chosen) {
   return { element, update };
 }
 
-/** Ask about this text; once more if it is the same, since the last answer may have failed. */
+/** Request this text; the same text again too, since the last response may have failed. */
 function send(about, text, answer) {
   const next = text === about.text ? undefined : text || " ";
-  const start = next === now().text ? {} : { prefix: undefined }; // tokens forced upon one word make none of another
-  if (!choose({ text: next, answer, ...FORGOTTEN, ...start })) again();
+  const start = next === now().text ? {} : { prefix: undefined }; // a forced prefix belongs to one input
+  if (!choose({ text: next, answer, ...INPUT_CHOICES, ...start })) redraw();
 }

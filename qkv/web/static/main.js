@@ -1,31 +1,29 @@
-// The frame: tabs, the input, the explanation, the checks; each screen draws into it what the state says.
+// The frame: tabs, the input, the explanation, the checks. The current screen draws into it.
 
-import * as atlas from "./atlas.js";
-import * as beside from "./beside.js";
+import { importScreen, request, saved } from "./api.js";
 import { onTheme } from "./color.js";
-import * as decoding from "./decoding.js";
-import { card, h, say, whole } from "./dom.js";
+import { announce, card, h, whole } from "./dom.js";
 import { figure } from "./figure.js";
 import { inputCard } from "./input.js";
 import { render } from "./render.js";
-import { ask, saved } from "./source.js";
-import { choose, listen, now } from "./state.js";
-import * as stepwise from "./stepwise.js";
-import { endWaiting, startWaiting } from "./waiting.js";
+import { hideSpinner, showSpinner } from "./spinner.js";
+import { choose, now, onChange, startState } from "./state.js";
 
-const ALL = [atlas, stepwise, beside, decoding];
 const at = (name) => document.getElementById(name);
 let about = null;
-let screens = [];
+let screens = []; // [{name, title, draw, key, help}], from the modules that `about` lists
 let turn = 0;
 let input = null;
-let besides = null; // the screen whose choices stand beside the picture
+let sideScreen = null; // the screen whose choices the side panel shows
 
-/** What a screen may use while it is its turn; what comes later, from a question that took its time, is drawn no more. */
+/** What a screen may use during its turn; a response that arrives later draws nothing. */
 function contextOf(screen, mine) {
-  const inTurn = (act) => (...given) => (mine === turn ? act(...given) : undefined);
+  const inTurn =
+    (act) =>
+    (...given) =>
+      mine === turn ? act(...given) : undefined;
   return {
-    question,
+    params,
     about: () => about,
     width: () => Math.max(260, at("main").clientWidth - 30),
     side: inTurn((make) => drawSide(screen, make)),
@@ -37,23 +35,28 @@ function contextOf(screen, mine) {
   };
 }
 
-const question = () => (about.text === null || saved ? {} : { text: now().text ?? about.text, answer: now().answer ?? "" });
+/** Parameters of every request: the input. */
+const params = () => (about.text === null || saved ? {} : { text: now().text ?? about.text, answer: now().answer ?? "" });
 
 function drawSide(screen, make) {
-  besides = screen;
+  sideScreen = screen;
   render(at("choices"), make);
 }
 
 function drawMain({ below, ...picture }) {
-  endWaiting(at("main"));
+  hideSpinner(at("main"));
   render(at("main"), () => figure(picture), below);
 }
 
 function drawExplain({ formula, text, values, notes, python }) {
-  render(at("explain"),
-    notes?.length ? h("section", { class: "card" }, h("h3", {}, "About this input"), notes.map((note) => h("p", { class: "note warn" }, h("bdi", {}, note)))) : null,
-    card("What is computed", h("div", { class: "formula" }, formula), h("dl", { class: "values" }, values.filter(Boolean).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])), h("p", { class: "note" }, text)),
-    python && card("The same in Python", h("pre", { tabindex: 0 }, python)));
+  const remarks = notes?.map((note) => h("p", { class: "note warn" }, h("bdi", {}, note)));
+  const pairs = values.filter(Boolean).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]);
+  render(
+    at("explain"),
+    notes?.length ? h("section", { class: "card" }, h("h3", {}, "About this input"), remarks) : null,
+    card("Computation", h("div", { class: "formula" }, formula), h("dl", { class: "values" }, pairs), h("p", { class: "note" }, text)),
+    python && card("The same in Python", h("pre", { tabindex: 0 }, python)),
+  );
 }
 
 function drawStrip(checks, seconds) {
@@ -67,31 +70,48 @@ function drawStrip(checks, seconds) {
     seconds !== undefined && `computed in ${(1000 * seconds).toFixed(0)} ms`,
   ];
   at("strip").classList.toggle("failed", failed);
-  at("strip").replaceChildren(
-    // a check that cannot be made here is neither right nor wrong
-    ...checks.map(({ words, good }) => (good === null ? h("span", {}, words) : h("span", { class: good ? "check" : "check failed" }, `${good ? "✓" : "✗ wrong:"} ${words}`))),
-    ...facts.filter(Boolean).map((fact) => h("span", {}, fact)));
+  at("strip").replaceChildren(...checks.map(checkLine), ...facts.filter(Boolean).map((fact) => h("span", {}, fact)));
+}
+
+/** A check that cannot be made here (good: null) is neither right nor wrong. */
+function checkLine({ words, good }) {
+  if (good === null) return h("span", {}, words);
+  return h("span", { class: good ? "check" : "check failed" }, `${good ? "✓" : "✗ wrong:"} ${words}`);
 }
 
 function drawTabs(current) {
-  render(at("tabs"), screens.map((screen, n) => h("button", {
-    type: "button", role: "tab", "aria-selected": String(screen === current), tabindex: screen === current ? 0 : -1, "data-focus": screen.id, title: `key ${n + 1}`,
-    onclick: () => visit(screen),
-    onkeydown: (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step || event.altKey || event.metaKey) return; // with these, arrows are the browser's Back and Forward
-      const next = screens[(n + step + screens.length) % screens.length];
-      visit(next);
-      document.querySelector(`#tabs [data-focus="${next.id}"]`).focus();
-    },
-  }, screen.title)));
+  render(
+    at("tabs"),
+    screens.map((screen, n) =>
+      h(
+        "button",
+        {
+          type: "button",
+          role: "tab",
+          "aria-selected": String(screen === current),
+          tabindex: screen === current ? 0 : -1,
+          "data-focus": screen.name,
+          title: `key ${n + 1}`,
+          onclick: () => visit(screen),
+          onkeydown: (event) => {
+            const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+            if (!step || event.altKey || event.metaKey) return; // with these, arrows are the browser's Back and Forward
+            const next = screens[(n + step + screens.length) % screens.length];
+            visit(next);
+            document.querySelector(`#tabs [data-focus="${next.name}"]`).focus();
+          },
+        },
+        screen.title,
+      ),
+    ),
+  );
   at("tabs").querySelector("[aria-selected=true]").scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-const currentScreen = () => screens.find((screen) => screen.id === now().screen) ?? screens[0];
+const currentScreen = () => screens.find((screen) => screen.name === now().screen) ?? screens[0];
 
-/** Another screen; the browser's Back leads to the one before, as it was left. */
-const visit = (screen) => choose({ screen: screen.id }, screen !== currentScreen());
+/** Show another screen; the browser's Back returns to the one before, as it was left. */
+const visit = (screen) => choose({ screen: screen.name }, screen !== currentScreen());
 
 async function show() {
   const mine = ++turn;
@@ -99,7 +119,7 @@ async function show() {
   drawTabs(screen);
   input?.update();
   at("main").setAttribute("aria-busy", "true");
-  startWaiting(at("main"));
+  showSpinner(at("main"));
   try {
     await screen.draw(contextOf(screen, mine));
   } catch (error) {
@@ -110,25 +130,40 @@ async function show() {
   at("main").dataset.drawn = String(mine);
 }
 
-/** What was chosen stays beside it: there the choice that was refused can be taken back. */
+/** Show an error; the choices stay, so that the one that failed can be undone. */
 function showError(screen, error) {
-  endWaiting(at("main"));
-  if (besides !== screen) drawSide(screen);
-  render(at("main"), refusal(error));
+  hideSpinner(at("main"));
+  if (sideScreen !== screen) drawSide(screen);
+  render(at("main"), errorCard(error));
   render(at("explain"));
   drawStrip([]);
-  say(error.message);
+  announce(error.message);
 }
 
-const refusal = (error) => h("section", { class: "card error", role: "alert" }, h("h2", {}, "That did not work"), h("p", {}, h("bdi", {}, error.message)));
+const errorCard = (error) =>
+  h("section", { class: "card error", role: "alert" }, h("h2", {}, "That did not work"), h("p", {}, h("bdi", {}, error.message)));
 
 function showHelp() {
   const screen = currentScreen();
-  const lines = [["1 … 9", "another screen"], ["t", "the picture as a table"], ["e", "to the buttons that save"], ["i", "to the input"], ...(screen.help ?? []), ["?", "this help"]];
+  const lines = [
+    ["1 … 9", "another screen"],
+    ["t", "the picture as a table"],
+    ["e", "to the export buttons"],
+    ["i", "to the input"],
+    ...(screen.help ?? []),
+    ["?", "this help"],
+  ];
   const close = h("button", { type: "button", class: "main", onclick: () => at("dialog").close() }, "Close");
-  at("dialog").replaceChildren(h("h2", {}, `Keys: ${screen.title}`),
-    h("dl", {}, lines.map(([name, text]) => [h("dt", {}, h("kbd", {}, name)), h("dd", {}, text)])),
-    h("p", { class: "note" }, "The address holds all that is chosen: copy it, and it opens the same picture."), close);
+  at("dialog").replaceChildren(
+    h("h2", {}, `Keys: ${screen.title}`),
+    h(
+      "dl",
+      {},
+      lines.map(([name, text]) => [h("dt", {}, h("kbd", {}, name)), h("dd", {}, text)]),
+    ),
+    h("p", { class: "note" }, "The address holds every choice: a copied link opens the same picture."),
+    close,
+  );
   at("dialog").showModal();
 }
 
@@ -143,7 +178,7 @@ function onKey(event) {
     event.preventDefault();
     at("text")?.focus();
   } else if (event.key === "?") showHelp();
-  else currentScreen().key?.(event, question());
+  else currentScreen().key?.(event, params());
 }
 
 function applyTheme() {
@@ -154,30 +189,35 @@ function applyTheme() {
   dispatchEvent(new Event("themechange"));
 }
 
-function turnTheme() {
+function toggleTheme() {
   const forced = document.documentElement.dataset.theme;
   const isDark = forced ? forced === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   choose({ theme: isDark ? "light" : "dark" });
 }
 
+async function loadScreens() {
+  startState(about.screens.flatMap((screen) => screen.numbers));
+  screens = await Promise.all(about.screens.map(async ({ name, module }) => ({ name, ...(await importScreen(module)) })));
+}
+
 async function start() {
   try {
-    about = (await ask("about")).record;
+    about = (await request("about")).record;
+    await loadScreens();
   } catch (error) {
-    render(at("main"), refusal(error));
+    render(at("main"), errorCard(error));
     return;
   }
-  screens = ALL.filter((screen) => about.screens.includes(screen.id));
   at("model").textContent = about.name;
   if (!saved) document.title = `${about.name} · qkv`;
   if (about.text !== null) {
     input = inputCard(about);
     at("input").append(input.card);
   }
-  at("theme").addEventListener("click", turnTheme);
+  at("theme").addEventListener("click", toggleTheme);
   at("help").addEventListener("click", showHelp);
   document.addEventListener("keydown", onKey);
-  listen((changed) => {
+  onChange((changed) => {
     if (changed.has("theme")) applyTheme();
     show();
   });

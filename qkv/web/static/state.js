@@ -1,47 +1,57 @@
-// What is shown, kept in the address: a copied link opens the same picture.
+// The current choices, kept in the address bar: a copied link opens the same picture.
 
-const NUMBERS = new Set(["place", "head", "row", "column", "zoom", "table", "top", "beams", "quarters", "order", "node", "step", "power", "dropped", "heat", "even"]);
-let state = read();
+/** Parameters that are integers; those of the screens are added at the start. */
+const numbers = new Set(["table"]);
 const listeners = [];
+let state = {};
 
 function read() {
   const found = {};
   for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
-    if (!NUMBERS.has(name)) found[name] = value;
+    if (!numbers.has(name)) found[name] = value;
     else if (/^-?\d{1,9}$/.test(value)) found[name] = Number(value);
   }
   return found;
 }
 
-/** All that was chosen so far; what was not is not there. */
+/** Read the address bar, in which the parameters of these names are integers. */
+export function startState(names) {
+  for (const name of names) numbers.add(name);
+  state = read();
+}
+
+/** All choices so far; a parameter that was never chosen is missing. */
 export const now = () => state;
 
-/** Choose; undefined forgets. Those who listen are told which names changed. `leave`: what was there is one Back away. Returns whether anything changed. */
+/** Change parameters; undefined removes one. With `leave`, Back returns to what was there. Returns whether anything changed. */
 export function choose(changes, leave = false) {
   const next = { ...state, ...changes };
   for (const name of Object.keys(next)) if (next[name] === undefined || next[name] === "") delete next[name];
-  const changed = new Set(Object.keys({ ...state, ...next }).filter((name) => state[name] !== next[name]));
+  const changed = changedNames(next);
   if (!changed.size) return false;
   state = next;
   try {
     history[leave ? "pushState" : "replaceState"](null, "", "#" + new URLSearchParams(state));
   } catch {
-    // a frame without an address of its own, as in a notebook, keeps its state to itself
+    // a frame without an address, as in a notebook, keeps its state to itself
   }
-  tell(changed);
+  notify(changed);
   return true;
 }
 
-const tell = (changed) => listeners.forEach((listener) => listener(changed));
+const changedNames = (next) => new Set(Object.keys({ ...state, ...next }).filter((name) => state[name] !== next[name]));
 
-/** Draw once more what is chosen already. */
-export const again = () => tell(new Set());
+const notify = (changed) => listeners.forEach((listener) => listener(changed));
 
-export const listen = (listener) => listeners.push(listener);
+/** Draw the current choices again. */
+export const redraw = () => notify(new Set());
+
+/** Call `listener` with the set of changed names after every change. */
+export const onChange = (listener) => listeners.push(listener);
 
 addEventListener("hashchange", () => {
   const next = read();
-  const changed = new Set(Object.keys({ ...state, ...next }).filter((name) => state[name] !== next[name]));
+  const changed = changedNames(next);
   state = next;
-  if (changed.size) tell(changed);
+  if (changed.size) notify(changed);
 });

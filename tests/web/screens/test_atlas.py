@@ -9,11 +9,11 @@ import xml.etree.ElementTree as ET
 import pytest
 import torch
 
-from qkv import tasks
+from qkv import inference, runs
 from qkv.explain import observe
-from qkv.web.backend import RunBench
-from qkv.web.external import TensorBench
-from tests.web.client import ask
+from qkv.web.backend import RunBackend
+from qkv.web.external import TensorBackend
+from tests.web.client import query
 from tests.web.pages import download, go, number, opened, reach, settle, walk
 from tests.web.runs import serving
 
@@ -21,33 +21,33 @@ TEXT = "fabcde"
 
 
 @pytest.fixture(scope="module")
-def looks(pairs_run):
+def records(pairs_run):
     """The library's own view of the same pass, from the tokens that the model writes."""
-    _, job, model = tasks.restore(pairs_run)
-    ((found,),) = tasks.answer(model, job.strings, [list(TEXT)], tasks.Search())
-    return observe(model, job.strings.sources.encode(TEXT), list(found.tokens))
+    _, task, model = runs.load(pairs_run)
+    ((found,),) = inference.predict_targets(model, task.data, [list(TEXT)], inference.Search())
+    return observe(model, task.data.sources.encode(TEXT), list(found.tokens))
 
 
-def test_the_weight_on_the_page_is_the_librarys(browser, server, looks):
+def test_the_weight_on_the_page_is_the_librarys(browser, server, records):
     with opened(browser, server.address) as page:
-        for place, head, i, j in ((0, 1, 2, 3), (3, 2, 1, 0), (5, 0, 0, 5)):
-            go(page, text=TEXT, place=place, head=head, row=i, column=j)
-            expected = float(looks[place].call.weights()[0, head, i, j])
+        for site, head, i, j in ((0, 1, 2, 3), (3, 2, 1, 0), (5, 0, 0, 5)):
+            go(page, text=TEXT, site=site, head=head, row=i, column=j)
+            expected = float(records[site].call.weights()[0, head, i, j])
             assert number(page, "#weight") == pytest.approx(expected, abs=6e-5)
-        go(page, text=TEXT, place=0, head=-1, row=2, column=3)
-        assert number(page, "#weight") == pytest.approx(float(looks[0].call.weights()[0, :, 2, 3].mean()), abs=6e-5)
+        go(page, text=TEXT, site=0, head=-1, row=2, column=3)
+        assert number(page, "#weight") == pytest.approx(float(records[0].call.weights()[0, :, 2, 3].mean()), abs=6e-5)
 
 
-def test_rows_are_summed(browser, server, looks):
+def test_rows_are_summed(browser, server, records):
     with opened(browser, server.address) as page:
-        go(page, text=TEXT, place=0, head=0, row=1, column=2, rows="1.3.4")
-        expected = float(looks[0].call.weights()[0, 0, [1, 3, 4], 2].sum())
+        go(page, text=TEXT, site=0, head=0, row=1, column=2, rows="1.3.4")
+        expected = float(records[0].call.weights()[0, 0, [1, 3, 4], 2].sum())
         assert number(page, "#summed") == pytest.approx(expected, abs=6e-5)
 
 
-def test_the_summaries_and_thumbnails(server, looks):
-    record, tensors = ask(server, "thumbnails", text=TEXT)
-    head = looks[0].call.weights()[0, 1]
+def test_the_summaries_and_thumbnails(server, records):
+    record, tensors = query(server, "thumbnails", text=TEXT)
+    head = records[0].call.weights()[0, 1]
     assert record["summaries"][0][1]["first"] == pytest.approx(float(head[:, 0].mean()), abs=1e-6)
     shown = tensors["thumbnails"][36:72].reshape(6, 6)
     assert torch.equal(shown, (head / head.max() * 255).round().long())
@@ -61,22 +61,22 @@ def test_checks_are_green_and_turn_red(browser, server):
         assert checks[1].startswith("✓ weights · v = fast path within")
     broken = torch.full((2, 5, 5), 0.2)
     broken[1, 3, 3] = 0.9
-    with serving(TensorBench([broken], {"tokens": list("abcde")})) as other, opened(browser, other.address) as page:
+    with serving(TensorBackend([broken], {"tokens": list("abcde")})) as other, opened(browser, other.address) as page:
         assert page.locator("#strip .failed").count() == 0
         go(page, head=1)
         assert page.locator("#strip .check.failed").inner_text() == "✗ wrong: rows sum to 1 within 0.700000"
 
 
 @pytest.mark.parametrize("mode", ["map", "arcs", "text"])
-def test_every_picture_can_be_taken_away(browser, server, looks, mode):
+def test_every_picture_can_be_taken_away(browser, server, records, mode):
     with opened(browser, server.address) as page:
-        go(page, text=TEXT, place=1, head=1, row=2, column=3, mode=mode)
+        go(page, text=TEXT, site=1, head=1, row=2, column=3, mode=mode)
         name, data = download(page, "Save as SVG")
         assert name == "encoder-1-head-2.svg".replace("1", "2", 1)
         tree = ET.fromstring(data)
         texts = ["".join(element.itertext()) for element in tree.iter("{http://www.w3.org/2000/svg}text")]
         assert all(letter in texts for letter in TEXT)
-        assert any("look" in text for text in texts)
+        assert any("keys" in text or "query" in text for text in texts)
         name, data = download(page, "Save as PNG")
         assert data[:8] == b"\x89PNG\r\n\x1a\n"
         width, height = struct.unpack(">II", data[16:24])
@@ -85,35 +85,35 @@ def test_every_picture_can_be_taken_away(browser, server, looks, mode):
         rows = list(csv.reader(io.StringIO(data.decode())))
         assert rows[0][1:] == list(TEXT)
         values = torch.tensor([[float(cell) for cell in row[1:]] for row in rows[1:]])
-        torch.testing.assert_close(values, looks[1].call.weights()[0, 1], rtol=0, atol=1e-6)
+        torch.testing.assert_close(values, records[1].call.weights()[0, 1], rtol=0, atol=1e-6)
 
 
-def test_the_table_is_the_twin_of_the_picture(browser, server, looks):
+def test_the_table_is_the_twin_of_the_picture(browser, server, records):
     with opened(browser, server.address) as page:
-        go(page, text=TEXT, place=0, head=2, table=1)
+        go(page, text=TEXT, site=0, head=2, table=1)
         cells = [
             [float(c.replace("\u2212", "-")) for c in row.locator("td").all_inner_texts()]
             for row in page.locator("tbody tr").all()
         ]
-        torch.testing.assert_close(torch.tensor(cells), looks[0].call.weights()[0, 2], rtol=0, atol=6e-5)
+        torch.testing.assert_close(torch.tensor(cells), records[0].call.weights()[0, 2], rtol=0, atol=6e-5)
 
 
-def test_the_copied_python_prints_the_number(browser, server, looks, capsys):
+def test_the_copied_python_prints_the_number(browser, server, records, capsys):
     with opened(browser, server.address, permissions=["clipboard-read", "clipboard-write"]) as page:
-        go(page, text=TEXT, place=4, head=1, row=1, column=2)
+        go(page, text=TEXT, site=4, head=1, row=1, column=2)
         page.get_by_role("button", name="Copy as Python").click()
         page.wait_for_selector("#said:has-text('Copied.')", state="attached")
         code = page.evaluate("navigator.clipboard.readText()")
     exec(code, {})
     printed = capsys.readouterr().out
     assert float(printed.removeprefix("tensor(").split(",")[0].rstrip(")\n")) == pytest.approx(
-        float(looks[4].call.weights()[0, 1, 1, 2]), abs=1e-4
+        float(records[4].call.weights()[0, 1, 1, 2]), abs=1e-4
     )
 
 
 def test_the_address_holds_the_state(browser, server):
     with opened(browser, server.address) as page:
-        go(page, text=TEXT, place=1, head=2, row=3, column=1, mode="arcs")
+        go(page, text=TEXT, site=1, head=2, row=3, column=1, mode="arcs")
         heading, readout = page.inner_text("h2"), page.inner_text("#readout")
         address = page.url
         page.goto("about:blank")
@@ -174,22 +174,22 @@ def test_by_keyboard_alone(browser, server):
 
 def test_a_rank_counts_what_can_be_seen(browser, server):
     with opened(browser, server.address) as page:
-        for place, among in ((0, 6), (2, 3)):
-            go(page, text=TEXT, answer="E D C B A F", place=place, row=2, column=1)
+        for site, among in ((0, 6), (2, 3)):
+            go(page, text=TEXT, answer="E D C B A F", site=site, row=2, column=1)
             assert page.inner_text("#rank").endswith(f" of {among}")
 
 
-def test_what_is_heard(browser, server, looks):
+def test_what_is_heard(browser, server, records):
     """A choice keeps the focus, and arrows in a picture tell the cell."""
     with opened(browser, server.address) as page:
-        go(page, text=TEXT, place=0, head=0, row=1, column=1)
+        go(page, text=TEXT, site=0, head=0, row=1, column=1)
         button = page.get_by_role("button", name="arcs")
         button.press("Enter")
         page.wait_for_selector("[aria-label^='Lines from']")
         assert page.evaluate("document.activeElement.textContent") == "arcs"
         page.locator("svg[data-focus=map]").press("ArrowRight")
-        weight = float(looks[0].call.weights()[0, 0, 1, 2])
-        assert page.inner_text("#said") == f"a (2) looks at b (3), weight {weight:.4f}"
+        weight = float(records[0].call.weights()[0, 0, 1, 2])
+        assert page.inner_text("#said") == f"a (2) attends to b (3), weight {weight:.4f}"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -216,11 +216,11 @@ def test_ink_can_be_read_on_every_color(browser, server, scheme):
 def test_words_for_what_went_wrong(browser, server):
     with opened(browser, server.address) as page:
         page.fill("#text", "a" * 30)
-        page.get_by_role("button", name="Look (Ctrl-Enter)").click()
+        page.get_by_role("button", name="Show (Ctrl-Enter)").click()
         page.wait_for_selector(".error")
         assert "the text has 30 tokens; this model takes at most 24" in page.inner_text(".error")
         page.fill("#text", "   ")
-        page.get_by_role("button", name="Look (Ctrl-Enter)").click()
+        page.get_by_role("button", name="Show (Ctrl-Enter)").click()
         page.wait_for_selector(".error:has-text('the text is empty')")
         page.fill("#text", TEXT)
         page.keyboard.press("Control+Enter")
@@ -229,7 +229,7 @@ def test_words_for_what_went_wrong(browser, server):
 
 
 def test_a_server_that_is_gone(browser, pairs_run):
-    with serving(RunBench(pairs_run)) as server, opened(browser, server.address) as page:
+    with serving(RunBackend(pairs_run)) as server, opened(browser, server.address) as page:
         server.stop()
         time.sleep(1)
         page.fill("#text", TEXT)
@@ -248,19 +248,19 @@ def random_layers(layers, heads, tokens, seed=0):
 def test_512_tokens_of_12_layers_and_12_heads(browser):
     """How fast it is, `benchmarks.workbench` measures; the number of elements is what makes it so."""
     layers = random_layers(12, 12, 512)
-    bench = TensorBench(layers, {"tokens": [f"t{n}" for n in range(512)]})
-    with serving(bench) as server, opened(browser, server.address) as page:
+    backend = TensorBackend(layers, {"tokens": [f"t{n}" for n in range(512)]})
+    with serving(backend) as server, opened(browser, server.address) as page:
         assert page.evaluate("document.querySelectorAll('*').length") < 5000
         assert page.locator(".atlas button").count() == 144
-        go(page, place=11, head=7, row=300, column=200)
+        go(page, site=11, head=7, row=300, column=200)
         assert number(page, "#weight") == pytest.approx(float(layers[11][7, 300, 200]), abs=6e-5)
 
 
 @pytest.mark.slow
 def test_2048_tokens_in_one_head(browser):
     layers = random_layers(1, 1, 2048)
-    bench = TensorBench(layers, {"tokens": [f"t{n}" for n in range(2048)]})
-    with serving(bench) as server, opened(browser, server.address) as page:
+    backend = TensorBackend(layers, {"tokens": [f"t{n}" for n in range(2048)]})
+    with serving(backend) as server, opened(browser, server.address) as page:
         assert "each dot is the largest of 2 \u00d7 2 cells" in page.text_content("svg[data-focus=map]")
         go(page, row=1000, column=1500)
         assert number(page, "#weight") == pytest.approx(float(layers[0][0, 1000, 1500]), abs=6e-5)

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 import qkv
-from qkv import tasks
+from qkv import runs
 from qkv.decode import beam, greedy
-from qkv.tasks.seq2seq import limits_of
-from qkv.web.backend import RunBench
-from tests.web.client import ask, refused
+from qkv.inference.seq2seq import search_limits
+from qkv.web.api import respond
+from qkv.web.backend import RunBackend
+from tests.web.client import query, query_error
 from tests.web.pages import go, number, opened, reach, settle, walk
 from tests.web.runs import serving
 
@@ -20,27 +21,27 @@ TEXT = "fabcde"
 
 @pytest.fixture(scope="module")
 def run(pairs_run):
-    _, job, model = tasks.restore(pairs_run)
-    return job, model, torch.tensor([job.strings.sources.encode(TEXT)])
+    _, task, model = runs.load(pairs_run)
+    return task, model, torch.tensor([task.data.sources.encode(TEXT)])
 
 
 def test_both_answers_and_their_probabilities(browser, server, run):
-    job, model, source = run
-    ((best, *_),) = beam(model, source, None, limits_of(model), beams=4, best=4)
-    (walked,) = greedy(model, source, None, limits_of(model))
+    task, model, source = run
+    ((best, *_),) = beam(model, source, None, search_limits(model), beams=4, n_best=4)
+    (walked,) = greedy(model, source, None, search_limits(model))
     with opened(browser, server.address) as page:
         go(page, screen="decoding", text=TEXT)
         for name, found in (("winner", best), ("greedy", walked)):
-            words = [*job.strings.targets.decode(found.tokens), *(["END"] if found.finished else [])]
+            words = [*task.data.targets.decode(found.tokens), *(["END"] if found.finished else [])]
             assert page.inner_text(f"#{name}") == " ".join(words)
             assert number(page, f"#{name}-log") == pytest.approx(found.log_probability, abs=1e-4)
         checks = page.locator("#strip .check").all_inner_texts()
-        assert checks[0].startswith("✓ winner scored again in one pass, without a cache: off by")
+        assert checks[0].startswith("✓ winner scored again in one pass, without a KV cache: off by")
         assert checks[1].startswith("✓ next tokens sum to 1 within")
 
 
 def test_what_stands_behind_a_node(browser, server, run):
-    job, model, source = run
+    task, model, source = run
     with opened(browser, server.address) as page:
         go(page, screen="decoding", text=TEXT, node=0, table=1)
         assert page.locator("h2").nth(1).inner_text() == "At the start"
@@ -51,7 +52,7 @@ def test_what_stands_behind_a_node(browser, server, run):
         logits[[0, 1]] = -math.inf
         top = logits.softmax(-1).topk(3)
         for p, token in zip(top.values.tolist(), top.indices.tolist(), strict=True):
-            assert shown["END" if token == 2 else job.strings.targets.tokens[token - 4]] == pytest.approx(p, abs=2e-6)
+            assert shown["END" if token == 2 else task.data.targets.tokens[token - 4]] == pytest.approx(p, abs=2e-6)
         assert sum(shown.values()) == pytest.approx(1, abs=2e-5)
 
 
@@ -79,7 +80,7 @@ def test_branching_forces_a_token(browser, server):
         settle(page)
         assert page.inner_text("#winner").split()[0] == token
         assert page.inner_text("#greedy").split()[0] == token
-        page.get_by_role("button", name="let it begin freely").click()
+        page.get_by_role("button", name="remove the forced prefix").click()
         settle(page)
         assert page.inner_text("#winner") == before
 
@@ -109,13 +110,13 @@ def test_by_keyboard_alone(browser, server):
 
 def test_the_way_right_leads_to_what_is_drawn(browser, server):
     """A node whose likeliest child is hidden: the way leads to another, or nowhere."""
-    found = ask(server, "search", text=TEXT, beams=16)[0]["nodes"]
+    found = query(server, "search", text=TEXT, beams=16)[0]["nodes"]
     with opened(browser, server.address) as page:
         go(page, screen="decoding", text=TEXT, beams=16)
         drawn = set(map(int, page.eval_on_selector_all("[data-node]", "all => all.map((e) => e.dataset.node)")))
         best = {}
         for n, one in enumerate(found):
-            best[one["parent"]] = max(best.get(one["parent"], n), n, key=lambda child: found[child]["log"])
+            best[one["parent"]] = max(best.get(one["parent"], n), n, key=lambda child: found[child]["log_prob"])
         parent = next(n for n in sorted(drawn) if n in best and best[n] not in drawn)
         go(page, screen="decoding", text=TEXT, beams=16, node=parent)
         page.locator("[data-focus=tree]").press("ArrowRight")
@@ -128,7 +129,7 @@ def test_the_way_right_leads_to_what_is_drawn(browser, server):
 @pytest.mark.parametrize("name", ["pairs", "pronounce"])
 def test_the_copied_python_runs(browser, pairs_run, capsys, name):
     run = pairs_run if name == "pairs" else Path(name)
-    with serving(RunBench(run)) as other, opened(browser, other.address) as page:
+    with serving(RunBackend(run)) as other, opened(browser, other.address) as page:
         go(page, screen="decoding", text=TEXT)
         code, log = page.inner_text("pre"), number(page, "#winner-log")
     exec(code, {})
@@ -146,16 +147,17 @@ def test_a_saved_tree_is_the_same_tree(browser, server, pairs_run, tmp_path):
 
 
 def test_a_model_that_only_continues_has_no_such_screen(recall_run):
-    bench = RunBench(recall_run)
-    assert bench.answer("about", {}).record["screens"] == ["atlas", "stepwise", "beside"]
-    with pytest.raises(ValueError, match="unknown question 'search'"):
-        bench.answer("search", {})
+    backend = RunBackend(recall_run)
+    screens = respond(backend, "about", {}).record["screens"]
+    assert [screen["name"] for screen in screens] == ["atlas", "stepwise", "versus"]
+    with pytest.raises(ValueError, match="unknown request 'search'"):
+        respond(backend, "search", {})
 
 
 def test_bad_input(server):
-    assert refused(server, "search", text=TEXT, beams=17)[1] == "beams must be a whole number from 1 to 16, got 17"
+    assert query_error(server, "search", text=TEXT, beams=17)[1] == "beams must be a whole number from 1 to 16, got 17"
     for prefix in ("2", "1", "0", "99", "x", "-1", "4.2", "9" * 30):
-        assert "prefix must be token ids from 3 to" in refused(server, "search", text=TEXT, prefix=prefix)[1]
-    assert "prefix has 23 tokens" in refused(server, "search", text=TEXT, prefix=".".join(["4"] * 23))[1]
-    assert "prefix has 23 tokens" in refused(server, "node", text=TEXT, prefix=".".join(["4"] * 23))[1]
-    assert ask(server, "search", text=TEXT, prefix="..")[0]["nodes"][0]["token"] == "START"
+        assert "prefix must be token ids from 3 to" in query_error(server, "search", text=TEXT, prefix=prefix)[1]
+    assert "prefix has 23 tokens" in query_error(server, "search", text=TEXT, prefix=".".join(["4"] * 23))[1]
+    assert "prefix has 23 tokens" in query_error(server, "node", text=TEXT, prefix=".".join(["4"] * 23))[1]
+    assert query(server, "search", text=TEXT, prefix="..")[0]["nodes"][0]["token"] == "START"

@@ -6,10 +6,10 @@ import io
 import pytest
 import torch
 
-from qkv import tasks
+from qkv import runs
 from qkv.explain import observe
-from qkv.web.backend import RunBench
-from tests.web.client import refused
+from qkv.web.backend import RunBackend
+from tests.web.client import query_error
 from tests.web.pages import download, go, number, opened, reach, settle, walk
 from tests.web.runs import serving
 
@@ -19,21 +19,21 @@ TEXT = "fabcde"
 @pytest.fixture(scope="module")
 def call(pairs_run):
     """Head 2 of the second encoder layer, as the model itself computed it."""
-    _, job, model = tasks.restore(pairs_run)
-    return observe(model, job.strings.sources.encode(TEXT), [])[1].head(1)
+    _, task, model = runs.load(pairs_run)
+    return observe(model, task.data.sources.encode(TEXT), [])[1].head(1)
 
 
 def test_every_step_is_the_librarys(browser, server, call):
     q, k, v = (x[0, 0].double() for x in (call.q, call.k, call.v))
-    place = {"screen": "stepwise", "text": TEXT, "place": 1, "head": 1, "row": 3, "column": 4}
+    state = {"screen": "stepwise", "text": TEXT, "site": 1, "head": 1, "row": 3, "column": 4}
     with opened(browser, server.address) as page:
-        go(page, **place, step=2)
+        go(page, **state, step=2)
         assert number(page, "#sum") == pytest.approx(float(q[3] @ k[4]), abs=6e-5)
         assert number(page, "#score") == pytest.approx(float(q[3] @ k[4]) * 8**-0.5, abs=6e-5)
-        go(page, **place, step=4)
+        go(page, **state, step=4)
         scores = (q[3] @ k.mT) * 8**-0.5
-        assert number(page, "#raw") == pytest.approx(float((scores[4] - scores.max()).exp()), abs=6e-5)
-        go(page, **place, step=7)
+        assert number(page, "#unnormalized") == pytest.approx(float((scores[4] - scores.max()).exp()), abs=6e-5)
+        go(page, **state, step=7)
         assert number(page, "#weight") == pytest.approx(float(call.weights()[0, 0, 3, 4]), abs=6e-5)
         assert number(page, "#part") == pytest.approx(float(call.weights()[0, 0, 3, 4]) * float(v[4, 0]), abs=6e-5)
         assert number(page, "#output") == pytest.approx(float(call.output[0, 0, 3, 0]), abs=6e-5)
@@ -44,7 +44,7 @@ def test_every_step_is_the_librarys(browser, server, call):
 
 def test_products_add_up_to_the_score(browser, server, call):
     with opened(browser, server.address) as page:
-        go(page, screen="stepwise", text=TEXT, place=1, head=1, row=3, step=1)
+        go(page, screen="stepwise", text=TEXT, site=1, head=1, row=3, step=1)
         _, data = download(page, "Save as CSV")
         rows = list(csv.reader(io.StringIO(data.decode())))[1:]
         assert [row[0] for row in rows] == list(TEXT)
@@ -64,7 +64,7 @@ def test_every_step_can_be_taken_away_and_read_as_a_table(browser, server):
 
 def test_what_if_changes_a_copy_only(browser, server, call):
     with opened(browser, server.address) as page:
-        go(page, screen="stepwise", text=TEXT, place=1, head=1, row=3, column=4, step=5, table=1, heat=30)
+        go(page, screen="stepwise", text=TEXT, site=1, head=1, row=3, column=4, step=5, table=1, score_factor=30)
         cells = page.locator("table").nth(1).locator("tbody tr").all_inner_texts()
         shown = [float(line.split()[1].replace("\u2212", "-")) for line in cells]
         scores = (call.q[0, 0, 3] @ call.k[0, 0].mT) * 8**-0.5
@@ -117,16 +117,19 @@ def test_arrows_scroll_where_there_is_something_to_scroll(browser, server):
 
 
 def test_a_taylor_model(browser, recall_run):
-    bench = RunBench(recall_run)
-    with serving(bench) as server, opened(browser, server.address) as page:
-        go(page, screen="stepwise", place=1, head=1, row=5, column=2, step=5)
-        call = bench.scene({"text": bench.about()["text"]}).looks[1].head(1)
+    backend = RunBackend(recall_run)
+    with serving(backend) as server, opened(browser, server.address) as page:
+        go(page, screen="stepwise", site=1, head=1, row=5, column=2, step=5)
+        call = backend.view_model({"text": backend.about()["text"]}).records[1].head(1)
         assert number(page, "#weight") == pytest.approx(float(call.weights()[0, 0, 5, 2]), abs=6e-5)
         assert "polynomial" in page.inner_text(".stages")
         assert page.locator("#strip .failed").count() == 0
-        go(page, screen="stepwise", place=1, head=1, row=2, column=4, step=5)
-        assert "hidden" in page.inner_text(".readout")
+        go(page, screen="stepwise", site=1, head=1, row=2, column=4, step=5)
+        assert "masked" in page.inner_text(".readout")
 
 
 def test_bad_input(server):
-    assert refused(server, "steps", text=TEXT, place=0, row=6)[1] == "row must be a whole number from 0 to 5, got 6"
+    assert (
+        query_error(server, "token_trace", text=TEXT, site=0, row=6)[1]
+        == "row must be a whole number from 0 to 5, got 6"
+    )

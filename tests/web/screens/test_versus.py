@@ -7,26 +7,26 @@ import pytest
 import torch
 
 import qkv
-from qkv import tasks
+from qkv import runs
 from qkv.explain import observe
-from tests.web.client import ask, refused
+from tests.web.client import query, query_error
 from tests.web.pages import download, go, number, opened, reach, settle, walk
 
 TEXT = "fabcde"
 
 
 @pytest.fixture(scope="module")
-def look(pairs_run):
+def record(pairs_run):
     """The second encoder layer, on the same text."""
-    _, job, model = tasks.restore(pairs_run)
-    return observe(model, job.strings.sources.encode(TEXT), [])[1]
+    _, task, model = runs.load(pairs_run)
+    return observe(model, task.data.sources.encode(TEXT), [])[1]
 
 
 @pytest.mark.parametrize("kind", ["taylor", "elu", "linear"])
-def test_the_numbers_are_the_librarys(browser, server, look, kind):
-    q, k = look.call.q.double(), look.call.k.double()
+def test_the_numbers_are_the_librarys(browser, server, record, kind):
+    q, k = record.call.q.double(), record.call.k.double()
     with opened(browser, server.address) as page:
-        go(page, screen="beside", text=TEXT, place=1, head=2, row=3, column=4, kind=kind)
+        go(page, screen="versus", text=TEXT, site=1, head=2, row=3, column=4, kind=kind)
         expected = float(qkv.weights(q, k, kind=kind)[0, 2, 3, 4])
         exact = float(qkv.weights(q, k)[0, 2, 3, 4])
         assert number(page, "#implied") == pytest.approx(expected, abs=6e-5)
@@ -36,10 +36,10 @@ def test_the_numbers_are_the_librarys(browser, server, look, kind):
         assert page.locator("#strip .check").first.inner_text().startswith("✓ recurrence = implied matrix · v within")
 
 
-def test_rows_stand_beside_each_other(browser, server):
+def test_rows_of_the_three_maps_align(browser, server):
     """Labels of one letter leave the first picture no larger cells than the others."""
     with opened(browser, server.address) as page:
-        go(page, screen="beside", text=TEXT, place=1, kind="elu")
+        go(page, screen="versus", text=TEXT, site=1, kind="elu")
         boxes = [
             page.locator(f"[data-focus={name}] rect.frame").first.bounding_box()
             for name in ("softmax", "elu", "difference")
@@ -51,7 +51,7 @@ def test_rows_stand_beside_each_other(browser, server):
 @pytest.mark.parametrize("kind", ["elu", "linear", "taylor(order=4)"])
 def test_both_maps_have_one_scale(browser, server, kind):
     with opened(browser, server.address) as page:
-        go(page, screen="beside", text=TEXT, place=1, kind=kind)
+        go(page, screen="versus", text=TEXT, site=1, kind=kind)
         ranges = [
             [text for text in page.locator(f"[data-focus='{name}'] .axis").all_text_contents() if " to " in text]
             for name in ("softmax", kind)
@@ -64,7 +64,7 @@ def test_both_maps_have_one_scale(browser, server, kind):
 def test_the_copying_problem_and_its_slider(browser, server):
     """The literals are the problem's, from independent arithmetic."""
     with opened(browser, server.address) as page:
-        go(page, screen="beside", text=TEXT)
+        go(page, screen="versus", text=TEXT)
         assert number(page, "#copy-weight") == pytest.approx(0.665241, abs=1e-6)
         assert number(page, "#copy-error") == pytest.approx(0.3067, abs=1e-4)
         page.get_by_role("slider").focus()
@@ -76,9 +76,9 @@ def test_the_copying_problem_and_its_slider(browser, server):
         assert number(page, "#copy-error") == pytest.approx(0.01815, abs=1e-5)
 
 
-def test_all_its_pictures_have_tables_and_can_be_taken_away(browser, server, look):
+def test_all_its_pictures_have_tables_and_can_be_taken_away(browser, server, record):
     with opened(browser, server.address) as page:
-        go(page, screen="beside", text=TEXT, place=1, head=0, kind="elu", table=1)
+        go(page, screen="versus", text=TEXT, site=1, head=0, kind="elu", table=1)
         assert page.locator("table").count() == page.locator("figure").count() == 4
         for picture in page.locator("section:has(figure)").all():
             with page.expect_download() as waiting:
@@ -87,14 +87,14 @@ def test_all_its_pictures_have_tables_and_can_be_taken_away(browser, server, loo
         _, data = download(page, "Save as CSV")
         rows = list(csv.reader(io.StringIO(data.decode())))[1:]
         implied = torch.tensor([float(row[4]) for row in rows]).reshape(6, 6)
-        expected = qkv.weights(look.call.q, look.call.k, kind="elu")[0, 0]
+        expected = qkv.weights(record.call.q, record.call.k, kind="elu")[0, 0]
         torch.testing.assert_close(implied, expected, rtol=0, atol=1e-5)
 
 
 def test_by_keyboard_alone(browser, server):
     with opened(browser, server.address) as page:
         page.keyboard.press("3")
-        page.wait_for_selector("h2:has-text('softmax beside taylor')")
+        page.wait_for_selector("h2:has-text('softmax versus taylor')")
         reached = walk(page)
         for wanted in ("linear", "difference. 6 rows", "Save as SVG", "norm of a, b, c and d"):
             assert any(wanted in name for name in reached), (wanted, reached)
@@ -106,7 +106,7 @@ def test_by_keyboard_alone(browser, server):
 
 
 def test_bad_input(server):
-    assert "unknown kind 'softmix'" in refused(server, "beside", text=TEXT, kind="softmix")[1]
-    assert "unknown kind" in refused(server, "beside", text=TEXT, kind="taylor(order=9999)")[1]
-    assert refused(server, "beside", text=TEXT, head=-1)[1] == "head must be a whole number from 0 to 2, got -1"
-    assert ask(server, "kinds")[0]["kinds"][:2] == ["taylor", "taylor(order=4)"]
+    assert "unknown kind 'softmix'" in query_error(server, "versus", text=TEXT, kind="softmix")[1]
+    assert "unknown kind" in query_error(server, "versus", text=TEXT, kind="taylor(order=9999)")[1]
+    assert query_error(server, "versus", text=TEXT, head=-1)[1] == "head must be a whole number from 0 to 2, got -1"
+    assert query(server, "kinds")[0]["kinds"][:2] == ["taylor", "taylor(order=4)"]

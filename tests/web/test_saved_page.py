@@ -1,4 +1,4 @@
-"""Pages to keep: from disk, without a network, in a notebook's frame."""
+"""Saved pages: from disk, without a network, in a notebook's frame."""
 
 import re
 
@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import save_file
 
 import qkv
-from qkv import tasks
+from qkv import inference, runs
+from qkv.errors import QkvError
 from qkv.explain import observe
-from qkv.storage import QkvError
-from qkv.web import View
+from qkv.web import SavedPage
 from qkv.web.static_files import static_files
 from tests.cli.run import qkv as run_qkv
 from tests.tasks.tiny import write_pairs
@@ -27,11 +27,11 @@ def page_file(pairs_run, tmp_path_factory):
 
 def test_a_saved_page_is_the_same_page(browser, server, page_file):
     """From disk with the network off: the picture and the numbers are those of the server, to the last digit."""
-    place = {"place": 3, "head": 2, "row": 1, "column": 0, "table": 1}
+    state = {"site": 3, "head": 2, "row": 1, "column": 0, "table": 1}
     seen = []
     for address, options in ((server.address, {}), (page_file.as_uri(), {"offline": True})):
         with opened(browser, address, **options) as page:
-            go(page, **place, **({"text": TEXT} if not options else {}))
+            go(page, **state, **({"text": TEXT} if not options else {}))
             picture = page.eval_on_selector("svg[data-focus=map]", "e => e.outerHTML")
             seen.append(
                 (re.sub(r"(hatch|scale)-\d+", "", picture), page.inner_text("table"), page.inner_text("#weight"))
@@ -41,11 +41,11 @@ def test_a_saved_page_is_the_same_page(browser, server, page_file):
 
 
 def test_a_saved_page_holds_every_screen(browser, server, page_file):
-    place = {"screen": "beside", "place": 1, "head": 2, "row": 1, "column": 0, "table": 1, "kind": "elu", "quarters": 7}
+    state = {"screen": "versus", "site": 1, "head": 2, "row": 1, "column": 0, "table": 1, "kind": "elu", "quarters": 7}
     seen = []
     for address, options in ((server.address, {}), (page_file.as_uri(), {"offline": True})):
         with opened(browser, address, **options) as page:
-            go(page, **place, **({"text": TEXT} if not options else {}))
+            go(page, **state, **({"text": TEXT} if not options else {}))
             seen.append(page.locator("table").all_inner_texts())
     assert len(seen[0]) == 4
     assert seen[0] == seen[1]
@@ -72,7 +72,7 @@ def test_in_a_notebook(browser, tmp_path):
     frame.locator("#weight").wait_for()
     frame.get_by_role("button", name="layer 2, head 2").click()
     frame.locator("h2:text-is('layer 2, head 2')").wait_for()
-    assert frame.locator(".readout").inner_text().startswith("a (1) looks at")
+    assert frame.locator(".readout").inner_text().startswith("a (1) attends to")
     shown = float(frame.locator("#weight").inner_text())
     assert shown == pytest.approx(float(weights[1, 0, 1, 0].max()), abs=6e-5)
     assert errors == []
@@ -83,9 +83,9 @@ def test_matrices_that_are_not_square(browser, tmp_path):
     weights = torch.randn(2, 3, 5, 7).softmax(-1)
     page_file = qkv.look(attention=list(weights), tokens=list("abcde"), keys=list("uvwxyz!")).save(tmp_path / "x.html")
     with opened(browser, page_file.as_uri(), offline=True) as page:
-        go(page, place=1, head=2, row=4, column=6)
+        go(page, site=1, head=2, row=4, column=6)
         assert number(page, "#weight") == pytest.approx(float(weights[1, 2, 4, 6]), abs=6e-5)
-        assert page.inner_text("#readout").startswith("e (5) looks at ! (7)")
+        assert page.inner_text("#readout").startswith("e (5) attends to ! (7)")
 
 
 HOSTILE = [
@@ -179,25 +179,25 @@ def test_a_broken_run(pairs_run, tmp_path):
 
 
 def test_answers_without_an_end(browser, tmp_path):
-    """A recurrent model that never ends writes on to its limit, after which nothing can be asked."""
+    """A recurrent model that never emits END stops at its limit; no next tokens exist after it."""
     model = {"family": "recurrent", "dim": 12, "max_length": 9}
     run = train(tmp_path / "run", "pairs", {"model": model, "train": {"steps": 1}, "data": write_pairs(tmp_path)})
-    _, job, net = tasks.restore(run)
-    net.predict.bias.data[job.strings.targets.END] = -100.0
+    _, task, net = runs.load(run)
+    net.lm_head.bias.data[task.data.targets.END] = -100.0
     save_file(net.state_dict(), run / "model.safetensors")
-    ((found,),) = tasks.answer(net, job.strings, [list("abc")], tasks.Search(beams=4))
+    ((found,),) = inference.predict_targets(net, task.data, [list("abc")], inference.Search(beams=4))
     assert not found.finished
     page_file = qkv.look(run, "abc").save(tmp_path / "page.html")
     with opened(browser, page_file.as_uri(), offline=True) as page:
         go(page, screen="decoding")
-        assert f"Nothing follows here: an answer has {len(found.tokens)} tokens at most." in page.inner_text("#main")
+        assert f"No token follows here: an answer has at most {len(found.tokens)} tokens." in page.inner_text("#main")
 
 
 def test_a_run_without_attention(tmp_path):
     run = train(tmp_path / "xor", "xor", {"train": {"steps": 1, "validate_every": 1}})
-    told = run_qkv("look", str(run), "0,1", "--out", str(tmp_path / "x.html"), code=2)
-    assert "a run of task 'xor' has no attention to look at" in told
-    assert "has no attention to look at" in run_qkv("serve", str(run), code=2)
+    printed = run_qkv("look", str(run), "0,1", "--out", str(tmp_path / "x.html"), code=2)
+    assert "a run of task 'xor' has no attention to show" in printed
+    assert "has no attention to show" in run_qkv("serve", str(run), code=2)
 
 
 def test_bad_input():
@@ -214,22 +214,22 @@ def test_bad_input():
         qkv.look(attention=[good], tokens="abc")
     with pytest.raises(ValueError, match="attention is 3 x 5: give keys= as well"):
         qkv.look(attention=[torch.rand(2, 3, 5)], tokens=list("abc"))
-    with pytest.raises(ValueError, match="at least one layer, got none"):
+    with pytest.raises(ValueError, match="at least one layer, got 0"):
         qkv.look(attention=[], tokens=[])
-    with pytest.raises(ValueError, match="more than 64 MiB of numbers"):
+    with pytest.raises(ValueError, match="more than 64 MiB of data"):
         qkv.look(attention=list(torch.rand(5, 4, 1024, 1024)), tokens=["x"] * 1024).html()
 
 
 def test_a_model_of_another_library():
     """Its attentions, as it gives them, are ours to show."""
     weights = tuple(torch.rand(1, 2, 3, 3).softmax(-1) for _ in range(2))
-    assert isinstance(qkv.look(attention=weights, tokens=list("abc")), View)
+    assert isinstance(qkv.look(attention=weights, tokens=list("abc")), SavedPage)
 
 
 def test_the_saved_numbers_are_the_librarys(pairs_run, page_file, browser):
-    _, job, model = tasks.restore(pairs_run)
-    ((found,),) = tasks.answer(model, job.strings, [list(TEXT)], tasks.Search())
-    looks = observe(model, job.strings.sources.encode(TEXT), list(found.tokens))
+    _, task, model = runs.load(pairs_run)
+    ((found,),) = inference.predict_targets(model, task.data, [list(TEXT)], inference.Search())
+    records = observe(model, task.data.sources.encode(TEXT), list(found.tokens))
     with opened(browser, page_file.as_uri(), offline=True) as page:
-        go(page, place=5, head=1, row=0, column=4)
-        assert number(page, "#weight") == pytest.approx(float(looks[5].call.weights()[0, 1, 0, 4]), abs=6e-5)
+        go(page, site=5, head=1, row=0, column=4)
+        assert number(page, "#weight") == pytest.approx(float(records[5].call.weights()[0, 1, 0, 4]), abs=6e-5)
