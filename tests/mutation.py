@@ -29,7 +29,7 @@ FORWARD = (KERNELS + "::test_outputs_and_gradients",)
 TRANSFORMERS = "tests/interop/huggingface/test_register.py"
 WIDTHS = (KERNELS + "::test_widths_and_groups",)
 ONE_TOKEN = (KERNELS + "::test_one_token_at_a_time_in_place",)
-FADED = (KERNELS + "::test_what_has_faded_to_nothing_leaves_finite_numbers",)
+FADED = (KERNELS + "::test_fully_faded_weights_leave_finite_outputs",)
 CONTRACT = "tests/contract/test_attention.py"
 
 
@@ -135,7 +135,11 @@ MUTANTS = (
     Mutant("attention/feature_map.py", ".transpose(1, 2)[:, None], 0)", ".transpose(1, 2)[:, None], 1)"),
     Mutant("attention/feature_map.py", "group, time, time).tril()", "group, time, time).tril(-1)"),
     # normalizer
-    Mutant("attention/internal/masking.py", "denominator.masked_fill(denominator.abs() < MIN_WEIGHT_SUM, torch.inf)", "denominator"),
+    Mutant(
+        "attention/internal/masking.py",
+        "denominator.masked_fill(denominator.abs() < MIN_WEIGHT_SUM, torch.inf)",
+        "denominator",
+    ),
     Mutant("attention/feature_map.py", "sums[1] + features.sum(1)", "features.sum(1)"),
     Mutant("attention/feature_map.py", "weights.sum(-1, keepdim=True) + row_product", "row_product"),
     # chunk offsets and the state between them
@@ -145,12 +149,22 @@ MUTANTS = (
         "torch.baddbmm(0 * sums[0].flatten(0, 1), features",
     ),
     Mutant("attention/chunked.py", "outputs[..., start:end, :] = output", "outputs[..., : end - start, :] = output"),
-    Mutant("attention/chunked.py", "carry_gradient = tuple(found[1])", "carry_gradient = tuple(0 * x for x in found[1])"),
+    Mutant(
+        "attention/chunked.py", "carry_gradient = tuple(found[1])", "carry_gradient = tuple(0 * x for x in found[1])"
+    ),
     Mutant("attention/chunked.py", "total.add_(part)", "total.copy_(part)"),
     Mutant(
-        "attention/chunked.py", " or torch._C._are_functorch_transforms_active()", "", ("tests/attention/test_chunked.py",)
+        "attention/chunked.py",
+        " or torch._C._are_functorch_transforms_active()",
+        "",
+        ("tests/attention/test_chunked.py",),
     ),
-    Mutant("attention/internal/double_backward.py", "if torch.is_grad_enabled():", "if False:", ("tests/attention/test_chunked.py",)),
+    Mutant(
+        "attention/internal/double_backward.py",
+        "if torch.is_grad_enabled():",
+        "if False:",
+        ("tests/attention/test_chunked.py",),
+    ),
     Mutant(
         "attention/softmax.py", "first = max(start - self.window + 1, 0)", "first = max(start - self.window + 2, 0)"
     ),
@@ -160,20 +174,29 @@ MUTANTS = (
     Mutant("attention/kv_cache.py", "torch.cat((past, new), 1)", "torch.cat((new, past), 1)"),
     Mutant("attention/kv_cache.py", "start = self._end - self.addressable_keys", "start = 0"),
     Mutant("attention/kv_cache.py", "self._consumed = True", "self._consumed = False"),
-    Mutant("attention/kv_cache.py", "if self.addressable_keys == 0:", "if False:", ("tests/attention/test_kv_cache.py",)),
+    Mutant(
+        "attention/kv_cache.py", "if self.addressable_keys == 0:", "if False:", ("tests/attention/test_kv_cache.py",)
+    ),
     Mutant("attention/kv_cache.py", "KVCache(self.keys[rows],", "KVCache(self.keys[rows.sort().values],"),
     # decay
     Mutant("attention/feature_map.py", "(time - age)[:, None]", "(time - age + 1)[:, None]"),
     Mutant(
-        "attention/internal/validation.py", "all(rate >= 0", "all(rate == rate", ("tests/attention/internal/test_validation.py",)
+        "attention/internal/validation.py",
+        "all(rate >= 0",
+        "all(rate == rate",
+        ("tests/attention/internal/test_validation.py",),
     ),
     Mutant("attention/feature_map.py", "torch.exp(-rate * time)", "torch.exp(-rate * (time - 1))"),
-    Mutant("attention/internal/layout.py", "return torch.exp(-rate * distance)", "return torch.exp(-rate * 2 * distance)"),
+    Mutant(
+        "attention/internal/layout.py", "return torch.exp(-rate * distance)", "return torch.exp(-rate * 2 * distance)"
+    ),
     # heads and precision
     Mutant(
         "attention/base.py", "x.repeat_interleave(heads // x.shape[1], dim=1)", "x.repeat(1, heads // x.shape[1], 1, 1)"
     ),
-    Mutant("attention/internal/precision.py", "return x.float() if upcast_dtype(x.dtype) != x.dtype else x", "return x"),
+    Mutant(
+        "attention/internal/precision.py", "return x.float() if upcast_dtype(x.dtype) != x.dtype else x", "return x"
+    ),
     Mutant(
         "attention/internal/precision.py",
         "torch.autocast(device_type, enabled=False) if active",
@@ -205,10 +228,20 @@ MUTANTS = (
     Mutant("layers/residual.py", "x + self.scale * layer(x)", "x + layer(x)", ("tests/layers/test_dense.py",)),
     # costs
     Mutant("cost/record.py", "ramp * (ramp + 1) // 2", "ramp * ramp // 2"),
-    Mutant("profile/timing/rates.py", "2 * operation.elements * 4", "operation.bytes", ("tests/profile/timing/test_rates.py",)),
+    Mutant(
+        "profile/timing/rates.py",
+        "2 * operation.elements * 4",
+        "operation.bytes",
+        ("tests/profile/timing/test_rates.py",),
+    ),
     Mutant("profile/timing/rates.py", " + bound * self.binding", "", ("tests/profile/timing/test_rates.py",)),
     Mutant("profile/timing/fit.py", "bool((found >= 0).all()) and ", "", ("tests/profile/timing/test_fit.py",)),
-    Mutant("profile/timing/time_crossover.py", "low = behind[-1]", "low = behind[0]", ("tests/profile/timing/test_time_crossover.py",)),
+    Mutant(
+        "profile/timing/time_crossover.py",
+        "low = behind[-1]",
+        "low = behind[0]",
+        ("tests/profile/timing/test_time_crossover.py",),
+    ),
     Mutant(
         "attention/feature_map.py",
         "whole * chunk**2 + rest**2",
@@ -219,15 +252,26 @@ MUTANTS = (
     Mutant("data/corpora/recall.py", "** (self.power - 1)", "** self.power", ("tests/data/corpora/test_recall.py",)),
     Mutant("data/buckets.py", "POOL_BATCHES * self.batch_size", "POOL_BATCHES", ("tests/data/test_buckets.py",)),
     Mutant(
-        "data/sampling/word_counts.py", "(ratio.sqrt() + ratio)", "ratio.sqrt()", ("tests/data/sampling/test_word_counts.py",)
+        "data/sampling/word_counts.py",
+        "(ratio.sqrt() + ratio)",
+        "ratio.sqrt()",
+        ("tests/data/sampling/test_word_counts.py",),
     ),
-    Mutant("data/sampling/skipgram.py", "(distance > 0) &", "(distance >= 0) &", ("tests/data/sampling/test_skipgram.py",)),
-    Mutant("data/sampling/vectors.py", "normalize(b - a + c", "normalize(b + c", ("tests/data/sampling/test_vectors.py",)),
+    Mutant(
+        "data/sampling/skipgram.py", "(distance > 0) &", "(distance >= 0) &", ("tests/data/sampling/test_skipgram.py",)
+    ),
+    Mutant(
+        "data/sampling/vectors.py", "normalize(b - a + c", "normalize(b + c", ("tests/data/sampling/test_vectors.py",)
+    ),
     Mutant("storage/folder.py", "if size != self.bytes:", "if False:", ("tests/storage/test_folder.py",)),
-    Mutant("storage/folder.py", "hexdigest() != self.sha256:", "hexdigest() == None:", ("tests/storage/test_folder.py",)),
+    Mutant(
+        "storage/folder.py", "hexdigest() != self.sha256:", "hexdigest() == None:", ("tests/storage/test_folder.py",)
+    ),
     Mutant("storage/package_data.py", "if digest != sha256:", "if False:", ("tests/storage/test_package_data.py",)),
     # text
-    Mutant("layers/packing.py", "all_starts[:, :1] = True", "all_starts[:, :1] |= False", ("tests/layers/test_packing.py",)),
+    Mutant(
+        "layers/packing.py", "all_starts[:, :1] = True", "all_starts[:, :1] |= False", ("tests/layers/test_packing.py",)
+    ),
     Mutant("layers/packing.py", "(index >= first) & ", "", ("tests/layers/test_packing.py",)),
     Mutant(
         "layers/multi_head.py", "return relative and isinstance", "return isinstance", ("tests/layers/test_packing.py",)
@@ -295,7 +339,12 @@ MUTANTS = (
         "if math.isfinite(loss):",
         ("tests/train/test_loop.py",),
     ),
-    Mutant("train/settings.py", "rate * (1 - _decay_fraction(", "rate * (0 + _decay_fraction(", ("tests/train/test_settings.py",)),
+    Mutant(
+        "train/settings.py",
+        "rate * (1 - _decay_fraction(",
+        "rate * (0 + _decay_fraction(",
+        ("tests/train/test_settings.py",),
+    ),
     Mutant("train/optimizer.py", "if max_norm < norm <", "if 1e9 < norm <", ("tests/train/test_optimizer.py",)),
     Mutant("train/optimizer.py", "if p.dim() > 1]", "if p.dim() > 2]", ("tests/train/test_loop.py",)),
     Mutant("compare/trial.py", "score == min(scores)]", "score == max(scores)]", ("tests/compare/test_trial.py",)),
@@ -303,37 +352,39 @@ MUTANTS = (
     Mutant("attention/triton/kernels/common.py", "w = tl.where(distance >= 0", "w = tl.where(distance > 0", FORWARD),
     Mutant(
         "attention/triton/kernels/common.py",
-        "age = tokens - segment * SEGMENT + 1",
-        "age = tokens - segment * SEGMENT",
+        "distance = tokens - segment * SEGMENT + 1",
+        "distance = tokens - segment * SEGMENT",
         FORWARD,
     ),
-    Mutant("attention/triton/kernels/grad_qk.py", "wanted * SLOPE(product, score_scale)", "wanted", FORWARD),
-    Mutant("attention/triton/kernels/chunk_state.py", "lost += tokens * total", "lost += total", FORWARD),
+    Mutant("attention/triton/kernels/grad_qk.py", "d_weight * KIND.slope(product, scales.score)", "d_weight", FORWARD),
+    Mutant("attention/triton/kernels/chunk_state.py", "d_decay += tokens * total", "d_decay += total", FORWARD),
     Mutant(
         "attention/triton/kernels/chunk_state.py",
         "| (block == blocks - 1)",
         "",
-        (KERNELS + "::test_stretches_of_several_segments",),
+        (KERNELS + "::test_splits_of_several_segments",),
     ),
-    Mutant("attention/triton/kernels/taylor.py", "0.5**0.5 if one == two < key_dim", "1.0 if one == two < key_dim", FORWARD),
+    Mutant("attention/triton/kernels/taylor.py", "halves = [0.5**0.5 if", "halves = [1.0 if", FORWARD),
     Mutant("attention/triton/kernels/linear.py", "return gradient * inner * scale", "return gradient * inner", WIDTHS),
-    Mutant("attention/triton/kernels/grad_qk.py", "extra = -share * _met(", "extra = share * _met(", FORWARD),
-    Mutant("attention/triton/kernels/grad_qk.py", "before, features + TILE,", "before, features,", WIDTHS),
-    Mutant("attention/triton/launch_cache.py", "x.data_ptr() & 15", "0", ("tests/attention/triton/test_launch_cache.py",)),
+    Mutant("attention/triton/kernels/grad_qk.py", "d_norm = -inv_norm * _dot", "d_norm = inv_norm * _dot", FORWARD),
+    Mutant("attention/triton/kernels/grad_qk.py", "before, features + TILES.BLOCK_F,", "before, features,", WIDTHS),
+    Mutant(
+        "attention/triton/launch_cache.py", "x.data_ptr() & 15", "0", ("tests/attention/triton/test_launch_cache.py",)
+    ),
     Mutant(
         "attention/triton/kernels/decode_step.py",
-        "other=0.0) * fade + written[",
-        "other=0.0) + written[",
+        "kv_sum = old_kv * fade +",
+        "kv_sum = old_kv +",
         ONE_TOKEN,
     ),
     Mutant("attention/triton/kernels/decode_step.py", "for part in range(PARTS):", "for part in range(1):", ONE_TOKEN),
-    Mutant("attention/triton/kernels/common.py", "~(norm < NOTHING)", "(norm != 0.0)", FADED),
+    Mutant("attention/triton/kernels/common.py", "~(norm < MIN_NORM)", "(norm != 0.0)", FADED),
     Mutant("attention/internal/masking.py", "denominator.abs() < MIN_WEIGHT_SUM", "denominator == 0", FADED),
     Mutant(
         "attention/triton/op.py",
-        "room_for(q), room_for(k), room_for(v)",
+        "empty_like_rows(q), empty_like_rows(k), empty_like_rows(v)",
         "torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)",
-        (KERNELS + "::test_numbers_that_overlap_or_lie_across",),
+        (KERNELS + "::test_overlapping_or_transposed_inputs",),
     ),
     Mutant(
         "attention/triton/plan.py",
