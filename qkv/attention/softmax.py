@@ -47,7 +47,7 @@ class Softmax(Scored):
 
     def scores(self, q: Queries, k: Keys) -> Weights:
         """Return scale q.k"""
-        return q @ k.transpose(-1, -2) * self._scale(q)
+        return q @ k.transpose(-1, -2) * self.score_scale(q.shape[-1])
 
     def prepare_keys(self, k: Keys) -> Keys:
         """Return the keys unchanged."""
@@ -85,9 +85,6 @@ class Softmax(Scored):
         """Build one with the default options."""
         return cls()
 
-    def _scale(self, q: Queries) -> float:
-        return q.shape[-1] ** -0.5 if self.scale is None else self.scale
-
     def _block_size(self) -> int:
         assert self.window is not None
         return max(self.window, 64)
@@ -112,7 +109,7 @@ class Softmax(Scored):
         return sum((end - start) * (end - max(start - self.window + 1, 0)) for start, end in blocks)
 
     def _fused(self, q: Queries, k: Keys, v: Values, score_mask: ScoreMask) -> Outputs:
-        dtype, value_dim, scale = q.dtype, v.shape[3], self._scale(q)
+        dtype, value_dim, scale = q.dtype, v.shape[3], self.score_scale(q.shape[-1])
         if q.device.type == "cpu":
             q, k, v = upcast(q), upcast(k), upcast(v)  # some CPUs crash in half-precision products
         if scale <= 0:  # torch masks with -inf before it scales: -inf * -1 would unmask, -inf * 0 is NaN
@@ -126,7 +123,7 @@ class Softmax(Scored):
             q,
             k,
             v,
-            attn_mask=None if is_causal else _score_mask(q, k, score_mask),
+            attn_mask=None if is_causal else _sdpa_mask(q, k, score_mask),
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=is_causal,
             scale=scale,
@@ -139,7 +136,7 @@ def _pad(x: Tensor, width: int) -> Tensor:
     return x if x.shape[-1] == width else functional.pad(x, (0, width - x.shape[-1]))
 
 
-def _score_mask(q: Queries, k: Keys, score_mask: ScoreMask) -> Tensor | None:
+def _sdpa_mask(q: Queries, k: Keys, score_mask: ScoreMask) -> Tensor | None:
     """Merge visibility and bias into the one mask that torch's kernel takes."""
     seen = score_mask.visible_pairs(q, k)
     if score_mask.bias is None:

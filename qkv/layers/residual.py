@@ -23,23 +23,23 @@ class _NormedResidual(nn.Module):
 
 
 class PreNorm(_NormedResidual):
-    """x + layer(norm(x))"""
+    """Pre-norm residual connection: x + layer(norm(x))."""
 
     def forward(self, x: Hidden, layer: Callable[[Tensor], Tensor]) -> Hidden:
-        """Around `layer`."""
+        """Return x + layer(norm(x))."""
         return x + self.dropout(layer(self.norm(x)))
 
 
 class PostNorm(_NormedResidual):
-    """norm(x + layer(x))"""
+    """Post-norm residual connection: norm(x + layer(x))."""
 
     def forward(self, x: Hidden, layer: Callable[[Tensor], Tensor]) -> Hidden:
-        """Around `layer`."""
+        """Return norm(x + layer(x))."""
         return self.norm(x + self.dropout(layer(x)))
 
 
 class ScaledBranch(nn.Module):
-    """x + scale * layer(x)
+    """Scaled residual connection: x + scale * layer(x).
 
     A layer whose Jacobian has spectral norm at most s gives a factor I + scale J, whose singular values are between
     1 - scale s and 1 + scale s. From layer 1 to layer L of a net there are L - 1 such factors, so with scale = 1 / L
@@ -57,7 +57,7 @@ class ScaledBranch(nn.Module):
         self.scale = scale
 
     def forward(self, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Around `layer`."""
+        """Return x + scale * layer(x)."""
         return x + self.scale * layer(x)
 
     def extra_repr(self) -> str:
