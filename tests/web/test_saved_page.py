@@ -145,7 +145,7 @@ def test_hostile_texts_as_input(browser, server):
 
 def test_the_static_files_are_small():
     files = static_files()
-    assert sum(map(len, files.values())) <= 150_000
+    assert sum(map(len, files.values())) <= 160_000
     for name, contents in files.items():
         text = contents.decode()
         assert "innerHTML" not in text, name
@@ -185,7 +185,7 @@ def test_answers_without_an_end(browser, tmp_path):
     _, task, net = runs.load(run)
     net.lm_head.bias.data[task.data.targets.END] = -100.0
     save_file(net.state_dict(), run / "model.safetensors")
-    ((found,),) = inference.predict_targets(net, task.data, [list("abc")], inference.Search(beams=4))
+    ((found,),) = inference.predict_targets(net, task.data.sources, [list("abc")], inference.Search(beams=4))
     assert not found.finished
     page_file = qkv.look(run, "abc").save(tmp_path / "page.html")
     with opened(browser, page_file.as_uri(), offline=True) as page:
@@ -228,7 +228,7 @@ def test_a_model_of_another_library():
 
 def test_the_saved_numbers_are_the_librarys(pairs_run, page_file, browser):
     _, task, model = runs.load(pairs_run)
-    ((found,),) = inference.predict_targets(model, task.data, [list(TEXT)], inference.Search())
+    ((found,),) = inference.predict_targets(model, task.data.sources, [list(TEXT)], inference.Search())
     records = observe(model, task.data.sources.encode(TEXT), list(found.tokens))
     with opened(browser, page_file.as_uri(), offline=True) as page:
         go(page, site=5, head=1, row=0, column=4)

@@ -245,7 +245,7 @@ function curves(viewModel) {
   });
   const svg = joinPictures(
     [
-      { heading: "why: exp and its polynomial over the scores", svg: expChart(scores, low, high, order, each) },
+      { heading: "exp and its polynomial over the scores", svg: expChart(scores, low, high, order, each) },
       { heading: `error against ${reference} by order`, svg: errorChart },
     ],
     width,

@@ -24,7 +24,7 @@ TEXT = "fabcde"
 def records(pairs_run):
     """The library's own view of the same pass, from the tokens that the model writes."""
     _, task, model = runs.load(pairs_run)
-    ((found,),) = inference.predict_targets(model, task.data, [list(TEXT)], inference.Search())
+    ((found,),) = inference.predict_targets(model, task.data.sources, [list(TEXT)], inference.Search())
     return observe(model, task.data.sources.encode(TEXT), list(found.tokens))
 
 

@@ -88,9 +88,9 @@ def test_branching_forces_a_token(browser, server):
 def test_by_keyboard_alone(browser, server):
     with opened(browser, server.address) as page:
         page.keyboard.press("4")
-        page.wait_for_selector("h2:text-is('Beam and greedy, in one tree')")
+        page.wait_for_selector("h2:text-is('Beam and greedy search in one tree')")
         reached = walk(page)
-        for wanted in ("Search tree", "Beams:", "all that were dropped", "Save as SVG"):
+        for wanted in ("Search tree", "Beams:", "all dropped continuations", "Save as SVG"):
             assert any(wanted in name for name in reached), (wanted, reached)
         reach(page, "[data-focus=tree]")
         page.keyboard.press("ArrowLeft")
