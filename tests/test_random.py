@@ -1,10 +1,13 @@
+import ast
 from hashlib import blake2b
 from itertools import product
+from pathlib import Path
 
 import numpy
 import pytest
 import torch
 
+import qkv
 from qkv.random import derive_seed, generator, uniforms
 
 # the published first outputs of SplitMix64 started at 1234567
@@ -80,3 +83,62 @@ def test_uniforms_are_uniform_and_independent():
     assert first.min() >= 0
     assert first.max() < 1
     assert abs((first[1:] - 0.5) @ (first[:-1] - 0.5) / count * 12) < 5 * count**-0.5
+
+
+PURPOSE_INDEX = {"derive_seed": 1, "generator": 1, "_seed": 0, "_shuffle": 0, "draw": 0}
+"""Functions that take a purpose, and the index of that argument."""
+
+
+def purposes():
+    """Return every purpose in the package; a part of one that is not a literal is in braces."""
+    found = set()
+    for path in sorted(Path(qkv.__file__).parent.rglob("*.py")):
+        calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+        for call in calls:
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            index = PURPOSE_INDEX.get(name, -1)
+            if 0 <= index < len(call.args):
+                found.add(text_of(call.args[index]))
+    return found - {""}
+
+
+def text_of(node):
+    """Return the text of a literal or of an f-string, and nothing for other expressions."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(text_of, node.values))
+    if isinstance(node, ast.FormattedValue):
+        return "{" + ast.unparse(node.value) + "}"
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def test_purposes_are_never_renamed():
+    """They seed the generators: another text is another order of examples, another dropout, another split."""
+    assert purposes() == {
+        "dropout",
+        "fillers",
+        "held-out examples",
+        "initial weights",
+        "inputs of the sine",
+        "keys",
+        "noise",
+        "noise of the sine",
+        "order",
+        "order of the batches",
+        "order of the examples",
+        "order of the rows",
+        "pairs to show",
+        "recall {split} {what}",
+        "sample",
+        "slots",
+        "subsampling",
+        "table",
+        "validation",
+        "values",
+        "windows",
+        "{split} {purpose}",
+    }
+
+
+def test_purposes_that_a_loop_gives():
+    source = (Path(qkv.__file__).parent / "tasks" / "masked.py").read_text("utf-8")
+    assert source.count('for purpose in ("pairs of sentences", "hidden tokens")') == 2
