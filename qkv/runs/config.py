@@ -9,6 +9,7 @@ from qkv.models import family
 from qkv.records import from_mapping
 from qkv.runs.huggingface import model_type
 from qkv.storage import read_json
+from qkv.storage.format_1 import upgrade_config
 from qkv.tasks.base import Preset, tasks
 from qkv.train import Run, Settings
 
@@ -68,4 +69,4 @@ def read_config(run: Run) -> Config:
         raise QkvError("there is no such run folder", str(run.folder))
     if model_type(run.folder) is not None:
         raise QkvError("this is a Hugging Face model, which can predict but has no run to resume", run.folder)
-    return Config.from_record(read_json(path), path)
+    return Config.from_record(read_json(path, upgrade_config), path)

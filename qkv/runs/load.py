@@ -17,6 +17,7 @@ from qkv.runs.config import Config, read_config
 from qkv.runs.data_hash import record_hashes
 from qkv.runs.huggingface import load_huggingface, model_type
 from qkv.storage import read_json, write_json
+from qkv.storage.format_1 import upgrade_state_dict
 from qkv.tasks.base import Task, tasks
 from qkv.train import Objective, Run, Settings
 
@@ -88,7 +89,8 @@ def _load_one(folder: Path) -> tuple[Config, Task, nn.Module]:
     if not run.weights.exists():
         raise QkvError("the run has no model yet; train it to the end, or continue with --resume", str(run.weights))
     try:
-        model.load_state_dict(load_safetensors(run.weights.read_bytes()))
+        weights = load_safetensors(run.weights.read_bytes())
+        model.load_state_dict(upgrade_state_dict(weights, model.state_dict()))
     except (SafetensorError, RuntimeError) as error:
         message = str(error).split("\n")[0]
         raise QkvError(f"the weights are damaged or of another model: {message}", str(run.weights)) from error
