@@ -39,7 +39,9 @@ def test_every_preset_is_built_on_meta_without_a_network(spec, tmp_path):
 
 def test_a_large_preset_takes_no_memory(monkeypatch):
     """More than 10^9 parameters, 4 GB in float32; the peak of this process grows by less than 200 MB."""
-    large = Preset("decoder", {"dim": 4096, "heads": 32, "hidden_dim": 16384, "layers": 6}, {"steps": 1}, {"size": 16000})
+    large = Preset(
+        "decoder", {"dim": 4096, "heads": 32, "hidden_dim": 16384, "layers": 6}, {"steps": 1}, {"size": 16000}
+    )
     monkeypatch.setitem(TextTask.presets, "large", lambda: large)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     module = resolve_spec("text:large").module

@@ -1,4 +1,4 @@
-"""`qkv bench attention`: time and memory of every kind beside softmax, on this machine now."""
+"""`qkv bench attention`: time and memory of every kind against softmax, on this machine."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -23,20 +23,20 @@ def _group() -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """One kind at one length."""
+    """Time and memory of one kind at one length."""
 
     kind: str
     tokens: int
     milliseconds: float
     ratio_to_softmax: float
-    """How many times faster than softmax at the same length."""
+    """Time of softmax at the same length divided by this time."""
     peak_bytes: int
 
 
 @bench.command("attention")
 def bench_attention(
     tokens: Annotated[str, typer.Option(help="Lengths, separated by commas.")] = "4096,8192,16384,32768",
-    kind: Annotated[list[str] | None, typer.Option(help="Only this kind, beside softmax. Repeatable.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="Only this kind, against softmax. Repeatable.")] = None,
     backward: Annotated[bool, typer.Option("--backward", help="Forward and backward.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     plugin: Plugin = None,
@@ -44,7 +44,7 @@ def bench_attention(
 ) -> None:
     """Time each attention kind against softmax: causal, 1 sequence, 8 heads, value_dim 64, float32."""
     load_plugins(plugin)
-    lengths = _lengths(tokens)
+    lengths = _parse_lengths(tokens)
     device = choose_device(device)
     rows = run(lengths, kind, backward=backward, device=device)
     if json:
@@ -53,39 +53,56 @@ def bench_attention(
     _print_table(rows, lengths, "forward and backward" if backward else "forward")
 
 
+@dataclass(frozen=True)
+class _Candidate:
+    """A mechanism to time and its row label."""
+
+    label: str
+    mechanism: "Attention"
+    key_dim: int
+
+
 def run(lengths: list[int], names: list[str] | None, *, backward: bool, device: str) -> list[Row]:
-    """All rows, softmax first at each length, so that ratios come from one run."""
+    """Return all rows, the softmax baseline first at each length, so that ratios come from one run."""
     from rich.progress import track
 
     from qkv.cost import measure
 
-    plan = [(n, name, mechanism, key_dim) for n in lengths for name, mechanism, key_dim in _contestants(names)]
+    candidates = _candidates(names)
+    baseline = candidates[0]
+    plan = [(n, candidate) for n in lengths for candidate in candidates]
     rows: list[Row] = []
-    softmax = math.nan
-    for n, name, mechanism, key_dim in track(plan, "timing", console=console(stderr=True), transient=True):
-        taken = measure(_call(mechanism, n, key_dim, backward=backward, device=device), device)
-        softmax = taken.milliseconds if name == "softmax" else softmax
-        rows.append(Row(name, n, taken.milliseconds, softmax / taken.milliseconds, taken.peak_bytes))
+    baseline_ms = math.nan
+    for n, candidate in track(plan, "timing", console=console(stderr=True), transient=True):
+        call = _call(candidate.mechanism, n, candidate.key_dim, backward=backward, device=device)
+        measured = measure(call, device)
+        if candidate is baseline:
+            baseline_ms = measured.milliseconds
+        ratio = baseline_ms / measured.milliseconds
+        rows.append(Row(candidate.label, n, measured.milliseconds, ratio, measured.peak_bytes))
     return rows
 
 
-def _contestants(names: list[str] | None) -> list[tuple[str, "Attention", int]]:
-    """Softmax with key_dim 64 first; kinds that like narrow keys beside a softmax just as narrow."""
+def _candidates(names: list[str] | None) -> list[_Candidate]:
+    """Return the softmax baseline, softmax at the other key_dims that occur, and the kinds."""
     from qkv.attention import Softmax, build, kinds
 
-    softmax = ("softmax", Softmax(), Softmax.typical_key_dim)
     chosen = names or [name for name in kinds if not kinds[name].materializes_weights]
-    others = [(name, build(name), kinds[name].typical_key_dim) for name in chosen if name != "softmax"]
-    narrow = sorted({key_dim for _, _, key_dim in others} - {Softmax.typical_key_dim})
-    return [softmax, *((f"softmax, key_dim {dim}", Softmax(), dim) for dim in narrow), *others]
+    others = [
+        _Candidate(name, build(name), kinds[name].typical_key_dim) for name in chosen if kinds[name] is not Softmax
+    ]
+    key_dims = sorted({candidate.key_dim for candidate in others} - {Softmax.typical_key_dim})
+    baseline = _Candidate("softmax", Softmax(), Softmax.typical_key_dim)
+    narrow = [_Candidate(f"softmax, key_dim {dim}", Softmax(), dim) for dim in key_dims]
+    return [baseline, *narrow, *others]
 
 
 def _call(mechanism: "Attention", tokens: int, key_dim: int, *, backward: bool, device: str) -> Any:
     import torch
 
-    random = torch.Generator(device).manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
     q, k, v = (
-        torch.randn(1, 8, tokens, dim, generator=random, device=device, requires_grad=backward)
+        torch.randn(1, 8, tokens, dim, generator=generator, device=device, requires_grad=backward)
         for dim in (key_dim, key_dim, 64)
     )
 
@@ -99,7 +116,7 @@ def _call(mechanism: "Attention", tokens: int, key_dim: int, *, backward: bool, 
     return forward_and_backward if backward else forward
 
 
-def _lengths(tokens: str) -> list[int]:
+def _parse_lengths(tokens: str) -> list[int]:
     try:
         lengths = [int(n) for n in tokens.split(",")]
     except ValueError:
@@ -111,20 +128,18 @@ def _lengths(tokens: str) -> list[int]:
     return lengths
 
 
-def _print_table(rows: list[Row], lengths: list[int], what: str) -> None:
+def _print_table(rows: list[Row], lengths: list[int], passes: str) -> None:
     from rich.table import Table
 
     columns = [f"{n:,} tokens" for n in lengths]
-    title = f"{what}: milliseconds, how many times faster than softmax, peak memory"
+    title = f"{passes}: milliseconds, speedup over softmax, peak memory"
     table = Table("kind", *columns, "growth", title=title, title_justify="left")
     for kind in dict.fromkeys(row.kind for row in rows):
-        mine = [row for row in rows if row.kind == kind]
-        cells = [f"{r.milliseconds:,.1f} ms  {r.ratio_to_softmax:.1f}x  {r.peak_bytes / 2**20:,.0f} MiB" for r in mine]
-        table.add_row(kind, *cells, _growth(mine))
+        row = [r for r in rows if r.kind == kind]
+        cells = [f"{r.milliseconds:,.1f} ms  {r.ratio_to_softmax:.1f}x  {r.peak_bytes / 2**20:,.0f} MiB" for r in row]
+        table.add_row(kind, *cells, _growth(row))
     console().print(table)
-    console().print(
-        "growth: the exponent of time in length, from the shortest to the longest (2 is quadratic, 1 linear)"
-    )
+    console().print("growth: exponent of time in length between the shortest and the longest (2: quadratic, 1: linear)")
 
 
 def _growth(rows: list[Row]) -> str:

@@ -1,4 +1,4 @@
-"""`qkv check`: the identities of every attention kind, proven on this machine now."""
+"""`qkv check`: check the identities of every attention kind on this machine."""
 
 import time
 from ast import literal_eval
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 def check(
     kind: Annotated[list[str] | None, typer.Option(help="Only this kind. Repeatable.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="An option of the kind, such as order=4.", metavar="NAME=VALUE")
+        list[str] | None,
+        typer.Option("--set", help="Option of the kind, such as order=4. Repeatable.", metavar="NAME=VALUE"),
     ] = None,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Prove that the fast forms equal the definition: every identity, every kind, with the error measured."""
+    """Check that the fast forms equal the definition: every identity of every kind, with its error."""
     load_plugins(plugin)
     started = time.perf_counter()
     results = _run(_mechanisms(kind, set_))
@@ -46,11 +47,11 @@ def _mechanisms(names: list[str] | None, settings: list[str] | None) -> list["At
     chosen = names or list(kinds)
     if settings and not names:
         raise ValueError("--set needs --kind: options belong to one kind")
-    options = dict(_option(setting) for setting in settings or [])
+    options = dict(_parse_option(setting) for setting in settings or [])
     return [build(name, **options) if options else kinds[name].example(key_dim=5) for name in chosen]
 
 
-def _option(setting: str) -> tuple[str, Any]:
+def _parse_option(setting: str) -> tuple[str, Any]:
     name, equals, value = setting.partition("=")
     try:
         return name.strip(), literal_eval(value)
@@ -63,14 +64,14 @@ def _option(setting: str) -> tuple[str, Any]:
 def _run(mechanisms: list["Attention"]) -> list["Result"]:
     from rich.progress import track
 
-    from qkv.attention import check as prove
+    from qkv.attention import check as check_identities
 
     progress = track(mechanisms, "checking", console=console(stderr=True), transient=True)
-    return [result for mechanism in progress for result in prove(mechanism)]
+    return [result for mechanism in progress for result in check_identities(mechanism)]
 
 
 def _print_table(results: list["Result"]) -> None:
-    """Identities down, kinds across."""
+    """Print a table of identities by kinds."""
     from rich.table import Table
 
     kinds = list(dict.fromkeys(result.kind for result in results))
@@ -85,5 +86,11 @@ def _print_table(results: list["Result"]) -> None:
 def _cell(result: "Result | None") -> str:
     if result is None:
         return "-"
-    error = "0" if result.error == 0 else f"{result.error:.1e}" if result.error < 0.01 else f"{result.error:.2f}"
+    error = _format_error(result.error)
     return f"[green]{error}[/]" if result.ok else f"[red bold]{error} ✗[/]"
+
+
+def _format_error(error: float) -> str:
+    if error == 0:
+        return "0"
+    return f"{error:.1e}" if error < 0.01 else f"{error:.2f}"

@@ -1,4 +1,4 @@
-"""`qkv compare`: quality, cost, speed and memory of several models on one task, in one table and a picture."""
+"""`qkv compare`: quality, cost, speed and memory of several models on one task, as a table and a chart."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,42 +19,49 @@ if TYPE_CHECKING:
 
 
 def compare(
-    task: Annotated[str, typer.Argument(help="What to learn: qkv list tasks.")],
+    task: Annotated[str, typer.Argument(help="Task to train on: qkv list tasks.")],
     attention: Annotated[
         str | None,
         typer.Option(
-            help="Such as softmax or taylor(order=4) or taylor:key_dim=16, with commas between.", metavar="KIND,..."
+            help="Attention kinds, separated by commas, such as softmax,taylor(order=4),taylor:key_dim=16.",
+            metavar="KIND,...",
         ),
     ] = None,
-    positions: Annotated[str | None, typer.Option(help="Each with each kind.", metavar="SCHEME,...")] = None,
+    positions: Annotated[
+        str | None, typer.Option(help="Position schemes; each is combined with each kind.", metavar="SCHEME,...")
+    ] = None,
     models: Annotated[
-        str | None, typer.Option(help="Families instead: recurrent:attention=none;dim=192,...", metavar="MODEL,...")
+        str | None,
+        typer.Option(help="Model families instead: recurrent:attention=none;dim=192,...", metavar="MODEL,..."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How often each is trained with its best rate.")] = 1,
+    seeds: Annotated[int, typer.Option(help="Trainings of each candidate with its best learning rate.")] = 1,
     rates: Annotated[
-        str | None, typer.Option(help="Learning rates to choose from; without, the preset's times 1/3, 1 and 3.")
+        str | None, typer.Option(help="Learning rates to choose from (default: 1/3, 1 and 3 times the preset's).")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="A named way to do it; the first one without.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Preset (default: the task's first).")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="For all, such as model.dim=64.", metavar="GROUP.NAME=VALUE")
+        list[str] | None,
+        typer.Option(
+            "--set", help="Setting of all candidates, such as model.dim=64. Repeatable.", metavar="GROUP.NAME=VALUE"
+        ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of each training.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Instead of steps.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Minutes of each training, instead of --steps.")] = None,
     train_file: Annotated[
         str | None,
         typer.Option(
-            help="What to train on: TSV of pairs, CSV of points, .npz or IDX pictures, .txt or a folder of them."
+            help="Training data: TSV of pairs, CSV of points, .npz or IDX pictures, .txt or a folder of them."
         ),
     ] = None,
-    test_file: Annotated[str | None, typer.Option(help="The same to evaluate on.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda if it is there.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder; runs/compare-TASK-DATE without.")] = None,
+    test_file: Annotated[str | None, typer.Option(help="Test data of the same form.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: cuda if available).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder (default: runs/compare-TASK-DATE).")] = None,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Train every contestant with its best learning rate and lay quality beside cost.
+    """Train every candidate with its best learning rate and compare quality and cost.
 
-    The same --out again skips what is finished and goes on with the rest.
+    The same command with the same --out skips what is finished and resumes the rest.
     """
     from qkv.compare.candidates import Grid, make_candidates
     from qkv.compare.comparison import Comparison, ComparisonSettings
@@ -64,13 +71,13 @@ def compare(
     changes = parse_changes(set_)
     merge_options(changes, "train", **training_length(steps, minutes))
     merge_options(changes, "data", train_file=absolute_path(train_file), test_file=absolute_path(test_file))
-    contestants = make_candidates(task, preset, changes, Grid(attention, positions, models))
-    rules = ComparisonSettings(seeds, _rates(rates), choose_device(device))
-    job = tasks[task].load(contestants[0].config.data)
+    candidates = make_candidates(task, preset, changes, Grid(attention, positions, models))
+    settings = ComparisonSettings(seeds, _parse_rates(rates), choose_device(device))
+    loaded = tasks[task].load(candidates[0].config.data)
     folder = out or Path("runs") / f"compare-{task}-{datetime.now():%Y%m%d-%H%M%S}"
-    with _progress() as report:
-        comparison = Comparison(job, contestants, folder, rules, report)
-        _compete(comparison)
+    with _progress() as on_status:
+        comparison = Comparison(loaded, candidates, folder, settings, on_status)
+        _run(comparison)
     if json:
         print_json(comparison.records)
     else:
@@ -86,15 +93,17 @@ def _print(comparison: "Comparison") -> None:
     if (rates := make_rates_table(comparison.records)) is not None:
         screen.print(rates)
     for record in comparison.records:
-        for why in [f"refused: {record['refused']}"] if record["refused"] else record["failed"]:
-            screen.print(f"{record['contestant']}: {why}", markup=False, soft_wrap=True)
+        reasons = [f"refused: {record['refused']}"] if record["refused"] else record["failed"]
+        for reason in reasons:
+            screen.print(f"{record['contestant']}: {reason}", markup=False, soft_wrap=True)
     if comparison.caveat:
         screen.print(comparison.caveat)
     screen.print(f"all trainings: {comparison.folder / 'compare.json'}", soft_wrap=True)
     screen.print(f"picture:       {comparison.folder / 'compare.svg'}", soft_wrap=True)
 
 
-def _compete(comparison: "Comparison") -> None:
+def _run(comparison: "Comparison") -> None:
+    """Run the comparison; exit with 128 + signal if it is interrupted."""
     from qkv.train import Interrupted
 
     try:
@@ -102,46 +111,48 @@ def _compete(comparison: "Comparison") -> None:
     except (Interrupted, KeyboardInterrupt) as stopped:
         number = getattr(stopped, "signal", 2)
         console(stderr=True).print(
-            f"stopped; what was finished is in {comparison.folder / 'compare.json'}, "
-            f"and the same command with --out {comparison.folder} goes on",
+            f"stopped; what was finished is in {comparison.folder / 'compare.json'}; "
+            f"resume with the same command and --out {comparison.folder}",
             soft_wrap=True,
         )
         raise SystemExit(128 + number) from None
 
 
-def _rates(text: str | None) -> tuple[float, ...]:
+def _parse_rates(text: str | None) -> tuple[float, ...]:
+    if text is None:
+        return ()
     try:
-        return tuple(float(rate) for rate in text.split(",")) if text is not None else ()
+        return tuple(float(rate) for rate in text.split(","))
     except ValueError:
         raise ValueError(f"--rates {text!r}: expected numbers separated by commas, such as 0.001,0.003,0.01") from None
 
 
 @contextmanager
 def _progress() -> "Iterator[StatusCallback]":
-    """A bar over all trainings, or a line for each when nobody watches."""
+    """Show a progress bar over all trials, or print a line per trial if stderr is not a terminal."""
     screen = console(stderr=True)
     if not screen.is_terminal:
-        yield _Lines(lambda line: screen.print(line, markup=False, soft_wrap=True))
+        yield _TrialLines(lambda line: screen.print(line, markup=False, soft_wrap=True))
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("comparing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.description}", markup=False), console=screen, transient=True) as bar:
-        shown = bar.add_task("", total=None)
-        yield lambda standing: bar.update(
-            shown, completed=standing.done, total=standing.total or None, description=standing.description
+        row = bar.add_task("", total=None)
+        yield lambda status: bar.update(
+            row, completed=status.done, total=status.total or None, description=status.description
         )
 
 
-class _Lines:
-    """Prints a line when another training begins."""
+class _TrialLines:
+    """Prints a line when a trial begins."""
 
     def __init__(self, print_line: Callable[[str], None]):
         self.print_line = print_line
         self.last = ""
 
-    def __call__(self, standing: "ComparisonStatus") -> None:
-        if standing.description != self.last:
-            self.last = standing.description
-            number = f"{int(standing.done) + 1} of {standing.total}: " if standing.total else ""
-            self.print_line(f"{number}{standing.description}")
+    def __call__(self, status: "ComparisonStatus") -> None:
+        if status.description != self.last:
+            self.last = status.description
+            number = f"{int(status.done) + 1} of {status.total}: " if status.total else ""
+            self.print_line(f"{number}{status.description}")

@@ -1,4 +1,4 @@
-"""The table of a comparison: contestants down, figures and costs across, the best of each in bold."""
+"""The table of a comparison: a row per candidate, a column per metric and cost, the best of each in bold."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,28 +20,28 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Column:
-    """How a number is read from a record, how it is written, and which of several is best."""
+    """How a value is read from a record, how it is formatted, and which of several is best."""
 
     title: str
     read: Callable[[Record], float | None]
-    write: Callable[[Record], str]
+    format: Callable[[Record], str]
     better: Better | None = None
 
     def best(self, records: list[Record]) -> float | None:
-        """The best number, if there is a choice."""
+        """Return the best value if there are several."""
         values = [value for record in records if (value := self.read(record)) is not None]
         return self.better(values) if self.better and len(values) > 1 else None
 
     def cell(self, record: Record, best: float | None) -> str:
-        """What stands in the row of this record."""
+        """Return the cell of this record."""
         value = self.read(record)
         if value is None:
             return "-"
-        return f"[bold]{self.write(record)}[/]" if value == best else self.write(record)
+        return f"[bold]{self.format(record)}[/]" if value == best else self.format(record)
 
 
 def make_tables(records: list[Record], width: int) -> list["Table"]:
-    """One table, or figures and costs in two where one would be too wide."""
+    """Return one table, or one of metrics and one of costs if a single one would be too wide."""
     from rich.console import Console
 
     figures, costs = _figures(records), _costs()
@@ -53,14 +53,14 @@ def make_tables(records: list[Record], width: int) -> list["Table"]:
 
 
 def make_rates_table(records: list[Record]) -> "Table | None":
-    """How bad each was on held-out data with every learning rate tried; None if there was nothing to choose."""
+    """Return the validation score of each candidate by learning rate; None if only one rate was tried."""
     from rich.markup import escape
     from rich.table import Table
 
     rates = sorted({one["rate"] for record in records for one in record["rates"]})
     if len(rates) < 2:
         return None
-    table = Table("contestant", title="held-out score (lower is better) by learning rate", title_justify="left")
+    table = Table("candidate", title="held-out score (lower is better) by learning rate", title_justify="left")
     for rate in rates:
         table.add_column(f"{rate:g}", justify="right", no_wrap=True)
     for record in records:
@@ -78,7 +78,7 @@ def _make_table(records: list[Record], columns: list[Column], title: str) -> "Ta
     from rich.table import Table
 
     shown = [column for column in columns if any(column.read(record) is not None for record in records)]
-    table = Table("contestant", title=title, title_justify="left")
+    table = Table("candidate", title=title, title_justify="left")
     for column in shown:
         table.add_column(column.title, justify="right", no_wrap=True)
     best = [column.best(records) for column in shown]
@@ -99,12 +99,14 @@ def _figures(records: list[Record]) -> list[Column]:
 def _figure(metric: str, better: Better) -> Column:
     worst, top = ("high", "low") if better is min else ("low", "high")
 
-    def write(record: Record) -> str:
+    def format_spread(record: Record) -> str:
         spread = record["figures"][metric]
         seeds = f"\n{spread[worst]:.3f} to {spread[top]:.3f}" if len(record["seeds"]) > 1 else ""
         return f"{spread['mean']:.3f}{seeds}"
 
-    return Column(_TITLES.get(metric, metric), lambda r: r["figures"].get(metric, {}).get("mean"), write, better)
+    return Column(
+        _TITLES.get(metric, metric), lambda r: r["figures"].get(metric, {}).get("mean"), format_spread, better
+    )
 
 
 def _costs() -> list[Column]:
@@ -119,10 +121,12 @@ def _costs() -> list[Column]:
     ]
 
 
-def _number(title: str, key: str, better: Better, write: Callable[[float], str] = "{:,.0f}".format) -> Column:
-    return Column(title, lambda record: record[key], lambda record: write(record[key]), better)
+def _number(title: str, key: str, better: Better, format_value: Callable[[float], str] = "{:,.0f}".format) -> Column:
+    return Column(title, lambda record: record[key], lambda record: format_value(record[key]), better)
 
 
 def _outcome(record: Record) -> str:
-    """What is said below the name of one without figures."""
-    return "" if record["figures"] else "\n[red]refused[/]" if record["refused"] else "\n[red]failed[/]"
+    """Return the line below the name of a candidate without figures."""
+    if record["figures"]:
+        return ""
+    return "\n[red]refused[/]" if record["refused"] else "\n[red]failed[/]"

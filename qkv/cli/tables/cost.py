@@ -8,10 +8,11 @@ from qkv.cli.shared.console import console, format_count
 
 if TYPE_CHECKING:
     from qkv.cost import Check, CostReport, Quantity
+    from qkv.profile.timing.forecast import Forecast
 
 
 def print_report(report: "CostReport", label: str, note: str | None, depth: int) -> None:
-    """What it is of, with a note on its sizes if there is one; figures, terms, tree, memory, ledgers, conventions."""
+    """Print the label with a note on its sizes, then figures, terms, modules, memory, elementwise work, conventions."""
     from rich.markup import escape
 
     from qkv.cost import CONVENTION
@@ -26,18 +27,18 @@ def print_report(report: "CostReport", label: str, note: str | None, depth: int)
     _print_terms(report)
     _print_tree(report, depth)
     _print_memory(report)
-    _print_ledgers(report)
+    _print_elementwise(report)
     for line in CONVENTION:
         screen.print(f"- {line}", style="dim", soft_wrap=True, markup=False)
 
 
-def print_arithmetic(report: "CostReport", lines: dict[str, dict[str, Any]]) -> None:
-    """Each term as a formula, with the numbers put in, and the result."""
+def print_arithmetic(report: "CostReport", formulas: dict[str, dict[str, Any]]) -> None:
+    """Print each term as a formula, with the sizes substituted, and its value."""
     from qkv.cost import evaluate, format_formula
 
     screen = console()
-    for what, terms in lines.items():
-        screen.print(f"\n[bold]{what}[/]")
+    for title, terms in formulas.items():
+        screen.print(f"\n[bold]{title}[/]")
         total = 0
         for name, formula in terms.items():
             if formula is None:
@@ -45,41 +46,40 @@ def print_arithmetic(report: "CostReport", lines: dict[str, dict[str, Any]]) -> 
                 continue
             value = evaluate(formula, report.sizes)
             total += int(value)
-            screen.print(
-                f"  {name} = {format_formula(formula)} = {_put_in(format_formula(formula), report.sizes)} = {value:,}", markup=False
-            )
+            text = format_formula(formula)
+            screen.print(f"  {name} = {text} = {_substitute(text, report.sizes)} = {value:,}", markup=False)
         screen.print(f"  together {total:,}", markup=False)
 
 
-def _put_in(text: str, sizes: dict[str, int]) -> str:
+def _substitute(text: str, sizes: dict[str, int]) -> str:
     return re.sub(r"[a-z_]\w*", lambda match: str(sizes.get(match[0], match[0])), text)
 
 
-def print_ticks(ticks: "list[Check]") -> None:
-    """Parts down, roads across."""
-    if not ticks:
+def print_checks(checks: "list[Check]") -> None:
+    """Print a table of modules by methods."""
+    if not checks:
         return
     from rich.table import Table
 
     table = Table(
         "part", "declared", "derived", "counted", "torch's counter", "", title="verified", title_justify="left"
     )
-    for tick in ticks:
-        cells = [format_count(value) for value in (tick.declared, tick.derived, tick.counted, tick.torch)]
-        cells[3] += f" (+{tick.unseen:,} it does not see)" if tick.unseen and tick.torch is not None else ""
-        table.add_row(tick.part, *cells, "[green]✓[/]" if tick.ok else "[red]✗[/]")
+    for check in checks:
+        cells = [format_count(value) for value in (check.declared, check.derived, check.counted, check.torch)]
+        cells[3] += f" (+{check.unseen:,} it does not see)" if check.unseen and check.torch is not None else ""
+        table.add_row(check.part, *cells, "[green]✓[/]" if check.ok else "[red]✗[/]")
     console().print(table)
 
 
-def print_timing(timing: Any) -> None:
-    """Predicted and measured, side by side, and what the prediction is made of."""
-    measured = "not measured: too large to be run here, or in half precision"
-    if timing.measured is not None:
-        measured = f"measured {timing.measured * 1e3:.3g} ms, ratio {timing.ratio:.2f}"
+def print_forecast(forecast: "Forecast") -> None:
+    """Print predicted and measured time, and the parts of the prediction."""
+    measured = "not measured: too large to run here, or in half precision"
+    if forecast.measured is not None:
+        measured = f"measured {forecast.measured * 1e3:.3g} ms, ratio {forecast.ratio:.2f}"
     console().print(
-        f"time of a forward pass on this CPU: predicted {timing.predicted * 1e3:.3g} ms, {measured}", soft_wrap=True
+        f"time of a forward pass on this CPU: predicted {forecast.predicted * 1e3:.3g} ms, {measured}", soft_wrap=True
     )
-    parts = (f"{sort} {seconds * 1e3:.3g}" for sort, seconds in timing.parts.items())
+    parts = (f"{category} {seconds * 1e3:.3g}" for category, seconds in forecast.parts.items())
     console().print(f"predicted, in ms: {' + '.join(parts)}", soft_wrap=True)
 
 
@@ -97,10 +97,10 @@ def _print_figures(report: "CostReport") -> None:
     table.add_row("FLOPs executed", "", format_count(2 * (report.executed.value or 0)))
     for name, value in report.backward.items():
         table.add_row(f"backward, {name}", "", format_count(value))
-    for name, road in report.methods.items():
-        table.add_row(f"executed, {name}", _formula(road), format_count(road.value))
+    for name, method in report.methods.items():
+        table.add_row(f"executed, {name}", _formula(method), format_count(method.value))
     console().print(table)
-    console().print("all roads agree" if report.agree else "[red]the roads disagree[/]")
+    console().print("all methods agree" if report.agree else "[red]the methods disagree[/]")
 
 
 def _print_terms(report: "CostReport") -> None:
@@ -112,7 +112,10 @@ def _print_terms(report: "CostReport") -> None:
     executed = report.executed.terms
     for name, term in report.needed.terms.items():
         table.add_row(
-            name, _formula(term), format_count(term.value), format_count(executed[name].value if name in executed else 0)
+            name,
+            _formula(term),
+            format_count(term.value),
+            format_count(executed[name].value if name in executed else 0),
         )
     for name in executed:
         if name not in report.needed.terms:
@@ -121,7 +124,7 @@ def _print_terms(report: "CostReport") -> None:
 
 
 def _print_tree(report: "CostReport", depth: int) -> None:
-    """Modules with what they and their parts have and run."""
+    """Print the tree of modules; each row includes its submodules."""
     from rich.table import Table
 
     module, total = report.call.module, report.methods["counted"].value or 0
@@ -157,12 +160,12 @@ def _print_memory(report: "CostReport") -> None:
     console().print(table)
 
 
-def _print_ledgers(report: "CostReport") -> None:
+def _print_elementwise(report: "CostReport") -> None:
     from rich.table import Table
 
     from qkv.cost.aten import OP_CLASSES
 
-    table = Table("ledger", "counted", "what", title="elementwise, added to nothing", title_justify="left")
+    table = Table("class", "operations", "includes", title="elementwise, not in multiplications", title_justify="left")
     for name, value in report.by_op_class.items():
         table.add_row(name, f"{value:,}", OP_CLASSES[name])
     console().print(table)

@@ -1,6 +1,6 @@
-"""`qkv cost --compare`: attention kinds beside each other, where they cross, and a picture."""
+"""`qkv cost --compare`: a table of attention kinds, their crossovers, and a chart."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import permutations
 from math import isnan
 from pathlib import Path
@@ -14,41 +14,36 @@ if TYPE_CHECKING:
     from qkv.profile.timing.forecast import Forecast
 
 
-def compare_kinds(kinds: str, shape: "Shape", plot: Path, *, time: bool, json: bool) -> None:
-    """Formulas, crossovers, a plot; with `time` also where the clock says that they cross."""
-    from qkv.profile.attention_kinds import compare_kinds, find_kind_crossovers, split_kinds
+def print_kinds(kinds: str, shape: "Shape", plot: Path, *, time: bool, json: bool) -> None:
+    """Print formulas and crossovers and write a chart; `time` adds predicted and measured times."""
+    from qkv.profile.attention_kinds import compare_kinds, find_kind_crossovers
+    from qkv.records import split_outside_brackets
     from qkv.storage import write_atomic
 
-    names = split_kinds(kinds)
+    names = [name for name in split_outside_brackets(kinds, ",") if name]
     if len(names) < 2:
         raise ValueError(f"--compare {kinds!r}: expected at least two kinds, such as softmax,linear,taylor")
-    rivals = compare_kinds(names, shape)
-    crossed = find_kind_crossovers(rivals)
-    write_atomic(plot, draw(rivals, shape).encode())
-    timings = _record_timings(_timings(rivals, shape), shape.queries) if time else {}
+    costs = compare_kinds(names, shape)
+    crossovers = find_kind_crossovers(costs)
+    write_atomic(plot, draw(costs, shape).encode())
+    timings = _record_timings(_forecast_kinds(costs, shape), shape.queries) if time else {}
     if json:
-        print_json(_record(rivals, crossed, shape) | timings | {"plot": str(plot)})
+        print_json(_record(costs, crossovers, shape) | timings | {"plot": str(plot)})
         return
-    _print(rivals, crossed, shape)
+    _print_costs(costs, shape)
+    _print_crossovers(crossovers)
     if timings:
         _print_timings(timings, shape.queries)
     console().print(f"picture: {plot}", soft_wrap=True)
 
 
-def draw(rivals: "list[KindCost]", shape: "Shape") -> str:
-    """Multiplications against length, both in ratios."""
+def draw(costs: "list[KindCost]", shape: "Shape") -> str:
+    """Return a log-log chart of multiplications against length."""
     from qkv.draw import Axis, Series, line_chart
 
     lengths = [2**power for power in range(4, max(shape.queries, 16384).bit_length())]
     series = [
-        Series(
-            rival.kind,
-            [
-                (float(n), float(sum(rival.mechanism.cost(replace(shape, queries=n, keys=n)).needed.values())))
-                for n in lengths
-            ],
-        )
-        for rival in rivals
+        Series(cost.kind, [(float(n), float(cost.cost_functions["needed"](n))) for n in lengths]) for cost in costs
     ]
     title = f"multiplications needed, key_dim {shape.key_dim}, value_dim {shape.value_dim}, {_heads(shape)}"
     return line_chart(series, title, Axis("tokens", log=True), Axis("multiplications", log=True))
@@ -58,50 +53,52 @@ def _heads(shape: "Shape") -> str:
     return "1 head" if shape.heads == 1 else f"{shape.heads} heads"
 
 
-def _print(rivals: "list[KindCost]", crossed: "list[KindCrossover]", shape: "Shape") -> None:
+def _print_costs(costs: "list[KindCost]", shape: "Shape") -> None:
     from rich.table import Table
 
-    from qkv.cost import CONVENTION, format_formula
-
-    what = f"n = {shape.queries:,}, {_heads(shape)}, key_dim {shape.key_dim}, value_dim {shape.value_dim}"
-    table = Table("kind", "needed", "at n", "executed", "cache", "bytes", title=what, title_justify="left")
-    for rival in rivals:
-        needed, cache = rival.needed, rival.cache
+    title = f"n = {shape.queries:,}, {_heads(shape)}, key_dim {shape.key_dim}, value_dim {shape.value_dim}"
+    table = Table("kind", "needed", "at n", "executed", "cache", "bytes", title=title, title_justify="left")
+    for cost in costs:
         table.add_row(
-            rival.kind,
-            f"{format_formula(needed.formula)} {needed.holds}".strip(),
-            f"{needed.value:,}",
-            f"{rival.executed:,}",
-            f"{format_formula(cache.formula)} {cache.holds}".strip(),
-            f"{cache.value:,}",
+            cost.kind,
+            _formula(cost.needed),
+            f"{cost.needed.value:,}",
+            f"{cost.executed:,}",
+            _formula(cost.cache),
+            f"{cost.cache.value:,}",
         )
     console().print(table)
-    meeting = Table("crossover", "of", "at n", "", title="where they cost the same, exactly", title_justify="left")
-    for one in crossed:
-        exact = ", ".join([*map(str, one.lengths), *_stretches(one)]) or "never"
-        meeting.add_row(
-            f"{one.first} = {one.second}", one.quantity, exact, ", ".join(f"{float(x):,.1f}" for x in one.lengths)
-        )
-    console().print(meeting)
+
+
+def _formula(quantity: "Quantity") -> str:
+    from qkv.cost import format_formula
+
+    return f"{format_formula(quantity.formula)} {quantity.holds}".strip()
+
+
+def _print_crossovers(crossovers: "list[KindCrossover]") -> None:
+    from rich.table import Table
+
+    from qkv.cost import CONVENTION
+
+    table = Table("crossover", "of", "at n", "", title="where they cost the same, exactly", title_justify="left")
+    for one in crossovers:
+        exact = ", ".join([*map(str, one.lengths), *_describe_intervals(one)]) or "never"
+        approximate = ", ".join(f"{float(length):,.1f}" for length in one.lengths)
+        table.add_row(f"{one.first} = {one.second}", one.quantity, exact, approximate)
+    console().print(table)
     for line in CONVENTION[:3]:
         console().print(f"- {line}", style="dim", soft_wrap=True, markup=False)
 
 
-def _stretches(one: "KindCrossover") -> list[str]:
-    """The lengths all along which two kinds cost the same, in words."""
+def _describe_intervals(one: "KindCrossover") -> list[str]:
+    """Return the intervals of lengths over which two kinds cost the same."""
     if one.crossovers.always:
         return ["always"]
-    return [f"{start} to {end}" if end else f"from {start} on" for start, end in one.crossovers.intervals]
+    return [f"{start} to {end}" if end else f"{start} and above" for start, end in one.crossovers.intervals]
 
 
-def _quantity(quantity: "Quantity") -> dict[str, Any]:
-    """`holds` says where the formula does; empty: at every length."""
-    from qkv.cost import format_formula
-
-    return {"formula": format_formula(quantity.formula), "value": quantity.value, "holds": quantity.holds}
-
-
-def _record(rivals: "list[KindCost]", crossed: "list[KindCrossover]", shape: "Shape") -> dict[str, Any]:
+def _record(costs: "list[KindCost]", crossovers: "list[KindCrossover]", shape: "Shape") -> dict[str, Any]:
     from qkv.cost import CONVENTION
 
     return {
@@ -109,12 +106,12 @@ def _record(rivals: "list[KindCost]", crossed: "list[KindCrossover]", shape: "Sh
         "symbols": {"n": shape.queries, "heads": shape.heads, "d_k": shape.key_dim, "d_v": shape.value_dim},
         "kinds": [
             {
-                "kind": rival.kind,
-                "multiplications": _quantity(rival.needed),
-                "executed": rival.executed,
-                "cache": _quantity(rival.cache),
+                "kind": cost.kind,
+                "multiplications": _record_quantity(cost.needed),
+                "executed": cost.executed,
+                "cache": _record_quantity(cost.cache),
             }
-            for rival in rivals
+            for cost in costs
         ],
         "crossovers": [
             {
@@ -123,15 +120,22 @@ def _record(rivals: "list[KindCost]", crossed: "list[KindCrossover]", shape: "Sh
                 "of": one.quantity,
                 "exact": [str(x) for x in one.lengths],
                 "n": [float(x) for x in one.lengths],
-                "stretches": [list(stretch) for stretch in one.crossovers.intervals],
+                "stretches": [list(interval) for interval in one.crossovers.intervals],
             }
-            for one in crossed
+            for one in crossovers
         ],
     }
 
 
-def _timings(rivals: "list[KindCost]", shape: "Shape") -> "dict[str, dict[int, Forecast]]":
-    """Kind -> length -> time, up to the length asked for."""
+def _record_quantity(quantity: "Quantity") -> dict[str, Any]:
+    """Return formula and value; `holds` is where the formula is valid (empty: at every length)."""
+    from qkv.cost import format_formula
+
+    return {"formula": format_formula(quantity.formula), "value": quantity.value, "holds": quantity.holds}
+
+
+def _forecast_kinds(costs: "list[KindCost]", shape: "Shape") -> "dict[str, dict[int, Forecast]]":
+    """Return kind -> length -> forecast, up to the length of `shape`."""
     from qkv.cost import Input
     from qkv.cost.meta_run import ModuleCall
     from qkv.profile.timing.time_crossover import LENGTHS, forecast_lengths
@@ -140,22 +144,23 @@ def _timings(rivals: "list[KindCost]", shape: "Shape") -> "dict[str, dict[int, F
     dims = (shape.heads, shape.key_dim), (key_heads, shape.key_dim), (key_heads, shape.value_dim)
     inputs = tuple(Input.parse(f"float[1,{heads},n,{dim}]") for heads, dim in dims)
     lengths = [*(n for n in LENGTHS if n < shape.queries), shape.queries]
-    return {rival.kind: forecast_lengths(ModuleCall(rival.mechanism, inputs, {"causal": shape.causal}), lengths) for rival in rivals}
+    calls = {cost.kind: ModuleCall(cost.mechanism, inputs, {"causal": shape.causal}) for cost in costs}
+    return {kind: forecast_lengths(call, lengths) for kind, call in calls.items()}
 
 
 def _record_timings(timings: "dict[str, dict[int, Forecast]]", n: int) -> dict[str, Any]:
     from qkv.profile.timing.time_crossover import find_time_crossover
 
-    kinds, crossed = [], []
-    for kind, times in timings.items():
-        at = times[n]
+    kinds, crossovers = [], []
+    for kind, forecasts in timings.items():
+        at = forecasts[n]
         record = {"predicted_seconds": at.predicted, "measured_seconds": at.measured, "ratio": at.ratio}
         kinds.append({"kind": kind, **record})
     for first, second in permutations(timings, 2):
         found = find_time_crossover(timings[first], timings[second])
         if found.predicted is not None or found.measured is not None:
-            crossed.append({"first": first, "second": second, **asdict(found), "ratio": found.ratio})
-    return {"time": kinds, "time_crossovers": crossed}
+            crossovers.append({"first": first, "second": second, **asdict(found), "ratio": found.ratio})
+    return {"time": kinds, "time_crossovers": crossovers}
 
 
 def _print_timings(record: dict[str, Any], n: int) -> None:
@@ -167,11 +172,10 @@ def _print_timings(record: dict[str, Any], n: int) -> None:
         cells = (f"{1e3 * row[name]:.3g} ms" for name in ("predicted_seconds", "measured_seconds"))
         table.add_row(row["kind"], *cells, f"{row['ratio']:.2f}")
     console().print(table)
-    meeting = Table(
-        "faster", "predicted", "measured", "ratio", title="from which n on, by the clock", title_justify="left"
-    )
+    title = "n from which one is faster, by time"
+    table = Table("faster", "predicted", "measured", "ratio", title=title, title_justify="left")
     for row in record["time_crossovers"]:
         cells = (f"not by {n:,}" if row[name] is None else f"{row[name]:,.0f}" for name in ("predicted", "measured"))
         ratio = "" if isnan(row["ratio"]) else f"{row['ratio']:.2f}"
-        meeting.add_row(f"{row['second']} than {row['first']}", *cells, ratio)
-    console().print(meeting)
+        table.add_row(f"{row['second']} than {row['first']}", *cells, ratio)
+    console().print(table)

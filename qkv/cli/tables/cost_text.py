@@ -1,4 +1,4 @@
-"""`qkv cost` as Markdown or LaTeX, to be put into a document."""
+"""`qkv cost` as Markdown, LaTeX or JSON."""
 
 import sys
 from dataclasses import asdict
@@ -8,10 +8,11 @@ from qkv.cli.shared.console import format_count
 
 if TYPE_CHECKING:
     from qkv.cost import Check, CostReport, Quantity
+    from qkv.profile.timing.forecast import Forecast
 
 
 def print_document(report: "CostReport", label: str, note: str | None, *, latex: bool) -> None:
-    """The figures as a table, and a note on the sizes if there is one."""
+    """Print the figures as a table, and the note on the sizes if there is one."""
     rows = {
         "parameters": report.parameters,
         "multiplications needed": report.needed,
@@ -26,13 +27,13 @@ def print_document(report: "CostReport", label: str, note: str | None, *, latex:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def plain_extras(ticks: "list[Check]", timing: Any) -> dict[str, Any]:
-    """What was verified and timed, for JSON."""
+def extras_to_record(checks: "list[Check]", forecast: "Forecast | None") -> dict[str, Any]:
+    """Return the checks and the forecast as JSON data."""
     extras: dict[str, Any] = {}
-    if ticks:
-        extras["verified"] = [{**asdict(tick), "ok": tick.ok} for tick in ticks]
-    if timing is not None:
-        extras["time"] = {"predicted": timing.predicted, **asdict(timing), "ratio": timing.ratio}
+    if checks:
+        extras["verified"] = [{**asdict(check), "ok": check.ok} for check in checks]
+    if forecast is not None:
+        extras["time"] = {"predicted": forecast.predicted, **asdict(forecast), "ratio": forecast.ratio}
     return extras
 
 

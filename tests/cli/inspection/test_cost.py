@@ -16,12 +16,12 @@ def record(*arguments):
 
 
 def test_the_arithmetic_line_by_line():
-    told = qkv(*C1, "--explain", "--verify")
-    assert "attention.scores = d_k*n**2 = 36*75**2 = 202,500" in told
-    assert "query.product = d_in*d_k*n = 100*36*75 = 270,000" in told
-    assert "together 1,070,625" in told
-    assert "61*n**2 + 9700*n" in told
-    assert "torch's counter" in told
+    text = qkv(*C1, "--explain", "--verify")
+    assert "attention.scores = d_k*n**2 = 36*75**2 = 202,500" in text
+    assert "query.product = d_in*d_k*n = 100*36*75 = 270,000" in text
+    assert "together 1,070,625" in text
+    assert "61*n**2 + 9700*n" in text
+    assert "torch's counter" in text
 
 
 def test_json():
@@ -43,7 +43,7 @@ def test_documents_and_blocks():
     assert found["parameters"]["formula"] == "4*d_model**2"
 
 
-def test_kinds_beside_each_other(tmp_path):
+def test_comparison_of_kinds(tmp_path):
     plot = tmp_path / "kinds.svg"
     sizes = ("--d-k", "16", "--d-v", "16", "--n", "1000", "--plot", str(plot))
     found = record("cost", "attention", "--compare", "softmax,elu,taylor(order=2)", *sizes)
@@ -127,8 +127,8 @@ NOTE = "the vocabulary has the requested size, data.size = 16,000; no text was r
 
 
 @pytest.mark.slow
-def test_a_preset_whose_text_is_elsewhere(monkeypatch, tmp_path):
-    """With no cache, and no index for pip to ask."""
+def test_a_preset_whose_text_is_not_here(monkeypatch, tmp_path):
+    """With an empty cache and no package index."""
     monkeypatch.setenv("QKV_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/")
     monkeypatch.setenv("PIP_RETRIES", "0")
@@ -152,7 +152,7 @@ def test_presets_that_know_the_shape_of_an_example(spec, parameters, multiplicat
 
 
 @pytest.mark.slow
-def test_a_model_that_takes_fewer_tokens_than_is_usual():
+def test_a_model_with_fewer_tokens_than_the_default():
     """As docs/cost.md has it: no length is given, and 64 is the most that the preset takes."""
     assert record("cost", "pronounce:quick")["symbols"] == {"n": 64, "m": 64}
     assert record("cost", "pronounce:recurrent", "--n", "11")["symbols"] == {"n": 11, "m": 11}
@@ -163,8 +163,8 @@ BAD = [
     (("cost", "pairs"), "the sizes of pairs come from its data; train a run and name its folder"),
     (("cost", "tests.cost.nowhere:network"), "no module named 'tests.cost.nowhere'"),
     (("cost", "tests.cost.factories:netwok"), "has no 'netwok'"),
-    (("cost", "tests.cost.factories:number"), "gives a int, but an nn.Module is needed"),
-    (("cost", "tests.cost.factories:network"), "say what with --input"),
+    (("cost", "tests.cost.factories:number"), "returns a int, but an nn.Module is needed"),
+    (("cost", "tests.cost.factories:network"), "describe them with --input"),
     (
         ("cost", "tests.cost.factories:network", "--input", "float[3,11]"),
         "Sequential cannot be called with float[3,11]",
@@ -178,7 +178,7 @@ BAD = [
     (("cost", "atention"), "atention"),
     (("cost", "attention", "--compare", "softmax"), "expected at least two kinds"),
     (("cost", "nonsense", "--compare", "softmax,elu"), "SPEC must be attention, got 'nonsense'"),
-    (("cost", "attention", "--compare", "softmax,elu", "--latex"), "without --latex"),
+    (("cost", "attention", "--compare", "softmax,elu", "--latex"), "cannot be combined with --latex"),
     (("cost", "attention", "--compare", "softmax,elu", "--d-k", "-5"), "key_dim must be at least 1, got -5"),
     (("cost", "attention", "--compare", "softmax,elu", "--plot", "nowhere/x.svg"), "cannot save x.svg"),
     (
@@ -195,9 +195,9 @@ BAD = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "message"), BAD, ids=[message for _, message in BAD])
 def test_bad_input_is_one_sentence_and_no_number(arguments, message):
-    told = qkv(*arguments, code=2)
-    assert message in told
-    assert len(told.strip().splitlines()) == 1
+    text = qkv(*arguments, code=2)
+    assert message in text
+    assert len(text.strip().splitlines()) == 1
 
 
 def test_a_config_of_an_unknown_architecture(tmp_path):

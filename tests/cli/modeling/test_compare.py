@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from qkv.cli.modeling.compare import _compete, _Lines
+from qkv.cli.modeling.compare import _run, _TrialLines
 from qkv.compare.comparison import ComparisonStatus
 from qkv.train import Interrupted
 from tests.cli.run import qkv
@@ -18,19 +18,19 @@ QUICK = [*TINY, "--set", "model.dim=8", "--steps", "3", "--set", "train.batch_si
     ("stop", "code"),
     [(KeyboardInterrupt(), 130), (Interrupted(signal.SIGINT), 130), (Interrupted(signal.SIGTERM), 143)],
 )
-def test_a_signal_ends_it_with_a_word_about_how_to_go_on(stop, code, capsys):
-    def compete():
+def test_a_signal_ends_it_and_prints_how_to_resume(stop, code, capsys):
+    def run():
         raise stop
 
     with pytest.raises(SystemExit) as left:
-        _compete(SimpleNamespace(compete=compete, folder=Path("here")))
+        _run(SimpleNamespace(run=run, folder=Path("here")))
     assert left.value.code == code
     assert "what was finished is in here/compare.json" in capsys.readouterr().err
 
 
-def test_a_line_for_each_training_when_nobody_watches():
+def test_a_line_per_trial_without_a_terminal():
     printed = []
-    lines = _Lines(printed.append)
+    lines = _TrialLines(printed.append)
     for done, about in ((0, "a"), (0.5, "a"), (1, "a"), (1, "b"), (2, "b")):
         lines(ComparisonStatus(done, 2, about))
     assert printed == ["1 of 2: a", "2 of 2: b"]
@@ -53,7 +53,7 @@ def test_json_is_what_the_folder_has(tmp_path):
     assert records == json.loads((tmp_path / "compare.json").read_text())["records"]
 
 
-def test_strings_say_what_they_are_no_evidence_of(tmp_path):
+def test_the_caveat_of_short_strings_is_printed(tmp_path):
     (tmp_path / "a.tsv").write_text("".join(f"{'ab' * n}\t{'X Y ' * n}\n" for n in range(1, 13)))
     files = ["--train-file", str(tmp_path / "a.tsv"), "--test-file", str(tmp_path / "a.tsv")]
     text = qkv(
@@ -64,7 +64,7 @@ def test_strings_say_what_they_are_no_evidence_of(tmp_path):
     assert "Levenshtein" in text
 
 
-def test_nobody_left_is_wrong_use(tmp_path):
+def test_no_valid_candidate_is_wrong_use(tmp_path):
     arguments = ("compare", "recall", "--attention", "taylor", "--positions", "t5", *QUICK, "--out", str(tmp_path))
     assert "counting its cost" in qkv(*arguments, code=2)
 

@@ -43,7 +43,7 @@ def test_errors_are_best_when_few_and_the_worst_comes_first():
 
 
 def test_one_seed_has_no_spread():
-    assert " to " not in drawn([record("a", (0.5, 0.5, 0.5), seeds=[0])]).split("contestant")[1]
+    assert " to " not in drawn([record("a", (0.5, 0.5, 0.5), seeds=[0])]).split("candidate")[1]
 
 
 def test_one_without_figures_says_why_not():

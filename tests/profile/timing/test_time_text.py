@@ -2,21 +2,21 @@
 
 import pytest
 
-from qkv.cli.tables.cost import print_timing
+from qkv.cli.tables.cost import print_forecast
 from qkv.cli.tables.cost_compare import _record_timings
 from qkv.profile.timing.forecast import Forecast
 
 
 def test_predicted_measured_and_the_parts(capsys):
-    print_timing(Forecast({"product": 3e-3, "python": 1e-3}, 2e-3))
+    print_forecast(Forecast({"product": 3e-3, "python": 1e-3}, 2e-3))
     printed = capsys.readouterr().out
     assert "predicted 4 ms, measured 2 ms, ratio 2.00" in printed
     assert "predicted, in ms: product 3 + python 1" in printed
 
 
 def test_what_is_too_large_to_run_is_said_to_be(capsys):
-    print_timing(Forecast({"product": 3e-3}, None))
-    assert "predicted 3 ms, not measured: too large to be run here" in capsys.readouterr().out
+    print_forecast(Forecast({"product": 3e-3}, None))
+    assert "predicted 3 ms, not measured: too large to run here" in capsys.readouterr().out
 
 
 def test_crossovers_of_times_that_grow_with_the_square_and_with_the_length():
