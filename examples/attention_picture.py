@@ -1,8 +1,8 @@
-"""Draw what each attention kind sees in one sentence: `python examples/attention_picture.py out.svg`.
+"""Draw the attention matrix of each kind on one sentence: `python examples/attention_picture.py out.svg`.
 
-Every word is a random vector, the same for the same word, and q = k: so a word should find its own
-earlier occurrences. Softmax does, sharply; the Taylor polynomial nearly so; elu hardly; the bare
-dot product has no sense of proportion at all. The linear kinds never build these matrices when they
+No model is trained. Every word is a random vector, the same for the same word, and q = k, so a word should
+attend to its own earlier occurrences. Softmax does so sharply, the Taylor polynomial almost as sharply, elu
+hardly; the plain dot product gives negative weights. The linear kinds never build these matrices when they
 run: `weights` computes the matrix that their fast form implies.
 """
 
@@ -25,22 +25,22 @@ KINDS = {
 
 
 def word_vectors(words: list[str], key_dim: int = 16) -> torch.Tensor:
-    """One random vector per distinct word: (1, 1, time, key_dim)."""
+    """Return one random vector per distinct word, (1, 1, time, key_dim)."""
     vocabulary = sorted(set(words))
     table = 1.3 * torch.randn(len(vocabulary), key_dim, generator=torch.Generator().manual_seed(0))
     return table[[vocabulary.index(word) for word in words]][None, None]
 
 
 def picture() -> str:
-    """The SVG."""
+    """Return the picture as SVG."""
     x = word_vectors(SENTENCE)
     panels = []
     for title, options in KINDS.items():
         weights = qkv.weights(x, x, causal=True, **options)[0, 0]  # type: ignore[arg-type]
         sums = weights.sum(-1)
-        note = "a mean: rows sum to 1" if torch.allclose(sums, torch.ones_like(sums)) else "a sum: rows are free"
+        note = "rows sum to 1" if torch.allclose(sums, torch.ones_like(sums)) else "rows have any sum"
         panels.append(Panel(title, weights.tolist(), note))
-    return heatmaps(panels, SENTENCE, "What each attention kind sees: rows look at columns, causal")
+    return heatmaps(panels, SENTENCE, "Attention weights by kind: rows attend to columns, causal")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The whole way in one page: train a tiny decoder to recite a sentence, then let it, token by token.
+"""A small model from scratch: train a tiny decoder to recite a sentence, then generate it token by token.
 
     python examples/recall_a_string.py taylor
 
-The same few lines train any attention kind. While training all tokens are seen at once (`forward`);
-while reciting, one at a time with a state (`step`), and for the linear kinds that state never grows.
+The same code trains any attention kind. Training processes all tokens at once (`forward`). Generation
+processes one at a time with a state (`step`), which never grows for the linear kinds.
 """
 
 import sys
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.attention import build
-from qkv.layers import DecoderBlock, FeedForward, HeadsState, MultiHead, NormBefore, ShortConvolution
+from qkv.layers import DecoderBlock, FeedForward, HeadsState, MultiHead, PreNorm, ShortConvolution
 from qkv.positions import Rope, Sinusoidal
 
 TEXT = "attention is a weighted mean of values."
@@ -22,12 +22,12 @@ ALPHABET = sorted(set(TEXT))
 
 
 class Reciter(nn.Module):
-    """Characters in, the next character out."""
+    """A decoder of characters: predicts the next one."""
 
     def __init__(self, kind: str, dim: int = 32, layers: int = 2):
         super().__init__()
         self.embed = nn.Embedding(len(ALPHABET), dim)
-        self.places = Sinusoidal(dim)
+        self.positions = Sinusoidal(dim)
         self.blocks = nn.ModuleList(self._block(kind, dim) for _ in range(layers))
         self.predict = nn.Linear(dim, len(ALPHABET))
 
@@ -42,22 +42,22 @@ class Reciter(nn.Module):
             convolution=ShortConvolution(dim),
             output_norm=nn.RMSNorm(dim // 4),
         )
-        return DecoderBlock(heads, FeedForward(dim, 2 * dim), partial(NormBefore, dim))
+        return DecoderBlock(heads, FeedForward(dim, 2 * dim), partial(PreNorm, dim))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """All tokens at once."""
-        x = self.places(self.embed(tokens), torch.arange(tokens.shape[1]))
+        """Return the logits of all tokens at once."""
+        x = self.positions(self.embed(tokens), torch.arange(tokens.shape[1]))
         for block in self.blocks:
             x = block(x)
         return self.predict(x)
 
     def start(self) -> list[HeadsState]:
-        """Before the first token."""
+        """Return the state before the first token."""
         return [block.start(1) for block in self.blocks]
 
     def step(self, token: Tensor, states: list[HeadsState]) -> tuple[Tensor, list[HeadsState]]:
-        """One more token."""
-        x = self.places(self.embed(token), torch.tensor([states[0].length]))
+        """Return the logits after one more token, and the new state."""
+        x = self.positions(self.embed(token), torch.tensor([states[0].length]))
         following = []
         for block, state in zip(self.blocks, states, strict=True):
             x, after = block.step(x, state)
@@ -66,7 +66,7 @@ class Reciter(nn.Module):
 
 
 def train(kind: str, steps: int = 150) -> Reciter:
-    """Fit the one sentence."""
+    """Train on the sentence."""
     torch.manual_seed(0)
     model = Reciter(kind)
     tokens = torch.tensor([[ALPHABET.index(letter) for letter in TEXT]])
@@ -81,7 +81,7 @@ def train(kind: str, steps: int = 150) -> Reciter:
 
 @torch.inference_mode()
 def recite(model: Reciter, first: str, length: int) -> tuple[str, int]:
-    """The text from its first letter on, and the bytes of state it took."""
+    """Return the generated text, starting with `first`, and the bytes of the state."""
     states, text = model.start(), first
     for _ in range(length - 1):
         logits, states = model.step(torch.tensor([[ALPHABET.index(text[-1])]]), states)

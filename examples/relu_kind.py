@@ -1,4 +1,4 @@
-"""Somebody else's attention kind, in a file of its own: nothing of qkv is edited.
+"""An attention kind outside of qkv, in one file.
 
     qkv check --plugin examples.relu_kind --kind relu
 
@@ -20,22 +20,22 @@ class Relu(FeatureMap):
     chunk = 5
 
     def similarity(self, q: Tensor, k: Tensor) -> Tensor:
-        """The law."""
+        """Return the weights before normalization: the definition."""
         return self.features(q) @ self.features(k).transpose(-1, -2)
 
     def features(self, x: Tensor) -> Tensor:
-        """A little above zero, so that every query has something to average."""
+        """Return features above zero, so that every normalizer is positive."""
         return torch.relu(x) + 0.1
 
     def feature_dim(self, key_dim: int) -> int:
-        """As many as the key has numbers."""
+        """Return the number of features: that of the key."""
         return key_dim
 
     def default_scale(self, key_dim: int) -> float:
-        """The map sees the queries as they are."""
+        """Return 1: queries are not scaled."""
         return 1.0
 
     @classmethod
     def example(cls, key_dim: int) -> "Relu":
-        """There is nothing to choose."""
+        """Return an instance; there are no options."""
         return cls()
