@@ -158,11 +158,11 @@ class Tokenizer:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Tokenizer":
         """Build the tokenizer that `to_record` returned."""
-        held = record.get("tokenizer")
-        if not isinstance(held, dict):
-            raise ValueError(f"a tokenizer record must have a key tokenizer with an object, got {held!r}")
+        contents = record.get("tokenizer")
+        if not isinstance(contents, dict):
+            raise ValueError(f"a tokenizer record must have a key tokenizer with an object, got {contents!r}")
         try:
-            return cls(_library().from_str(json.dumps(held)))
+            return cls(_library().from_str(json.dumps(contents)))
         except QkvError:
             raise
         except Exception as error:  # noqa: BLE001 - see `load`

@@ -71,6 +71,8 @@ def beam_with_trees(
 
 @dataclass(frozen=True)
 class _BeamSettings:
+    """Options of a beam search, checked."""
+
     limits: SearchLimits
     beams: int
     n_best: int

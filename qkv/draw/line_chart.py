@@ -97,6 +97,7 @@ class _Frame:
 
     @classmethod
     def around(cls, points: Sequence[Point], axes: tuple[Axis, Axis], size: tuple[int, int], top: int) -> "_Frame":
+        """Return the frame that shows all points in an image of this size, below `top`."""
         (x, y), (width, height) = axes, size
         across = _scale_within([point[0] for point in points], x)
         up = _scale_around([point[1] or 0.0 for point in points], y)

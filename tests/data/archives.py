@@ -1,4 +1,4 @@
-"""Digits and words, if they can be had: a machine without a package index has to have them in its cache."""
+"""Skips for tests that need archives; a machine without a package index needs them in its cache."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from qkv.errors import QkvError
 
 
 def need(part):
-    """Skip what needs this part of MNIST where it cannot be had."""
+    """Skip a test if this variant of MNIST is not available."""
     try:
         mnist(part)
     except QkvError as error:
@@ -15,7 +15,7 @@ def need(part):
 
 
 def need_word_tests():
-    """The same for WikiText-2 and the word tests."""
+    """Skip a test if WikiText-2 or the word tests are not available."""
     try:
         ws353()
         next(iter(read_corpus("wikitext")["test"]))

@@ -17,7 +17,7 @@ def lengths_of(count, longest=53, seed=1):
 
 
 def shuffled(seed, purpose, epoch, count):
-    """SplitMix64 by plain numbers, and a sort."""
+    """SplitMix64 in plain Python, and a sort."""
     digest = blake2b(f'[{seed},"{purpose}",{epoch}]'.encode(), digest_size=8).digest()
     state, drawn = int.from_bytes(digest, "big") // 2, []
     for _ in range(count):

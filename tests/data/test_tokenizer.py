@@ -103,7 +103,7 @@ def test_a_copy_treats_names_of_special_tokens_as_text_too(trained, again):
 
 
 def test_training_is_deterministic_across_processes(trained):
-    """WordPiece of the library by itself does not: it numbers characters by a hash table's order."""
+    """The library's own WordPiece training is not: it assigns ids to characters in hash order."""
     code = (
         "import json; from qkv.data import Tokenizer, read_corpus; print(json.dumps("
         f"[Tokenizer.train(iter(read_corpus()['train']), kind, 600).to_record() for kind in {KINDS}]))"

@@ -1,4 +1,4 @@
-"""Small models to decode from, and searches written the slow and obvious way."""
+"""Small models to decode from, and slow reference searches."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ PAD, START, END, UNKNOWN = range(4)
 
 @dataclass
 class Prefixes:
-    """The state of a table: what each row has been given, and from which source."""
+    """State of a table: the source and the tokens so far of each row."""
 
     rows: list
 
@@ -44,7 +44,7 @@ class Table:
 
 
 def random_table(branches, seed):
-    """A table over END and `branches - 1` other tokens whose probabilities hang on the source and the prefix."""
+    """A table over END and `branches - 1` other tokens whose probabilities depend on the source and the prefix."""
     known = {}
 
     def probabilities(source, prefix):
@@ -76,7 +76,7 @@ def ranked(paths, length_power):
 
 
 def slow_beam(probabilities, source, max_length, beams, length_power):
-    """A beam search that always goes on to `max_length`, without any stopping rule."""
+    """A beam search that always runs to `max_length`, without a stopping rule."""
     live, ended = [((), 0.0)], []
     for _ in range(max_length):
         further = [
@@ -99,7 +99,7 @@ class Hidden:
 
 
 class Net(nn.Module):
-    """A small random recurrent network: the mean of what it reads, then a GRU cell."""
+    """A small random recurrent network: the mean of the input embeddings, then a GRU cell."""
 
     def __init__(self, vocabulary=23, dim=17):
         super().__init__()
@@ -122,7 +122,7 @@ class Net(nn.Module):
         return self.output(x), Hidden(x)
 
     def all_logits(self, inputs, mask, tokens):
-        """Logits of what follows each of `tokens` (batch, time), in one parallel pass by torch's own GRU."""
+        """Return the next-token logits after each of `tokens` (batch, time), in one parallel pass of torch's GRU."""
         gru = nn.GRU(self.cell.input_size, self.cell.hidden_size, batch_first=True)
         gru.load_state_dict({f"{name}_l0": value for name, value in self.cell.state_dict().items()})
         return self.output(gru(self.embed(tokens), self.start(inputs, mask).x[None])[0])

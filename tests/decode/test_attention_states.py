@@ -1,4 +1,4 @@
-"""Searches over the states of real attention: caches that are written in place, memories of fixed size."""
+"""Searches over the states of real attention: KV caches updated in place, recurrent states of fixed size."""
 
 from dataclasses import dataclass
 from functools import partial

@@ -59,7 +59,7 @@ def test_a_beam_as_wide_as_the_tree_is_exhaustive(length_power):
 @pytest.mark.parametrize("length_power", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize("beams", [2, 3, 5])
 def test_stopping_early_changes_nothing(beams, length_power):
-    """Against plain loops that always go on to the end, many sources at once."""
+    """Against plain loops that always run to the end, for many sources."""
     model = random_table(branches=4, seed=7)
     limits = SearchLimits(6)
     found = beam(model, sources(*range(50)), None, limits, beams=beams, n_best=beams, length_penalty=length_power)

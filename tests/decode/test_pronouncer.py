@@ -13,7 +13,7 @@ SIZES = {"dim": 64, "hidden_dim": 128, "encoder_layers": 1}
 BATCH = 64
 SIZE = 1000
 CLOSE = {"abs": 1e-5, "rel": 1e-6}
-"""What float32 makes of a sum in another order; relative for the few answers of 63 tokens that score near -90."""
+"""Float32 rounding of a sum in another order; relative for the few outputs of 63 tokens that score near -90."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def pronouncer(tmp_path_factory):
 
 @torch.inference_mode()
 def answers(pronouncer, size, search, **options):
-    """What is decoded for each word, so many at a time."""
+    """Decode each word, in batches of this size."""
     model, words = pronouncer
     found = []
     for start in range(0, len(words), size):
@@ -42,7 +42,7 @@ def answers(pronouncer, size, search, **options):
 
 @pytest.fixture(scope="module")
 def straight(pronouncer):
-    """Greedy, in batches as they come: short words beside long ones."""
+    """Greedy outputs in batches that mix short and long words."""
     return answers(pronouncer, BATCH, greedy)
 
 

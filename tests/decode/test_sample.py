@@ -102,7 +102,7 @@ def test_finished_rows_do_not_change_the_draws_of_others():
 @pytest.mark.parametrize(("uniform", "token"), [(0.0, 3), (1 - 2**-53, 6)])
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
 def test_the_smallest_and_largest_uniform(monkeypatch, uniform, token, temperature):
-    """The smallest and the largest uniform number still fall on a token that has a share."""
+    """The smallest and the largest uniform value still select a token of positive probability."""
     module = import_module("qkv.decode.sample")  # the package's `sample` is the function
     monkeypatch.setattr(module, "uniforms", lambda key, numbers: torch.full_like(numbers, uniform, dtype=torch.float64))
     assert draws(1, temperature=temperature, top_k=4) == [(token,)]
@@ -154,7 +154,7 @@ def test_invalid_options(options, message):
 
 
 def test_row_ids_give_later_batches_their_own_draws():
-    """Drawn in two batches as in one: the number of an input counts, not its row."""
+    """Two batches give the draws of one: the id of an input counts, not its row."""
     together = draws(8, 5)
     limits, inputs = SearchLimits(5), torch.zeros(4, 1, dtype=torch.int64)
     found = [

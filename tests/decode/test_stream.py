@@ -37,7 +37,7 @@ def test_the_caller_may_use_gradients():
 
 @pytest.mark.parametrize("kind", ["linear", "elu", "taylor"])
 def test_memory_is_constant(kind):
-    """The state of a linear kind has the bytes of its start after any number of tokens."""
+    """The state of a linear kind keeps its initial size after any number of tokens."""
     torch.manual_seed(0)
     config = DecoderConfig(dim=12, heads=2, hidden_dim=8, attention=kind, positions="none", max_length=200)
     model = Decoder(config, 7).eval()

@@ -11,7 +11,7 @@ from tests.decode.test_beam import TWO_TOKENS, A, B
 
 
 def test_by_hand():
-    """The tree of a beam of two: of A's ten equal continuations the first is looked at, and not taken."""
+    """The tree of a beam of two: the first of A's ten equal continuations is considered, and not kept."""
     model = Table(lambda source, prefix: TWO_TOKENS[prefix], 16)
     ((found,),), (tree,) = beam_with_trees(model, torch.zeros(1, 1).long(), None, SearchLimits(2), beams=2)
     assert [(node.parent, node.token, node.step, node.kept, node.finished) for node in tree.nodes] == [

@@ -15,7 +15,7 @@ def rectangles(root):
 
 
 def tick(root, text):
-    """Where the tick of this number stands."""
+    """Return the position of the tick of this value."""
     return next(float(e.get("x")) for e in root.iter(f"{SVG}text") if e.text == text and e.get("x") != "100%")
 
 

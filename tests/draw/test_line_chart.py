@@ -111,13 +111,13 @@ def luminance(color):
 @pytest.mark.parametrize("color", COLORS)
 @pytest.mark.parametrize("paper", ["#ffffff", "#191919"])
 def test_lines_stand_out_on_light_and_dark(color, paper):
-    """WCAG 2 asks for a contrast of 3 to 1 of graphical objects."""
+    """WCAG 2 requires a contrast of 3 to 1 for graphical objects."""
     darker, lighter = sorted((luminance(color), luminance(paper)))
     assert (lighter + 0.05) / (darker + 0.05) >= 3
 
 
 def in_lab(color):
-    """CIE 1976, in which equal distances look about equally far."""
+    """CIE 1976, a perceptually uniform color space."""
     red, green, blue = (
         luminance(color[0] + "0" * 2 * n + color[1 + 2 * n : 3 + 2 * n] + "0" * (4 - 2 * n)) for n in range(3)
     )

@@ -96,7 +96,7 @@ def test_everything_is_on_the_page():
 
 
 def rows(page, number):
-    """The cells of each row of table `number`."""
+    """Return the cells of each row of table `number`."""
     table = page.find("table")[number]
     first = page.elements.index(table)
     following = [e for e in page.find("table") if page.elements.index(e) > first]

@@ -34,7 +34,7 @@ def loop(hits, objects, levels):
 
 
 def draw(number):
-    """Scores with many ties, detections that find an object twice or none, and objects never found."""
+    """Scores with many ties, repeated and false detections, and objects never found."""
     dice = random.Random(number)
     objects, count = dice.randint(1, 40), dice.randint(1, 90)
     scores = [round(dice.random(), dice.choice((1, 1, 2, 6))) for _ in range(count)]

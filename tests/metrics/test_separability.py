@@ -49,7 +49,7 @@ def test_random_points_either_way(seed, size):
     found = separating_hyperplane(points, labels)
     assert found.separable
     assert sides(points, labels, found).min() > 0
-    inside = torch.randint(2, (60,), generator=random)  # no plane tells 60 coins apart in three dimensions
+    inside = torch.randint(2, (60,), generator=random)  # no plane separates 60 random labels in three dimensions
     no = separating_hyperplane(points, inside)
     assert not no.separable
     check_certificate(points, inside, no.certificate)

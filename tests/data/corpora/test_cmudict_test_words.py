@@ -46,7 +46,7 @@ def test_words_of_the_held_out_split_are_excluded(parts, form):
 
 
 def test_variants_in_a_training_file_are_excluded_too(tmp_path):
-    """In a training file, and in a list of words for teachers to say."""
+    """In a training file, and in a list of unlabeled words for teachers."""
     listed = tmp_path / "words.tsv"
     listed.write_text("".join(f"{word}\tX\n" for word in ("aaberg", "ABADI", "abadi(2)", "Abating(3)", "aachen")))
     job = PronounceTask.load({"exclude": "standard", "train_file": str(listed), "held_out": 0})

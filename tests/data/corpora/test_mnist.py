@@ -1,4 +1,4 @@
-"""The real digits; where no package index can be reached and none is in the cache, there is nothing to test."""
+"""The real digits; skipped where the archives are neither cached nor downloadable."""
 
 import pytest
 import torch

@@ -65,7 +65,7 @@ def test_a_long_file_is_split_at_blank_lines(tmp_path, monkeypatch):
     assert sum(len(piece) for part in parts.values() for piece in part) == len("".join(written))
     assert "".join(parts["train"]).startswith("Paragraph 0 says")
     assert max(len(piece) for part in parts.values() for piece in part) <= 300
-    monkeypatch.setattr(text_module, "READ_BYTES", 7)  # the cut does not depend on how it was read
+    monkeypatch.setattr(text_module, "READ_BYTES", 7)  # the split does not depend on the size of reads
     assert {name: list(documents) for name, documents in read_corpus(str(path)).items()} == parts
 
 

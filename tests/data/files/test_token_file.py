@@ -80,7 +80,7 @@ def test_blocks_can_be_read_before_the_file_is_complete(tmp_path, tokenizer):
 
 
 def test_only_a_few_blocks_are_written_ahead(tmp_path, tokenizer, monkeypatch):
-    """Of a large corpus only as much is tokenized as is trained on: blocks that were asked for, and a few ahead."""
+    """Only the requested blocks of a large corpus are tokenized, and a few ahead."""
     monkeypatch.setattr(token_file, "BLOCKS_AHEAD", 1)
     read = []
     file = TokenFile(tmp_path, (read.append(text) or text for text in TEXTS), tokenizer)
@@ -109,7 +109,7 @@ def test_tokenizing_resumes_after_a_killed_process(tmp_path, tokenizer):
 
 
 def test_a_forked_process_waits_for_its_parent(tmp_path, tokenizer):
-    """And has no thread of its own to wait for."""
+    """It has no writer thread of its own."""
 
     def slowly():
         for text in TEXTS:
@@ -164,7 +164,7 @@ def rows(tmp_path, tokenizer, length=11, batch=4, seed=0):
 
 
 def test_an_epoch_covers_every_target(tmp_path, tokenizer):
-    """Of each block all tokens but the first are the target of some row; and of the next epoch again."""
+    """In every epoch, all tokens of a block except the first are the target of some row."""
     found = rows(tmp_path, tokenizer)
     blocks = found.file.blocks(10**6)
     in_epoch = sum(-(-(block.end - block.first - 1) // 11) for block in blocks)
@@ -186,7 +186,7 @@ def test_the_first_epoch_goes_block_by_block(tmp_path, tokenizer):
 
 
 def test_the_order_is_a_pure_function_of_seed_and_step(tmp_path, tokenizer):
-    """Whatever was asked before, whatever is written by then, however often it is begun anew."""
+    """It does not depend on earlier requests, on how much is written, or on restarts."""
     first = rows(tmp_path / "a", tokenizer)
     forwards = [first.batch(step) for step in range(60)]
     again = rows(tmp_path / "b", tokenizer)
@@ -207,7 +207,7 @@ def test_bad_rows(tmp_path, tokenizer):
 
 
 def test_lost_tokens_are_not_replaced_by_zeros(tmp_path, tokenizer):
-    """The index says that they are there; to go on after them would leave a hole."""
+    """The index lists them; appending after them would leave a hole."""
     whole(TokenFile(tmp_path, TEXTS, tokenizer))
     index = (tmp_path / "index").read_bytes()
     (tmp_path / "index").write_bytes(index[: len(index) // 48 * 24])  # some blocks, and not the last

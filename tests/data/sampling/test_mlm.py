@@ -19,7 +19,7 @@ def rows(count, time):
 
 
 def test_fractions_are_those_of_bert():
-    """Of 42 tokens 6 are asked for (15 % is 6.3): 80 % masks, 10 % others, 10 % as they were; 1,000 rows of 44."""
+    """6 of 42 tokens are selected (15 % is 6.3): 80 % masked, 10 % random, 10 % unchanged; 1,000 rows of 44."""
     given = rows(1000, 44)
     seen, asked = hiding().apply(given, 7, torch.arange(1000))
     assert asked.sum(1).tolist() == [6] * 1000
@@ -63,11 +63,11 @@ def test_at_least_one_token_is_masked_unless_none_is_maskable():
 
 
 def test_whole_words():
-    """Tokens from 80 on go on with a word: a word is hidden from its first piece to its last, or not at all."""
+    """Ids of 80 and above continue a word: a word is masked from its first piece to its last, or not at all."""
     begins = torch.arange(TOKENS) < 80
     given = rows(300, 43)
     _, asked = hiding(word_starts=begins).apply(given, 7, torch.arange(300))
-    within = ~begins[given][:, 2:-1]  # from the second ordinary token on, what goes on with the one before
+    within = ~begins[given][:, 2:-1]  # continuation pieces, starting with the second ordinary token
     assert within.sum() > 1000
     assert torch.equal(asked[:, 2:-1][within], asked[:, 1:-2][within])
     counts = asked.sum(1)

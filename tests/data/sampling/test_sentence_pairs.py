@@ -30,7 +30,7 @@ def stretches(row):
 
 SHAPE = ((5, 7, 3, 11, 2, 6), (13, 4), (9,), (3, 3, 3, 3, 3, 3, 3, 3, 3))
 FIRST = [[0, 5, 12, 15, 26, 28, 34], [0, 13, 17], [0, 9], [*range(0, 28, 3)]]
-"""Of each document, where its sentences begin, and its end."""
+"""Start of each sentence of each document, and its end."""
 
 
 @pytest.mark.parametrize("length", [17, 40, 200])
@@ -61,7 +61,7 @@ def test_a_long_row_is_filled_and_a_short_document_is_not_stretched():
         if not apart
     }
     assert lengths == {(20, 20), (2, 3)}
-    # from elsewhere: 38 of the 60 beside 2; beside a row full of 60 one sentence, as there where it follows
+    # random seconds: 38 of the 60 fit after 2; after a first segment of 60 one short sentence fits
     lengths = {
         tuple(map(len, stretches(row))) for row, apart in zip(many.tokens, many.is_random_next, strict=True) if apart
     }

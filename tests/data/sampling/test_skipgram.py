@@ -16,14 +16,14 @@ def text(paragraphs=150, words=31, seed=3):
 
 @pytest.fixture(scope="module")
 def plain():
-    """All words stay, so that who sees whom can be said of the text itself."""
+    """A sampler without subsampling, so that neighbors can be read from the text itself."""
     paragraphs = text()
     counts = WordCounts.build(paragraphs, min_count=1)
     return paragraphs, counts, SkipGramSampler(paragraphs, counts, window=3, threshold=0)
 
 
 def pairs_of(windows):
-    """(place of the word, distance, word, neighbor), one for each that is seen."""
+    """Yield (position of the word, distance, word, neighbor) for each neighbor."""
     found = []
     half = (windows.contexts.shape[1] - GROUP_SIZE) // 2
     for group, place, around in windows.is_neighbor.nonzero().tolist():
@@ -33,7 +33,7 @@ def pairs_of(windows):
 
 
 def test_neighbors_are_those_of_the_text(plain):
-    """By plain loops over the paragraphs: a reach of d shows all neighbors up to d, and none is of another one."""
+    """By plain loops over the paragraphs: a window of d holds all neighbors up to d, none of another paragraph."""
     paragraphs, counts, windows = plain
     words = [(number, word) for number, paragraph in enumerate(paragraphs) for word in counts.encode(paragraph)]
     blocks = windows.block_count

@@ -26,7 +26,7 @@ def test_nearest_by_hand(vectors):
 
 
 def test_analogy_by_hand(vectors):
-    """king/|king| - man + woman/|woman|: nothing is nearer than queen; the asked words are left out."""
+    """king/|king| - man + woman/|woman|: queen is nearest; the query words are excluded."""
     assert vectors.analogy("man", "king", "woman", 1)[0].word == "queen"
     wanted = torch.tensor([2 * 2**-0.5 - 1, 2**-0.5, 2**-0.5])
     expected = float(wanted @ torch.ones(3)) / float(wanted.norm()) / 3**0.5
