@@ -94,7 +94,7 @@ def test_numbers_beyond_any_answer_are_told(tmp_path):
     qkv("train", "xor", "--preset", "wide", *files, "--steps", "20")
     found = json.loads(qkv("predict", str(tmp_path / "run"), "1e300 1", "3e38 -3e38", "1 1", "--json"))
     assert [record["error"] for record in found] == [
-        "'1e300' in '1e300 1' is beyond the range of float32, 3.4e+38 either way",
+        "'1e300' in '1e300 1' is outside the range of float32, +-3.4e+38",
         "'3e38 -3e38' has numbers so large that the model has no finite answer",
         None,
     ]
