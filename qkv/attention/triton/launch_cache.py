@@ -25,31 +25,31 @@ class Constants:
 
 
 class CachedKernel:
-    """A kernel that takes a tuple of tensors, then numbers or tuples of numbers, then its constants."""
+    """A kernel that takes a tuple of tensors, then scalars or tuples of scalars, then its constants."""
 
     def __init__(self, kernel: Any):
         self.kernel = kernel
         self._compiled: dict[Any, Any] = {}
 
     def __call__(
-        self, grid: Grid, tensors: tuple[Tensor | None, ...], numbers: tuple[Any, ...], constants: Constants
+        self, grid: Grid, tensors: tuple[Tensor | None, ...], scalars: tuple[Any, ...], constants: Constants
     ) -> None:
         """Launch the kernel; an interpreted one has no compiled form to cache."""
         # addresses instead of tensors: Triton would query the driver for the address of each tensor
         addresses = tuple([None if x is None else x.data_ptr() for x in tensors])
         tensor_types = [None if x is None else (x.device, x.dtype, x.data_ptr() & 15) for x in tensors]
-        key = (constants, grid, numbers, *tensor_types)
+        key = (constants, grid, scalars, *tensor_types)
         cached = self._compiled.get(key)
         if cached is not None:
             launch, values = cached
-            launch(addresses, *numbers, *values)
+            launch(addresses, *scalars, *values)
             return
-        compiled = self._launch_first(grid, (tensors, *numbers), constants)
+        compiled = self._launch_first(grid, (tensors, *scalars), constants)
         if compiled is None:
             return
         if len(self._compiled) >= MAX_CACHED_LAUNCHES:
             self._compiled.clear()
-        names = self.kernel.arg_names[1 + len(numbers) :]
+        names = self.kernel.arg_names[1 + len(scalars) :]
         self._compiled[key] = compiled[grid], tuple(constants.values[name] for name in names)
 
     def _launch_first(self, grid: Grid, arguments: tuple[Any, ...], constants: Constants) -> Any:

@@ -1,11 +1,11 @@
-"""Operators of our own: values, gradients, and who else sees them."""
+"""Operators of `custom_op`: values, gradients, dispatch modes and torch.compile."""
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from qkv.attention.triton.custom_op import define, differentiate
+from qkv.attention.triton.custom_op import define, register_backward
 
 
 def _powers(x: Tensor, weight: Tensor | None, exponent: int) -> tuple[Tensor, Tensor]:
@@ -30,7 +30,7 @@ def _backward(ctx, g, g_power):
 
 
 powers = define("powers_of_a_test", _powers, _fake)
-differentiate(powers, _save, _backward)
+register_backward(powers, _save, _backward)
 X, WEIGHT = (torch.tensor(values, dtype=torch.float64) for values in ([2.0, -3.0], [5.0, 7.0]))
 
 
@@ -47,7 +47,7 @@ def test_values_and_gradients_by_hand(inputs):
     assert [x.tolist() for x in found] == [[12 * 6.0, 27 * 71.0], [8.0, -270.0]]
 
 
-def test_a_gradient_of_a_gradient_is_refused_also_of_a_sum(inputs):
+def test_double_backward_raises_even_for_a_sum(inputs):
     """torch's own `once_differentiable` lets this pass, since the gradient that comes in is a constant."""
     with pytest.raises(RuntimeError, match="second derivatives"):
         torch.autograd.grad(powers(*inputs, 3)[0].sum(), inputs, create_graph=True)

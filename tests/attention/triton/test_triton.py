@@ -240,7 +240,7 @@ def test_a_state_continued_in_place_is_spent():
         state = mechanism.start(1, 2, 5, 5, device=DEVICE)
         branch = state.select(torch.tensor([0], device=DEVICE))
         mechanism.step(token, token, token, state)
-        with pytest.raises(ValueError, match="continued already"):
+        with pytest.raises(ValueError, match="already continued"):
             mechanism.step(token, token, token, state)
         mechanism.step(token, token, token, branch)
 
