@@ -1,9 +1,9 @@
-"""Attention on a GPU: our kernels, flash-linear-attention and torch's SDPA, in one process on the same inputs.
+"""Attention on a GPU: the kernels of qkv, flash-linear-attention and torch's SDPA, in one process on the same inputs.
 
     python -m benchmarks.attention_gpu --peers FOLDER --result benchmarks/results/attention_gpu_h200.json
 
-FOLDER holds flash-linear-attention, unpacked (pip download; it is pure Python). Nothing is timed before every kind of
-ours is shown to be right: outputs and gradients against float64, and the same bits 20 times. The peer's come last.
+FOLDER holds flash-linear-attention, unpacked (pip download; it is pure Python). Nothing is timed before every kernel of
+qkv is verified: outputs and gradients against float64, and the same bits in 20 runs. Errors of the peer come last.
 """
 
 import argparse
@@ -42,22 +42,22 @@ SHAPES = {
     "64k": (1, 16, 65536),
 }
 """batch, heads, tokens."""
-WORST = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 2e-6}
-"""Relative RMS beyond which nothing is timed."""
+MAX_ERROR = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 2e-6}
+"""Relative RMS above which nothing is timed."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A function on (batch, heads, time, dim), and where it is tried."""
+    """A function on (batch, heads, time, dim), and the shapes on which it is timed."""
 
     name: str
     call: Call
     key_dim: int
     law: type[Attention] | None
-    """Whose definition it computes; None: it is not tried."""
+    """Mechanism whose definition it computes; None: its errors are not measured."""
     shapes: tuple[str, ...]
     backward: tuple[str, ...]
-    """Of those, the shapes on which it is also timed with its backward: a quadratic one takes too long."""
+    """Shapes on which it is also timed with its backward; a quadratic one takes too long on the others."""
     value_dim: int = 64
 
 
@@ -70,50 +70,52 @@ class Row:
     forward: float
     """Milliseconds, median."""
     both: float | None
-    """The same with the backward."""
+    """Milliseconds with the backward."""
     peak_mib: float | None
-    """Most memory held beyond inputs and incoming gradient, forward and backward, results included."""
+    """Peak memory of forward and backward in excess of the inputs and the incoming gradient, results included."""
 
 
 def main() -> None:
-    """Prove, time, write, print."""
+    """Verify, time, write and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--peers", type=Path, help="a folder with flash-linear-attention")
+    parser.add_argument("--peers", type=Path, help="folder with flash-linear-attention (default: no peer)")
     parser.add_argument("--result", type=Path, required=True)
-    parser.add_argument("--draw", type=Path, help="only draw the result file there, as SVG")
-    parser.add_argument("--shapes", default=",".join(SHAPES), help="which, separated by commas")
-    parser.add_argument("--peer-errors", type=Path, help="an earlier result: take the peer's errors from it")
-    parser.add_argument("--wide", action="store_true", help="values, and keys of linear kinds, of 128 numbers; shape X")
+    parser.add_argument("--draw", type=Path, help="only draw the result file, as SVG, to this path")
+    parser.add_argument("--shapes", default=",".join(SHAPES), help="comma-separated shapes (default: all)")
+    parser.add_argument(
+        "--peer-errors", type=Path, help="earlier result file that holds the errors of the peer (default: measure them)"
+    )
+    parser.add_argument("--wide", action="store_true", help="values, and keys of linear kinds, of 128 columns; shape X")
     given = parser.parse_args()
     if given.draw is not None:
         given.draw.write_text(picture(json.loads(given.result.read_text())))
         return
     if not torch.cuda.is_available():
-        sys.exit("attention_gpu: there is no CUDA device here")
-    # every backward in this thread, whoever's it is: waking another one is no part of a kernel's time
+        sys.exit("attention_gpu: no CUDA device found")
+    # every backward in this thread: waking another one is not part of a kernel's time
     torch.autograd.set_multithreading_enabled(False)
     ours, softmax, peers = (_wide if given.wide else _usual)(given.peers)
-    errors = _told("errors", lambda: list(_errors(ours)))
-    changed = _told("bits", lambda: _changes(ours))
-    wrong = [e for e in errors if e["worst"] is None or e["worst"] > WORST[getattr(torch, e["dtype"])]]
+    errors = _timed("errors", lambda: list(_errors(ours)))
+    changed = _timed("bits", lambda: _nondeterministic(ours))
+    wrong = [e for e in errors if e["worst"] is None or e["worst"] > MAX_ERROR[getattr(torch, e["dtype"])]]
     wrong += [{"name": name, "bits": "differ between runs"} for name in changed]
     if wrong:
-        sys.exit("not timed, because it is wrong:\n" + "\n".join(map(str, wrong)))
+        sys.exit("nothing was timed, because these results are wrong:\n" + "\n".join(map(str, wrong)))
     result = {**about(), "command": shlex.join(["python", "-m", "benchmarks.attention_gpu", *sys.argv[1:]])}
     result |= {"setting": SETTING, "peer": _version(), "triton": metadata.version("triton")}
     result["value_dim"] = ours[0].value_dim
-    result |= {"errors": errors, "decode": _told("decoding", lambda: _decode(ours)), "rows": []}
-    for shape in given.shapes.split(","):  # written after each: whoever is cut off has the others
-        result["rows"] += _told(shape, partial(_times, shape, [*ours, *softmax, *peers]))
+    result |= {"errors": errors, "decode": _timed("decoding", lambda: _decode(ours)), "rows": []}
+    for shape in given.shapes.split(","):  # written after each: an interrupted run keeps the others
+        result["rows"] += _timed(shape, partial(_times, shape, [*ours, *softmax, *peers]))
         given.result.write_text(json.dumps(result, indent=1) + "\n")
-    for peer in peers:  # last: in other types theirs are compiled and tuned anew, which takes minutes
-        result["errors"] += _told(f"errors of {peer.name}", partial(_errors_of_peer, peer, given.peer_errors))
+    for peer in peers:  # last: for each type the peer compiles and tunes again, which takes minutes
+        result["errors"] += _timed(f"errors of {peer.name}", partial(_errors_of_peer, peer, given.peer_errors))
         given.result.write_text(json.dumps(result, indent=1) + "\n")
     print(table(result))
 
 
-def _told(what: str, work: Callable[[], Any]) -> Any:
-    """Its result, and on the way how long it took."""
+def _timed(what: str, work: Callable[[], Any]) -> Any:
+    """Return the result of `work`, and print how long it took."""
     began = time.perf_counter()
     found = work()
     print(f"{what}: {time.perf_counter() - began:.0f} s", flush=True)
@@ -128,7 +130,7 @@ SETTING = (
 
 
 def _usual(folder: Path | None) -> tuple[list[Contestant], list[Contestant], list[Contestant]]:
-    """Ours, torch's and the peer's."""
+    """Return the contestants of qkv, of torch and of the peer."""
     everywhere, short = tuple(SHAPES), ("X", "16k", "32k")
     ours = [_own(law, key_dim, everywhere) for law, key_dim in ((Taylor, 16), (Taylor, 64), (Linear, 64), (Elu, 64))]
     softmax = [
@@ -140,7 +142,7 @@ def _usual(folder: Path | None) -> tuple[list[Contestant], list[Contestant], lis
 
 
 def _wide(folder: Path | None) -> tuple[list[Contestant], list[Contestant], list[Contestant]]:
-    """The same where values are of 128 numbers, and keys of linear kinds as well."""
+    """Return the same for values of 128 columns, and keys of linear kinds as well."""
     x = ("X",)
     ours = [_own(law, key_dim, x, 128) for law, key_dim in ((Taylor, 16), (Taylor, 64), (Linear, 128), (Elu, 128))]
     softmax = [Contestant("SDPA cuDNN", _sdpa(SDPBackend.CUDNN_ATTENTION), 128, None, x, x, 128)]
@@ -161,7 +163,7 @@ def _attend(mechanism: Attention) -> Call:
 
 
 def _sdpa(backend: SDPBackend | None) -> Call:
-    """By this implementation, or by the one that torch chooses."""
+    """Return SDPA with this implementation, or with the one that torch chooses."""
 
     def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with nullcontext() if backend is None else sdpa_kernel(backend):
@@ -171,13 +173,13 @@ def _sdpa(backend: SDPBackend | None) -> Call:
 
 
 def _peers(folder: Path | None) -> list[Contestant]:
-    """Those of flash-linear-attention, whose layout is (batch, time, heads, dim)."""
+    """Return those of flash-linear-attention, whose layout is (batch, time, heads, dim)."""
     if folder is None:
         return []
     sys.path.insert(0, str(folder))
     based, linear = import_module("fla.ops.based"), import_module("fla.ops.linear_attn")
 
-    def turned(function: Callable[..., Any], **options: Any) -> Call:
+    def time_first(function: Callable[..., Any], **options: Any) -> Call:
         def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             found = function(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), **options)
             out: Tensor = found[0] if isinstance(found, tuple) else found
@@ -188,11 +190,13 @@ def _peers(folder: Path | None) -> list[Contestant]:
     def mapped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return normalized(elu(q) + 1, elu(k) + 1, v)
 
-    plain = turned(linear.chunk_linear_attn, normalize=False)
-    normalized = turned(linear.chunk_linear_attn, normalize=True, scale=1.0)
+    plain = time_first(linear.chunk_linear_attn, normalize=False)
+    normalized = time_first(linear.chunk_linear_attn, normalize=True, scale=1.0)
     return [
-        Contestant("fla fused_chunk_based", turned(based.fused_chunk_based), 16, Taylor, ("X", "Y", "Z"), ("X", "Y")),
-        Contestant("fla parallel_based", turned(based.parallel_based), 16, Taylor, ("X",), ("X",)),
+        Contestant(
+            "fla fused_chunk_based", time_first(based.fused_chunk_based), 16, Taylor, ("X", "Y", "Z"), ("X", "Y")
+        ),
+        Contestant("fla parallel_based", time_first(based.parallel_based), 16, Taylor, ("X",), ("X",)),
         Contestant("fla chunk_linear_attn", plain, 64, Linear, ("X", "Y", "Z"), ("X", "Y", "Z")),
         Contestant("fla the same, normalised", normalized, 64, None, ("X", "Y"), ("X", "Y")),
         Contestant("fla the same, normalised, with elu", mapped, 64, Elu, ("X",), ("X",)),
@@ -207,7 +211,7 @@ def _version() -> str | None:
 
 
 def _inputs(of: Contestant, batch: int, heads: int, tokens: int, dtype: torch.dtype) -> list[Tensor]:
-    """Queries, keys, values, and the gradient that arrives."""
+    """Return queries, keys, values, and the incoming gradient."""
     random = torch.Generator("cuda").manual_seed(tokens + of.key_dim)
     sizes = (of.key_dim, of.key_dim, of.value_dim, of.value_dim)
     drawn = [torch.randn(batch, tokens, heads, d, generator=random, device="cuda", dtype=dtype) for d in sizes]
@@ -215,60 +219,60 @@ def _inputs(of: Contestant, batch: int, heads: int, tokens: int, dtype: torch.dt
 
 
 def _errors(contestants: list[Contestant]) -> Iterator[dict[str, Any]]:
-    """Relative RMS of the output and of each gradient, 1,000 tokens, against the definition in float64.
+    """Yield the relative RMS of the output and of each gradient, 1,000 tokens, against the definition in float64.
 
-    The peer's normalized form of plain q.k is not tried: its normalizer can be of any sign, or zero.
+    The peer's normalized form of plain q.k is left out: its normalizer can be of any sign, or zero.
     """
     for contestant in contestants:
         if contestant.law is None:
             continue
         law = contestant.law(backend="reference")
-        for dtype in WORST:
+        for dtype in MAX_ERROR:
             try:
                 found = _error_of(contestant, law, dtype)
             except Exception as error:  # noqa: BLE001 - a peer that fails is a result
                 yield {"name": contestant.name, "dtype": str(dtype)[6:], "worst": None, "failed": str(error)}
                 continue
-            known = [error if isfinite(error) else None for error in found]  # there is no NaN in JSON
+            known = [error if isfinite(error) else None for error in found]  # JSON has no NaN
             yield {"name": contestant.name, "dtype": str(dtype)[6:], "worst": _worst(known), "all": known}
 
 
 def _errors_of_peer(peer: Contestant, earlier: Path | None) -> list[dict[str, Any]]:
-    """Measured, or as an earlier run has them: of the same version, on the same inputs."""
+    """Return the errors, measured or from an earlier run of the same version on the same inputs."""
     if earlier is None:
         return list(_errors([peer]))
     kept = json.loads(earlier.read_text())
     if kept["peer"] != _version():
-        sys.exit(f"{earlier} is of version {kept['peer']} of the peer, and this is {_version()}")
+        sys.exit(f"{earlier} has errors of version {kept['peer']} of the peer, but version {_version()} is installed")
     return [{**error, "measured": kept["date"]} for error in kept["errors"] if error["name"] == peer.name]
 
 
 def _worst(errors: list[float | None]) -> float | None:
-    """The largest; None if one of them is no number."""
+    """Return the largest; None if one of them is not finite."""
     known = [error for error in errors if error is not None]
     return max(known) if len(known) == len(errors) else None
 
 
 def _error_of(contestant: Contestant, law: Attention, dtype: torch.dtype) -> list[float]:
-    *inputs, arriving = _inputs(contestant, 2, 3, 1000, dtype)
+    *inputs, g_out = _inputs(contestant, 2, 3, 1000, dtype)
     results = []
     for call, dtype_of in ((contestant.call, dtype), (_attend(law), torch.float64)):
-        numbers = [x.detach().to(dtype_of).requires_grad_() for x in inputs]
-        out = call(*numbers)
-        results.append([out.detach(), *torch.autograd.grad(out, numbers, arriving.to(out.dtype))])
+        qkv_inputs = [x.detach().to(dtype_of).requires_grad_() for x in inputs]
+        out = call(*qkv_inputs)
+        results.append([out.detach(), *torch.autograd.grad(out, qkv_inputs, g_out.to(out.dtype))])
     return [float((a.double() - b).norm() / b.norm()) for a, b in zip(*results, strict=True)]
 
 
-def _changes(contestants: list[Contestant]) -> list[str]:
-    """Those whose output or gradients differ between 20 runs on the same input."""
+def _nondeterministic(contestants: list[Contestant]) -> list[str]:
+    """Return the names of those whose output or gradients differ between 20 runs on the same input."""
     changed = []
     for contestant in contestants:
-        *numbers, arriving = _inputs(contestant, 2, 4, 4099, torch.bfloat16)
-        numbers = [x.detach().requires_grad_() for x in numbers]
+        *qkv_inputs, g_out = _inputs(contestant, 2, 4, 4099, torch.bfloat16)
+        qkv_inputs = [x.detach().requires_grad_() for x in qkv_inputs]
         first: list[Tensor] | None = None
         for _ in range(20):
-            out = contestant.call(*numbers)
-            found = [out, *torch.autograd.grad(out, numbers, arriving)]
+            out = contestant.call(*qkv_inputs)
+            found = [out, *torch.autograd.grad(out, qkv_inputs, g_out)]
             first = first or found
             if not all(torch.equal(a, b) for a, b in zip(first, found, strict=True)):
                 changed.append(contestant.name)
@@ -277,7 +281,7 @@ def _changes(contestants: list[Contestant]) -> list[str]:
 
 
 def _times(shape: str, contestants: list[Contestant]) -> list[dict[str, Any]]:
-    """Rounds over all contestants, so that none has the cool card for itself."""
+    """Time all contestants in rounds, so that none has the cool GPU alone."""
     entered = [c for c in contestants if shape in c.shapes]
     wanted = [(c, back) for c in entered for back in (False, True) if not back or shape in c.backward]
     calls = {(c.name, back): _call(c, shape, backward=back) for c, back in wanted}
@@ -289,22 +293,22 @@ def _times(shape: str, contestants: list[Contestant]) -> list[dict[str, Any]]:
     for c in entered:
         back = taken.get((c.name, True))
         peak = measure(calls[c.name, True], "cuda", 1).peak_bytes / 2**20 if back else None
-        row = Row(c.name, shape, _middle(taken[c.name, False]), _middle(back) if back else None, peak)
+        row = Row(c.name, shape, _median(taken[c.name, False]), _median(back) if back else None, peak)
         rows.append(asdict(row))
     torch.cuda.empty_cache()
     return rows
 
 
-def _middle(times: list[float]) -> float:
+def _median(times: list[float]) -> float:
     return round(statistics.median(times), 4)
 
 
 def _call(contestant: Contestant, shape: str, *, backward: bool) -> Callable[[], object]:
-    *numbers, arriving = _inputs(contestant, *SHAPES[shape], torch.bfloat16)
+    *qkv_inputs, g_out = _inputs(contestant, *SHAPES[shape], torch.bfloat16)
     if not backward:
-        return lambda: contestant.call(*numbers)
-    numbers = [x.detach().requires_grad_() for x in numbers]
-    return lambda: torch.autograd.grad(contestant.call(*numbers), numbers, arriving)
+        return lambda: contestant.call(*qkv_inputs)
+    qkv_inputs = [x.detach().requires_grad_() for x in qkv_inputs]
+    return lambda: torch.autograd.grad(contestant.call(*qkv_inputs), qkv_inputs, g_out)
 
 
 def _milliseconds(call: Callable[[], object]) -> float:
@@ -312,9 +316,9 @@ def _milliseconds(call: Callable[[], object]) -> float:
 
 
 def _decode(contestants: list[Contestant]) -> dict[str, dict[str, dict[str, float]]]:
-    """Milliseconds of one new token for 8 sequences of 16 heads after 1,024 and after a million tokens, in turns.
+    """Return milliseconds per new token for 8 sequences of 16 heads, after 1,024 and after a million tokens.
 
-    Captured in a CUDA graph, which is the chip's time; and called from Python, which is mostly the way to the chip.
+    Captured in a CUDA graph, which is GPU time; and called from Python, which is mostly host time.
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
     for contestant in contestants:
@@ -329,7 +333,7 @@ def _replayed(call: Callable[[], object]) -> float:
 
 @torch.inference_mode()
 def _in_turns(steps: dict[str, Callable[[], None]], milliseconds: Callable[[Any], float]) -> dict[str, float]:
-    """The median of 9 rounds that visit every step."""
+    """Return the median of 9 rounds that visit every step."""
     taken: dict[str, list[float]] = {past: [] for past in steps}
     for _ in range(9):
         for past, step in steps.items():
@@ -339,7 +343,7 @@ def _in_turns(steps: dict[str, Callable[[], None]], milliseconds: Callable[[Any]
 
 @torch.inference_mode()
 def _step(contestant: Contestant, past: int) -> Callable[[], None]:
-    """Takes one more token, after so many."""
+    """Return a function that decodes one more token after `past` tokens."""
     assert contestant.law is not None
     mechanism = contestant.law(backend="triton")
     sizes = contestant.key_dim, contestant.value_dim
@@ -356,14 +360,14 @@ def _step(contestant: Contestant, past: int) -> Callable[[], None]:
     return step
 
 
-UNDRAWN = ("SDPA flash", "fla chunk_linear_attn", "fla the same, normalised")
-"""What the table has and the picture has no room for."""
+NOT_DRAWN = ("SDPA flash", "fla chunk_linear_attn", "fla the same, normalised")
+"""Rows of the table for which the picture has no room."""
 
 
 def picture(result: dict[str, Any]) -> str:
-    """Milliseconds over tokens, one sequence of 16 heads, forward: a quadratic kind is twice as steep."""
+    """Return an SVG: milliseconds over tokens, one sequence of 16 heads, forward; quadratic kinds are twice as steep."""
     lengths = {shape: tokens for shape, (batch, heads, tokens) in SHAPES.items() if (batch, heads) == (1, 16)}
-    names = [name for name in dict.fromkeys(row["name"] for row in result["rows"]) if name not in UNDRAWN]
+    names = [name for name in dict.fromkeys(row["name"] for row in result["rows"]) if name not in NOT_DRAWN]
     lines = {
         name: sorted(
             (lengths[r["shape"]], r["forward"]) for r in result["rows"] if r["name"] == name if r["shape"] in lengths
@@ -377,7 +381,7 @@ def picture(result: dict[str, Any]) -> str:
 
 
 def table(result: dict[str, Any], shapes: Sequence[str] = tuple(SHAPES)) -> str:
-    """Markdown: milliseconds of every contestant on these shapes, forward and with its backward."""
+    """Return Markdown: milliseconds of every contestant on these shapes, forward and with its backward."""
     shapes = [shape for shape in shapes if any(row["shape"] == shape for row in result["rows"])]
     cells = {(row["name"], row["shape"]): row for row in result["rows"]}
     lines = [f"| | {' | '.join(_title(shape) for shape in shapes)} |", "|---" * (len(shapes) + 1) + "|"]
@@ -388,8 +392,8 @@ def table(result: dict[str, Any], shapes: Sequence[str] = tuple(SHAPES)) -> str:
 
 
 def error_table(result: dict[str, Any]) -> str:
-    """Markdown: the worst relative RMS of each contestant in each type."""
-    dtypes = [str(dtype).removeprefix("torch.") for dtype in WORST]
+    """Return Markdown: the worst relative RMS of each contestant in each type."""
+    dtypes = [str(dtype).removeprefix("torch.") for dtype in MAX_ERROR]
     worst = {(error["name"], error["dtype"]): error["worst"] for error in result["errors"]}
     lines = [f"| | {' | '.join(dtypes)} |", "|---" * (len(dtypes) + 1) + "|"]
     for name in dict.fromkeys(error["name"] for error in result["errors"]):
@@ -402,7 +406,7 @@ def _error_cell(worst: float | None) -> str:
 
 
 def decode_table(result: dict[str, Any]) -> str:
-    """Markdown: microseconds of one new token after a short and after a long past."""
+    """Return Markdown: microseconds per new token after a short and after a long past."""
     columns = [(way, past) for way in ("captured", "called") for past in ("1024", "1048576")]
     lines = [f"| | {' | '.join(f'{way}, after {int(past):,}' for way, past in columns)} |", "|---" * 5 + "|"]
     for name, taken in result["decode"].items():
