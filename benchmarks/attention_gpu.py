@@ -365,7 +365,7 @@ NOT_DRAWN = ("SDPA flash", "fla chunk_linear_attn", "fla the same, normalised")
 
 
 def picture(result: dict[str, Any]) -> str:
-    """Return an SVG: milliseconds over tokens, one sequence of 16 heads, forward; quadratic kinds are twice as steep."""
+    """Return an SVG: milliseconds over tokens, one sequence of 16 heads; a quadratic kind is twice as steep."""
     lengths = {shape: tokens for shape, (batch, heads, tokens) in SHAPES.items() if (batch, heads) == (1, 16)}
     names = [name for name in dict.fromkeys(row["name"] for row in result["rows"]) if name not in NOT_DRAWN]
     lines = {
