@@ -22,7 +22,7 @@ def transformer(**options):
     return EncoderDecoder(config, 11, 13).double().eval()
 
 
-def test_every_place_where_a_transformer_attends():
+def test_every_attention_site_of_a_transformer():
     records = observe(transformer(), SOURCE, TARGET)
     assert [(record.site.name, record.site.rows, record.site.columns) for record in records] == [
         ("encoder 1", "source", "source"),

@@ -96,7 +96,7 @@ def test_linear_rows_are_free():
     assert max(abs(sum(row) - 1) for row in found.weights) > 0.1
 
 
-def test_modes_and_hooks_are_put_back():
+def test_modes_and_hooks_are_restored():
     model = transformer(dropout=0.5)
     model.train()
     model.encoder.eval()
@@ -108,7 +108,7 @@ def test_modes_and_hooks_are_put_back():
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_hooks_go_when_the_pass_fails():
+def test_hooks_are_removed_when_the_pass_fails():
     model = transformer(max_length=3)
     with pytest.raises(ValueError, match="a sequence of 5 exceeds max_length=3"):
         alignment(model, SOURCE, TARGET)

@@ -3,12 +3,12 @@ import torch
 
 from qkv.explain import gradient_by_depth, gradient_norms, jacobian_norms
 from qkv.layers import Dense, ScaledBranch
-from qkv.models import Convolutional, Network
+from qkv.models import Convolutional, MLP
 
 
 def test_norms_of_a_chain_by_hand():
     """a_1 = 2x, a_2 = 3 a_1, out = 5 a_2: d out / d a_1 = 15, and d out / d w_1 = 15 x."""
-    network = Network((1, 1, 1, 1), "identity", bias=False)
+    network = MLP((1, 1, 1, 1), "identity", bias=False)
     with torch.no_grad():
         for layer, weight in zip(network.layers, (2.0, 3.0, 5.0), strict=True):
             layer.linear.weight.fill_(weight)
@@ -36,7 +36,7 @@ def test_norms_of_a_convolutional_net():
     assert found[0].weight == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_sigmoid_stays_below_a_quarter_a_layer():
+def test_the_sigmoid_stays_below_a_quarter_per_layer():
     norms = gradient_by_depth("sigmoid", 20)
     assert norms[0] == 1.0
     assert all(norm <= 4.0 ** -(depth - 1) * (1 + 1e-12) for depth, norm in enumerate(norms, 1))
@@ -52,7 +52,7 @@ def test_relu_passes_exactly_one_where_it_is_active_and_nothing_where_not():
 
 
 def test_the_jacobian_of_the_whole_chain():
-    layers = list(Network([5] * 5, "gelu", residual=ScaledBranch(), normalization="layer").double().layers)[:4]
+    layers = list(MLP([5] * 5, "gelu", residual=ScaledBranch(), normalization="layer").double().layers)[:4]
     x = torch.randn(1, 5, dtype=torch.float64)
     a = layers[0](x)
     whole = torch.autograd.functional.jacobian(lambda a: layers[3](layers[2](layers[1](a))), a).reshape(5, 5)
@@ -68,10 +68,10 @@ def test_normed_residual_nets_are_flat(activation):
 
 @pytest.mark.parametrize("depth", [5, 20])
 @pytest.mark.parametrize(("activation", "s"), [("sigmoid", 0.25), ("tanh", 1.0), ("relu", 1.0), ("gelu", 1.12891)])
-def test_layers_scaled_by_the_depth_hand_every_gradient_on(activation, s, depth):
+def test_layers_scaled_by_depth_preserve_gradients(activation, s, depth):
     """Of any loss: (1 - s/L)^(L-1) to (1 + s/L)^(L-1) of what layer L has arrives at layer 1."""
     options = {"residual": ScaledBranch(1 / depth), "initialization": "orthogonal"}
-    network = Network([7] * (depth + 2), activation, **options)
+    network = MLP([7] * (depth + 2), activation, **options)
     x, direction = torch.randn(1, 7), torch.randn(7, generator=torch.Generator().manual_seed(depth))
     found = gradient_norms(network, lambda model: model(x) @ direction)
     ratio = found[0].output / found[depth - 1].output
@@ -92,6 +92,6 @@ def test_both_bounds_of_scaled_layers_are_reached():
 
 def test_a_loss_that_runs_nothing():
     with pytest.raises(ValueError, match=r"loss\(model\) ran no layer of the Network"):
-        gradient_norms(Network((2, 1)), lambda model: torch.zeros((), requires_grad=True))
+        gradient_norms(MLP((2, 1)), lambda model: torch.zeros((), requires_grad=True))
     with pytest.raises(ValueError, match="depth must be at least 1, got 0"):
         gradient_by_depth("relu", 0)

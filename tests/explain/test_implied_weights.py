@@ -16,7 +16,7 @@ def call(causal, queries=7, keys=7):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("attention", [Taylor(), Taylor(order=4), Elu(), Linear(), Softmax()], ids=lambda a: a.kind)
-def test_the_recurrence_gives_what_the_implied_matrix_gives(attention, causal):
+def test_the_recurrence_equals_the_implied_matrix(attention, causal):
     found = compare_kinds(call(causal), attention)
     assert found.recurrence_error < 1e-12
     torch.testing.assert_close(found.exact, call(causal).weights()[0, 0])
@@ -54,7 +54,7 @@ def test_the_state_grows_key_by_key():
     torch.testing.assert_close(found.state_norms[0], one.k[0, 0, 0].norm() * one.v[0, 0, 0].abs())
 
 
-def test_two_heads_are_refused():
+def test_two_heads_raise():
     one = call(False)
     with pytest.raises(ValueError, match="one sequence and one head"):
         compare_kinds(AttentionCall(one.attention, one.q.repeat(1, 2, 1, 1), one.k, one.v, {}, one.output), Taylor())

@@ -4,7 +4,7 @@ from qkv.attention import Softmax, Taylor
 from qkv.explain import record_calls
 
 
-def test_calls_come_with_what_was_given():
+def test_calls_hold_the_arguments():
     attention = Taylor(order=2).double()
     q, k, v = (torch.randn(2, 3, time, 5, dtype=torch.float64) for time in (7, 7, 7))
     mask = torch.ones(2, 7, dtype=torch.bool)
@@ -17,7 +17,7 @@ def test_calls_come_with_what_was_given():
     assert (calls[0].weights() @ v - output).abs().max() <= 1e-12
 
 
-def test_nothing_is_seen_after_the_block():
+def test_no_calls_are_recorded_after_the_block():
     attention = Softmax()
     x = torch.randn(1, 1, 2, 3)
     with record_calls([attention]) as calls:

@@ -17,7 +17,7 @@ def model():
     config = EncoderDecoderConfig(dim=12, heads=3, hidden_dim=14, encoder_layers=1, decoder_layers=1, max_length=16)
     found = EncoderDecoder(config, 11, 9).eval()
     with torch.no_grad():
-        found.predict.weight.mul_(9)  # far from even, so that searches differ
+        found.lm_head.weight.mul_(9)  # far from even, so that searches differ
     return found
 
 
@@ -57,7 +57,7 @@ def test_another_first_token_and_a_model_in_training(prefix):
     assert all(part.training for part in model.modules())
 
 
-def test_every_branch_adds_up(model):
+def test_every_node_adds_up(model):
     found = search_tree(model, SOURCE, LIMITS, beams=3)
     assert len(found.nodes) > 20
     for branch in found.nodes[1:]:
@@ -111,7 +111,7 @@ def test_a_greedy_path_that_the_beam_left_is_added(model):
     assert all(branch.seen_by_beam for branch in alone.nodes)
 
 
-def test_next_tokens_and_whole_scores(model):
+def test_next_tokens_and_answer_scores(model):
     logs = next_token_log_probs(model, SOURCE, [5, 7], LIMITS)
     assert math.fsum(map(math.exp, logs)) == pytest.approx(1, abs=1e-5)
     assert logs[0] == logs[1] == -math.inf

@@ -12,7 +12,7 @@ def test_a_head_that_spreads_evenly():
     assert (found.first, found.largest, found.itself, found.previous) == (0.125, 0.125, 0.0, 0.0)
 
 
-def test_a_head_that_looks_at_the_token_before():
+def test_a_head_that_attends_to_the_previous_token():
     weights = torch.zeros(5, 5)
     weights[0, 0] = 1
     weights[range(1, 5), range(4)] = 1

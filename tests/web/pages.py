@@ -1,4 +1,4 @@
-"""A page in a real browser, with an eye on what it must never do."""
+"""A page in a real browser, with checks for errors and foreign requests."""
 
 from contextlib import contextmanager
 
@@ -7,7 +7,7 @@ LOCAL = ("http://127.0.0.1:", "data:", "blob:", "file:///", "about:")
 
 @contextmanager
 def opened(browser, address, **options):
-    """A page that is ready. At the end: no console errors, no dialogs, no request to anywhere else."""
+    """Open a page. At the end: no console errors, no dialogs, no request to another host."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, "accept_downloads": True, **options})
     page = context.new_page()
     requests, wrong = [], []
@@ -33,26 +33,26 @@ def settle(page):
 
 
 def go(page, **state):
-    """Choose by the address, as a link does."""
+    """Set the state by the address bar, as a link does."""
     before = page.get_attribute("#main", "data-drawn")
     page.evaluate("state => { location.hash = new URLSearchParams(state) }", {k: str(v) for k, v in state.items()})
     page.wait_for_selector(f'#main[aria-busy=false]:not([data-drawn="{before}"])')
 
 
 def number(page, selector):
-    """A number as the page shows it."""
+    """Return a number that the page shows."""
     return float(page.inner_text(selector).replace("\u2212", "-").replace(",", ""))
 
 
 def download(page, label):
-    """The name and bytes of what a button saves."""
+    """Return name and bytes of the file that a button saves."""
     with page.expect_download() as waiting:
         page.get_by_role("button", name=label).first.click()
     return waiting.value.suggested_filename, waiting.value.path().read_bytes()
 
 
 def reach(page, selector, presses=150):
-    """Tab, and nothing but that, until the focus is on what is asked for."""
+    """Press Tab until the focus is on the selected element."""
     for _ in range(presses):
         if page.evaluate("selector => document.activeElement.matches(selector)", selector):
             return
@@ -61,7 +61,7 @@ def reach(page, selector, presses=150):
 
 
 def walk(page, presses=50):
-    """The names of all that Tab reaches, each with a ring to be seen."""
+    """Return the names of all elements that Tab reaches; each must have a visible focus ring."""
     reached = set()
     for _ in range(presses):
         page.keyboard.press("Tab")

@@ -26,7 +26,7 @@ def entries(page):
     return page.evaluate("history.length")
 
 
-def test_every_screen_is_an_entry(browser, server):
+def test_every_screen_is_a_history_entry(browser, server):
     with opened(browser, server.address) as page:
         first, address = entries(page), page.url
         assert [move(page, page.keyboard.press, key) for key in "234"] == SCREENS[1:]
@@ -40,7 +40,7 @@ def test_every_screen_is_an_entry(browser, server):
         assert move(page, page.go_forward) == "versus"
 
 
-def test_what_is_chosen_on_a_screen_is_no_entry_but_comes_back(browser, server):
+def test_choices_add_no_history_entry_but_are_restored(browser, server):
     with opened(browser, server.address) as page:
         page.keyboard.press("2")
         page.wait_for_selector("[data-focus=stepwise][aria-selected=true]")
@@ -56,7 +56,7 @@ def test_what_is_chosen_on_a_screen_is_no_entry_but_comes_back(browser, server):
         assert "step=1" in page.url
 
 
-def test_the_screen_that_is_there_is_no_new_entry(browser, server):
+def test_the_current_screen_adds_no_history_entry(browser, server):
     with opened(browser, server.address) as page:
         first = entries(page)
         move(page, page.keyboard.press, "1")

@@ -12,7 +12,7 @@ from tests.web.runs import serving
 TEXT = "a [MASK] of the class"
 
 
-def test_tokens_with_their_signs(masked_run):
+def test_special_tokens_are_shown(masked_run):
     backend = RunBackend(masked_run)
     tokens = backend.view_model({"text": TEXT}).tokens
     assert tokens == {"source": ["[CLS]", "a", "[MASK]", "of", "the", "class", "[SEP]"]}
@@ -31,7 +31,7 @@ def test_bad_input(masked_run):
     assert backend.view_model({"text": "class \U0001f600"}).notes == ["some of the text is unknown to the tokenizer"]
 
 
-def test_the_weight_on_the_page_is_the_librarys(browser, masked_run):
+def test_the_weight_on_the_page_matches_the_library(browser, masked_run):
     _, task, model = runs.load(masked_run)
     ids = [1, *task.tokenizer.encode(TEXT, special=True), 2]
     records = observe(model, ids)

@@ -90,7 +90,7 @@ def test_fast_arrow_keys_all_count(browser, server):
         assert slider.input_value() == "2"
 
 
-def test_typed_text_outlives_other_clicks(browser, server):
+def test_typed_text_survives_redraws(browser, server):
     with opened(browser, server.address) as page:
         go(page, text=TEXT)
         page.fill("#text", "abc")

@@ -26,7 +26,7 @@ def page_file(pairs_run, tmp_path_factory):
 
 
 def test_a_saved_page_is_the_same_page(browser, server, page_file):
-    """From disk with the network off: the picture and the numbers are those of the server, to the last digit."""
+    """From disk with the network off: picture and values are those of the server, to the last digit."""
     state = {"site": 3, "head": 2, "row": 1, "column": 0, "table": 1}
     seen = []
     for address, options in ((server.address, {}), (page_file.as_uri(), {"offline": True})):
@@ -51,14 +51,14 @@ def test_a_saved_page_holds_every_screen(browser, server, page_file):
     assert seen[0] == seen[1]
 
 
-def test_a_saved_page_says_what_it_does_not_hold(browser, page_file):
+def test_a_saved_page_disables_the_input(browser, page_file):
     with opened(browser, page_file.as_uri(), offline=True) as page:
         assert "qkv serve" in page.inner_text("#side")
         assert page.is_disabled("#text")
 
 
 def test_in_a_notebook(browser, tmp_path):
-    """What Jupyter puts into its page: a frame without an origin of its own."""
+    """As Jupyter shows it: a frame with an opaque origin."""
     weights = torch.randn(3, 1, 2, 5, 7).softmax(-1)
     view = qkv.look(attention=tuple(weights), tokens=list("abcde"), keys=list("uvwxyz!"))
     (tmp_path / "notebook.html").write_text(f"<!doctype html><meta charset=utf-8>{view._repr_html_()}")
@@ -226,7 +226,7 @@ def test_a_model_of_another_library():
     assert isinstance(qkv.look(attention=weights, tokens=list("abc")), SavedPage)
 
 
-def test_the_saved_numbers_are_the_librarys(pairs_run, page_file, browser):
+def test_saved_values_match_the_library(pairs_run, page_file, browser):
     _, task, model = runs.load(pairs_run)
     ((found,),) = inference.predict_targets(model, task.data.sources, [list(TEXT)], inference.Search())
     records = observe(model, task.data.sources.encode(TEXT), list(found.tokens))

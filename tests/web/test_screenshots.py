@@ -1,4 +1,4 @@
-"""Every screen at three widths, light and dark: nothing is cut off, nothing is blank.
+"""Every screen at three widths, light and dark: nothing is clipped, nothing is blank.
 
 The pictures in docs/images, of the bundled pronouncer, and a word of which beam and greedy make different things; of
 all that this draws, three are kept:
@@ -39,7 +39,7 @@ def shown(backend):
 
 
 def first_decoder_layer(backend):
-    """Where a token sees those written before it, so that a linear kind would have a state."""
+    """Return the index of causal self-attention, where a linear kind has a state."""
     places = backend.view_model({"text": backend.about()["text"]}).places
     return [place.name for place in places].index("decoder 1")
 

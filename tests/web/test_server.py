@@ -39,7 +39,7 @@ def test_the_token_becomes_a_cookie(server):
 
 @pytest.mark.parametrize("other", ['prefs={"a":1}', "a[b]=1", "flag", "d=hello world", "n=\xe9", "", "=", 'q="x'])
 def test_cookies_of_other_servers_do_not_hide_ours(server, other):
-    """A browser sends them all: those of a host are for all its ports."""
+    """A browser sends all cookies of a host, whatever the port."""
     ours = f"qkv-{server.port}={server.token}"
     for cookies in (f"{other}; {ours}", f"{ours}; {other}", f"{other};{ours};{other}"):
         assert request(server, "GET", "/", headers={"cookie": cookies})[0] == 200
@@ -177,7 +177,7 @@ def test_a_port_in_use():
         listen(70000)
 
 
-def test_the_model_that_comes_with_qkv_and_how_to_get_it():
+def test_the_bundled_model_and_its_code():
     backend = RunBackend(Path("pronounce"))
     assert (backend.about()["name"], backend.about()["run"]) == ("pronounce", "pronounce")
     view_model, found = backend.view_model({"text": "attention", "answer": ""}), {}

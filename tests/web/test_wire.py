@@ -15,12 +15,12 @@ def test_tensors_and_records_come_back():
     assert torch.equal(tensors["numbers"], numbers.float())
 
 
-def test_a_view_is_sent_as_it_is_seen():
+def test_a_tensor_view_is_packed_in_its_own_order():
     whole = torch.arange(12.0).reshape(3, 4)
     assert torch.equal(unpack(pack(Response({}, {"turned": whole.T[1:]})))[1]["turned"], whole.T[1:])
 
 
-def test_numbers_that_json_has_no_word_for_become_null():
+def test_nan_and_infinity_become_null():
     record, _ = unpack(pack(Response({"deep": [{"x": float("nan")}, float("inf"), 1.5]})))
     assert record == {"deep": [{"x": None}, None, 1.5]}
 

@@ -2,28 +2,14 @@
 
 import { request } from "./api.js";
 import { arcs, textHeat } from "./arcs.js";
-import { onTheme } from "./color.js";
-import { announce, choice, digits, h, slider, tokenText, whole } from "./dom.js";
+import { drawSide, hasThumbnails } from "./atlas_side.js";
+import { cellTable, csvRows } from "./atlas_table.js";
+import { announce, choice, digits, h, slider, tokenText, whole, within } from "./dom.js";
 import { formula, lawParts, lawSum, over, root, row, sub } from "./formula.js";
-import { heat, rangeText, thumbnail, viewOf } from "./heat.js";
+import { heat, viewOf } from "./heat.js";
 import { choose, now } from "./state.js";
 
 export const title = "Attention atlas";
-const SORTS = [
-  ["", "layer and head"],
-  ["previous", "weight on the previous token"],
-  ["first", "weight on the first token"],
-  ["itself", "weight on itself"],
-  ["entropy", "entropy"],
-  ["largest", "largest weight"],
-];
-
-/** The chosen order; by default that of the model. */
-const currentSort = () => (SORTS.some(([value]) => value === now().sort) ? now().sort : "");
-
-let built = { key: null };
-onTheme(() => (built = { key: null }));
-
 /** Draw the current state; all choices are read here, with their defaults. */
 export async function draw(context) {
   const overview = (await request("overview", context.params())).record;
@@ -44,13 +30,13 @@ export async function draw(context) {
   viewModel.row = within(now().row ?? 0, matrix.rows);
   viewModel.column = within(now().column ?? largestColumn(matrix, viewModel.row), matrix.columns);
   viewModel.rows = chosenRows(viewModel);
-  if (!built.box) context.side(() => h("section", { class: "card" }, h("h3", {}, "All heads"), h("p", { class: "note" }, "Drawing …")));
+  if (!hasThumbnails())
+    context.side(() => h("section", { class: "card" }, h("h3", {}, "All heads"), h("p", { class: "note" }, "Drawing …")));
   drawMain(viewModel);
   checks(viewModel);
   await drawSide(viewModel); // all heads may take a moment, so the chosen one is drawn first
 }
 
-const within = (value, count) => Math.max(0, Math.min(value, count - 1));
 /** Cross-attention, which shows the alignment, if there is one. */
 const defaultSite = ({ sites }) =>
   Math.max(
@@ -78,111 +64,6 @@ function summed({ matrix, rows }) {
   const total = new Float32Array(matrix.columns);
   for (const i of rows) for (let j = 0; j < matrix.columns; j++) total[j] += matrix.data[i * matrix.columns + j];
   return total;
-}
-
-async function drawSide(viewModel) {
-  const { context, overview } = viewModel;
-  const key = JSON.stringify([context.params(), currentSort()]);
-  if (built.key !== key) {
-    const { record, tensors } = await request("thumbnails", context.params());
-    built = { key, box: thumbnails(overview, record, tensors.thumbnails.data) };
-  }
-  for (const button of built.box.querySelectorAll("button")) {
-    const on = Number(button.dataset.site) === viewModel.siteIndex && Number(button.dataset.head) === viewModel.head;
-    button.setAttribute("aria-pressed", String(on));
-    button.tabIndex = on ? 0 : -1;
-  }
-  if (!built.box.querySelector("[tabindex='0']")) built.box.querySelector("button").tabIndex = 0;
-  const sort = h(
-    "select",
-    { id: "sort", "data-focus": "sort", onchange: () => choose({ sort: sort.value }) },
-    SORTS.map(([value, text]) => h("option", { value }, text)),
-  );
-  sort.value = currentSort();
-  context.side(() =>
-    h(
-      "section",
-      { class: "card" },
-      h("h3", {}, "All heads"),
-      h("div", { class: "field" }, h("label", { for: "sort" }, "Order by"), sort),
-      built.box,
-      h(
-        "button",
-        {
-          type: "button",
-          "data-focus": "mean",
-          "aria-pressed": String(viewModel.head === -1),
-          onclick: () => choose({ site: viewModel.siteIndex, head: viewModel.head === -1 ? 0 : -1 }),
-        },
-        `mean of ${viewModel.site.name}`,
-      ),
-    ),
-  );
-}
-
-function thumbnails(overview, { shapes, summaries }, bytes) {
-  const all = [];
-  let at = 0;
-  overview.sites.forEach((site, index) => {
-    const [height, width] = shapes[index];
-    for (let head = 0; head < site.heads; head++, at += height * width) {
-      all.push({
-        site: index,
-        head,
-        name: site.name,
-        summary: summaries[index][head],
-        canvas: thumbnail(bytes.subarray(at, at + height * width), height, width),
-      });
-    }
-  });
-  const sort = currentSort();
-  if (sort) all.sort((a, b) => b.summary[sort] - a.summary[sort]);
-  const most = Math.max(...overview.sites.map((site) => site.heads));
-  const columns = sort ? Math.min(6, all.length) : most;
-  const box = h("div", { class: "atlas", role: "group", "aria-label": "Heads; arrow keys move" });
-  box.style.gridTemplateColumns = `repeat(${columns}, minmax(16px, ${columns > 6 ? 28 : 52}px))`;
-  let last = null;
-  for (const one of all) {
-    if (!sort && one.site !== last) box.append(h("span", { class: "site" }, one.name));
-    const fresh = !sort && one.site !== last;
-    last = one.site;
-    const words = `${one.name}, head ${one.head + 1}`;
-    const button = h(
-      "button",
-      {
-        type: "button",
-        title: `${words}: ${summaryText(one.summary)}`,
-        "aria-label": words,
-        "data-site": one.site,
-        "data-head": one.head,
-        "data-focus": `head ${one.site} ${one.head}`,
-        onclick: () => choose({ site: one.site, head: one.head, row: now().row, column: undefined }),
-      },
-      one.canvas,
-      sort && h("span", { class: "value" }, digits(one.summary[sort], 2)),
-    );
-    if (fresh) button.style.gridColumnStart = "1";
-    box.append(button);
-  }
-  box.addEventListener("keydown", (event) => walk(event, [...box.querySelectorAll("button")], columns));
-  return box;
-}
-
-const summaryText = (summary) =>
-  [
-    `entropy ${digits(summary.entropy, 2)} bits`,
-    ...["previous", "first", "itself"].map((name) => `${name} ${digits(summary[name], 2)}`),
-  ].join(", ");
-
-/** Move among the buttons of a grid by arrow keys. */
-function walk(event, buttons, columns) {
-  const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns }[event.key];
-  const at = buttons.indexOf(event.target);
-  if (!step || at < 0) return;
-  event.preventDefault();
-  const next = buttons[within(at + step, buttons.length)];
-  next.tabIndex = 0;
-  next.focus();
 }
 
 function drawMain(viewModel) {
@@ -473,51 +354,6 @@ function python({ overview, siteIndex, head, row: i, column: j }) {
       ? `records[${siteIndex}].call.weights()[0].mean(0)[${i}, ${j}]`
       : `records[${siteIndex}].head(${head}).weights()[0, 0, ${i}, ${j}]`;
   return [...overview.code, `print(${call})`, ""].join("\n");
-}
-
-function csvRows({ matrix, rows }, { view }) {
-  const columns = Array.from({ length: view.columns }, (_, n) => view.left + n);
-  const lines = Array.from({ length: view.rows }, (_, n) => view.top + n);
-  const out = [["", ...columns.map((j) => String(matrix.columnLabels[j]))]];
-  for (const i of lines) out.push([String(matrix.rowLabels[i]), ...columns.map((j) => matrix.data[i * matrix.columns + j])]);
-  if (rows.length > 1)
-    out.push(["sum of the chosen rows", ...columns.map((j) => rows.reduce((total, i) => total + matrix.data[i * matrix.columns + j], 0))]);
-  return out;
-}
-
-/** The same values as a table: at most 24 rows and columns around the cell. */
-function cellTable({ matrix, row, column, site }) {
-  const view = viewOf(matrix.rows, matrix.columns, 24, row, column);
-  const columns = Array.from({ length: view.columns }, (_, n) => view.left + n);
-  const isPart = view.rows < matrix.rows || view.columns < matrix.columns;
-  const range = isPart ? `; ${rangeText(view, matrix)}, around the cell; the CSV has more` : "";
-  return h(
-    "table",
-    {},
-    h("caption", {}, `Attention weights, rows: ${site.rows}, columns: ${site.columns}${range}`),
-    h(
-      "thead",
-      {},
-      h(
-        "tr",
-        {},
-        h("th", { scope: "col" }, ""),
-        columns.map((j) => h("th", { scope: "col" }, h("bdi", {}, tokenText(matrix.columnLabels[j])))),
-      ),
-    ),
-    h(
-      "tbody",
-      {},
-      Array.from({ length: view.rows }, (_, n) => view.top + n).map((i) =>
-        h(
-          "tr",
-          { class: i === row ? "strong" : null },
-          h("th", { scope: "row" }, h("bdi", {}, tokenText(matrix.rowLabels[i]))),
-          columns.map((j) => h("td", {}, site.causal && j > i ? "–" : digits(matrix.data[i * matrix.columns + j]))),
-        ),
-      ),
-    ),
-  );
 }
 
 const MOVES = { "[": [-1, 0], "]": [1, 0], "{": [0, -1], "}": [0, 1] };

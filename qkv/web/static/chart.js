@@ -2,6 +2,9 @@
 
 import { digits, s } from "./dom.js";
 
+/** Above this width, pictures are drawn side by side. */
+export const WIDE = 560;
+
 /** Round tick values from low to high. */
 function ticks(low, high, most = 5) {
   const rough = (high - low) / most || 1;

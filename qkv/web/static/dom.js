@@ -86,3 +86,6 @@ export function slider(name, { value, low, high, text, change }) {
   };
   return h("div", { class: "field" }, h("span", { class: "label" }, name, " ", output), input);
 }
+
+/** An index from 0 to count - 1. */
+export const within = (index, count) => Math.max(0, Math.min(index, count - 1));

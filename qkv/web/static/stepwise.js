@@ -1,7 +1,7 @@
 // Screen 2: one token through one head, step by step, with every value.
 
 import { request } from "./api.js";
-import { announce, digits, h, tokenText, whole } from "./dom.js";
+import { announce, digits, h, tokenText, whole, within } from "./dom.js";
 import { formula, latex, lawParts, over, row, sub, sum } from "./formula.js";
 import { redraw, choose, now } from "./state.js";
 import { PICTURES, whatIf } from "./stepwise_pictures.js";
@@ -11,7 +11,6 @@ export const title = "Step by step";
 /** Tokens of the side panel. */
 const MAX_TOKENS = 120;
 
-const within = (value, count) => Math.max(0, Math.min(value, count - 1));
 let playing = null;
 let stageNames = [""]; // of the last trace that was drawn
 

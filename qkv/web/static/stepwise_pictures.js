@@ -1,12 +1,11 @@
 // The pictures of the steps of screen 2, by the id of the step.
 
 import { bars, joinPictures } from "./chart.js";
-import { announce, digits, h, slider, tokenText, whole } from "./dom.js";
+import { announce, digits, h, slider, tokenText, whole, within } from "./dom.js";
 import { figure } from "./figure.js";
 import { heat, viewOf } from "./heat.js";
 import { choose, now } from "./state.js";
 
-const within = (value, count) => Math.max(0, Math.min(value, count - 1));
 const dimensionNames = (count, prefix = "") => Array.from({ length: count }, (_, n) => `${prefix}${n + 1}`);
 
 function concatenate(a, b) {

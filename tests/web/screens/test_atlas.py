@@ -22,13 +22,13 @@ TEXT = "fabcde"
 
 @pytest.fixture(scope="module")
 def records(pairs_run):
-    """The library's own view of the same pass, from the tokens that the model writes."""
+    """The library's record of the same pass, on the tokens that the model generates."""
     _, task, model = runs.load(pairs_run)
     ((found,),) = inference.predict_targets(model, task.data.sources, [list(TEXT)], inference.Search())
     return observe(model, task.data.sources.encode(TEXT), list(found.tokens))
 
 
-def test_the_weight_on_the_page_is_the_librarys(browser, server, records):
+def test_the_weight_on_the_page_matches_the_library(browser, server, records):
     with opened(browser, server.address) as page:
         for site, head, i, j in ((0, 1, 2, 3), (3, 2, 1, 0), (5, 0, 0, 5)):
             go(page, text=TEXT, site=site, head=head, row=i, column=j)
@@ -68,7 +68,7 @@ def test_checks_are_green_and_turn_red(browser, server):
 
 
 @pytest.mark.parametrize("mode", ["map", "arcs", "text"])
-def test_every_picture_can_be_taken_away(browser, server, records, mode):
+def test_every_picture_can_be_exported(browser, server, records, mode):
     with opened(browser, server.address) as page:
         go(page, text=TEXT, site=1, head=1, row=2, column=3, mode=mode)
         name, data = download(page, "Save as SVG")
@@ -88,7 +88,7 @@ def test_every_picture_can_be_taken_away(browser, server, records, mode):
         torch.testing.assert_close(values, records[1].call.weights()[0, 1], rtol=0, atol=1e-6)
 
 
-def test_the_table_is_the_twin_of_the_picture(browser, server, records):
+def test_the_table_holds_the_values_of_the_picture(browser, server, records):
     with opened(browser, server.address) as page:
         go(page, text=TEXT, site=0, head=2, table=1)
         cells = [
@@ -179,7 +179,7 @@ def test_a_rank_counts_what_can_be_seen(browser, server):
             assert page.inner_text("#rank").endswith(f" of {among}")
 
 
-def test_what_is_heard(browser, server, records):
+def test_screen_reader_announcements(browser, server, records):
     """A choice keeps the focus, and arrows in a picture tell the cell."""
     with opened(browser, server.address) as page:
         go(page, text=TEXT, site=0, head=0, row=1, column=1)
@@ -213,7 +213,7 @@ def test_ink_can_be_read_on_every_color(browser, server, scheme):
         assert worst >= 4.5
 
 
-def test_words_for_what_went_wrong(browser, server):
+def test_error_messages_on_the_page(browser, server):
     with opened(browser, server.address) as page:
         page.fill("#text", "a" * 30)
         page.get_by_role("button", name="Show (Ctrl-Enter)").click()
@@ -228,7 +228,7 @@ def test_words_for_what_went_wrong(browser, server):
         page.wrong[:] = [text for text in page.wrong if "400 (Bad Request)" not in text]  # the browser notes each
 
 
-def test_a_server_that_is_gone(browser, pairs_run):
+def test_a_stopped_server(browser, pairs_run):
     with serving(RunBackend(pairs_run)) as server, opened(browser, server.address) as page:
         server.stop()
         time.sleep(1)

@@ -40,7 +40,7 @@ def test_both_answers_and_their_probabilities(browser, server, run):
         assert checks[1].startswith("✓ next tokens sum to 1 within")
 
 
-def test_what_stands_behind_a_node(browser, server, run):
+def test_next_tokens_of_a_node(browser, server, run):
     task, model, source = run
     with opened(browser, server.address) as page:
         go(page, screen="decoding", text=TEXT, node=0, table=1)
@@ -108,7 +108,7 @@ def test_by_keyboard_alone(browser, server):
         assert "beams=5" in page.url
 
 
-def test_the_way_right_leads_to_what_is_drawn(browser, server):
+def test_arrow_right_selects_a_drawn_child(browser, server):
     """A node whose likeliest child is hidden: the way leads to another, or nowhere."""
     found = query(server, "search", text=TEXT, beams=16)[0]["nodes"]
     with opened(browser, server.address) as page:
@@ -146,7 +146,7 @@ def test_a_saved_tree_is_the_same_tree(browser, server, pairs_run, tmp_path):
     assert seen[0] == seen[1]
 
 
-def test_a_model_that_only_continues_has_no_such_screen(recall_run):
+def test_a_decoder_has_no_decoding_screen(recall_run):
     backend = RunBackend(recall_run)
     screens = respond(backend, "about", {}).record["screens"]
     assert [screen["name"] for screen in screens] == ["atlas", "stepwise", "versus"]

@@ -23,7 +23,7 @@ def call(pairs_run):
     return observe(model, task.data.sources.encode(TEXT), [])[1].head(1)
 
 
-def test_every_step_is_the_librarys(browser, server, call):
+def test_every_step_matches_the_library(browser, server, call):
     q, k, v = (x[0, 0].double() for x in (call.q, call.k, call.v))
     state = {"screen": "stepwise", "text": TEXT, "site": 1, "head": 1, "row": 3, "column": 4}
     with opened(browser, server.address) as page:
@@ -52,7 +52,7 @@ def test_products_add_up_to_the_score(browser, server, call):
         torch.testing.assert_close(products, call.q[0, 0, 3] * call.k[0, 0], rtol=0, atol=1e-5)
 
 
-def test_every_step_can_be_taken_away_and_read_as_a_table(browser, server):
+def test_every_step_can_be_exported_and_shown_as_a_table(browser, server):
     with opened(browser, server.address) as page:
         for step in range(8):
             go(page, screen="stepwise", text=TEXT, step=step, table=1, row=1)
@@ -92,7 +92,7 @@ def test_by_keyboard_alone(browser, server):
         assert page.evaluate("document.activeElement.dataset.focus") == "map"
 
 
-def test_playing_goes_on_by_itself(browser, server):
+def test_playing_advances_and_stops(browser, server):
     """Stop stops where it is; at the end there is nothing left to stop."""
     with opened(browser, server.address) as page:
         go(page, screen="stepwise", text=TEXT)

@@ -23,7 +23,7 @@ def record(pairs_run):
 
 
 @pytest.mark.parametrize("kind", ["taylor", "elu", "linear"])
-def test_the_numbers_are_the_librarys(browser, server, record, kind):
+def test_values_match_the_library(browser, server, record, kind):
     q, k = record.call.q.double(), record.call.k.double()
     with opened(browser, server.address) as page:
         go(page, screen="versus", text=TEXT, site=1, head=2, row=3, column=4, kind=kind)
@@ -76,7 +76,7 @@ def test_the_copying_problem_and_its_slider(browser, server):
         assert number(page, "#copy-error") == pytest.approx(0.01815, abs=1e-5)
 
 
-def test_all_its_pictures_have_tables_and_can_be_taken_away(browser, server, record):
+def test_all_pictures_can_be_exported_and_shown_as_tables(browser, server, record):
     with opened(browser, server.address) as page:
         go(page, screen="versus", text=TEXT, site=1, head=0, kind="elu", table=1)
         assert page.locator("table").count() == page.locator("figure").count() == 4
