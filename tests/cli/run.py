@@ -51,7 +51,8 @@ def run(*arguments: str, stdin: bytes = b"") -> Finished:
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", errors) for errors in ("strict", "backslashreplace"))
     streams = {"stdin": io.TextIOWrapper(io.BytesIO(stdin), "utf-8", "surrogateescape"), "stdout": out, "stderr": err}
     code = 0
-    with _restored(arguments), patch.multiple(sys, argv=["qkv", *arguments], **streams):
+    program = patch.object(sys.modules["__main__"], "__package__", None)  # or click takes pytest for the program
+    with _restored(arguments), program, patch.multiple(sys, argv=["qkv", *arguments], **streams):
         try:
             main()
         except SystemExit as left:

@@ -78,7 +78,7 @@ def test_a_bad_line_stops_no_other(run):
     assert lines == "0,1\t1\n1,1\t0\n"
     bad = [
         "'x' in 'x,1' is not a finite number",
-        "'0' has 1 numbers, but the model takes 2",
+        "'0' has 1 values, but the model takes 2",
         "'\ufffd' in '\ufffd,1' is not a finite number",
     ]
     assert told.splitlines() == [f"qkv: {sentence}" for sentence in bad]
@@ -95,7 +95,7 @@ def test_numbers_beyond_any_answer_are_told(tmp_path):
     found = json.loads(qkv("predict", str(tmp_path / "run"), "1e300 1", "3e38 -3e38", "1 1", "--json"))
     assert [record["error"] for record in found] == [
         "'1e300' in '1e300 1' is outside the range of float32, +-3.4e+38",
-        "'3e38 -3e38' has numbers so large that the model has no finite answer",
+        "'3e38 -3e38' has values too large for a finite prediction",
         None,
     ]
     assert [len(record["answers"]) for record in found] == [0, 0, 1]

@@ -10,7 +10,7 @@ def test_a_task_that_reads_no_file_refuses_one(tmp_path):
     run, file = tmp_path / "recall", tmp_path / "any.txt"
     qkv("train", "recall", "--run", str(run), *ONE_STEP)
     said = qkv("eval", str(run), "--test-file", str(file), code=2)
-    assert said == f"qkv: --test-file {file} cannot be taken: a run of task 'recall' reads no file\n"
+    assert said == f"qkv: --test-file {file}: the task recall reads no file\n"
 
 
 def test_bad_lines_of_pairs_are_told(tmp_path):

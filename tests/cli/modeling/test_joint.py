@@ -55,7 +55,7 @@ def test_what_cannot_be_is_said(run, tiny, tmp_path):
     missing = qkv("eval", str(run), "--split", "valid", "--joint", str(tmp_path / "no.bin"), code=2)
     assert "no.bin" in missing
     assert "--best 5 needs --search beam" in qkv("eval", str(run), "--search", "greedy", "--best", "5", code=2)
-    assert "needs a beam" in qkv("eval", str(run), "--search", "greedy", "--joint", "some.bin", code=2)
+    assert "needs beam search" in qkv("eval", str(run), "--search", "greedy", "--joint", "some.bin", code=2)
     assert "--beams must be at least 1" in qkv("eval", str(run), "--beams", "0", code=2)
     (run / "joint.bin").write_bytes(b"something else")
     qkv("eval", str(run), "--split", "valid", "--search", "greedy")  # which does not need it

@@ -1,7 +1,6 @@
 """From a text to fillers and sentence vectors, as a user goes."""
 
 import json
-import sys
 
 import pytest
 
@@ -67,7 +66,7 @@ def test_a_test_file_without_pairs_is_named(run, tmp_path):
     one = tmp_path / "one.txt"
     one.write_text("There is one document. It has two sentences.\n")
     said = qkv("eval", str(run[0]), "--test-file", str(one), code=2)
-    assert said.startswith("qkv: the test part of the text makes no pairs: ")
+    assert said.startswith("qkv: the test split of the text makes no pairs: ")
     assert said.endswith(f", in {one}\n")
 
 
@@ -105,9 +104,9 @@ def decode(run, *texts, stdin=b"", start=run_qkv):
 
 
 BAD = {
-    "no mask here": "'no mask here' has no [MASK] to fill in",
+    "no mask here": "'no mask here' has no [MASK] to fill",
     LONG: "'[MASK] the value the value the value ...' has 43 tokens with [CLS] and [SEP]; the model takes 32",
-    "[mask]": "'[mask]' has no [MASK] to fill in",
+    "[mask]": "'[mask]' has no [MASK] to fill",
 }
 MIXED = ["no mask here", "the [MASK] of", LONG, "a [MASK] is a [MASK]", "[mask]"]
 
@@ -118,7 +117,7 @@ def test_a_bad_text_stops_no_other(run, monkeypatch):
     told = "".join(f"qkv: {BAD[text]}\n" for text in MIXED if text in BAD)
     assert decode(run, *MIXED, "--best", "2") == (alone, told)
     assert decode(run, "--best", "2", stdin="\n\n".join(MIXED).encode()) == (alone, told)
-    monkeypatch.setattr(sys.modules["qkv.cli.modeling.predict"], "TOGETHER", 2)  # chunks of both sorts, and of one
+    monkeypatch.setattr("qkv.inference.Predictor.batch_size", 2)  # batches of good and bad texts, and of one sort
     assert qkv("predict", str(run[0]), *MIXED, "--best", "2") == alone
 
 
@@ -150,21 +149,21 @@ def test_bytes_that_are_no_text(run):
 def test_many_bad_texts_are_counted(run):
     lines, told = decode(run, stdin=b"nothing\n" * 31 + b"the [MASK]\n" + b"nothing\n" * 2)
     assert len(lines.splitlines()) == 1
-    assert told.splitlines() == ["qkv: 'nothing' has no [MASK] to fill in"] * 20 + ["qkv: 13 more texts have no answer"]
+    assert told.splitlines() == ["qkv: 'nothing' has no [MASK] to fill"] * 20 + ["qkv: 13 more inputs have no answer"]
 
 
 def test_bad_input_is_one_sentence(run, xor, tmp_path):
     folder = str(run[0])
-    assert "best must be 1 to 600, the tokens that there are, got 601" in qkv(
+    assert "best must be 1 to 600, the size of the vocabulary, got 601" in qkv(
         "predict", folder, "no mask here", "--best", "601", code=2
     )
     assert "the model takes 32" in qkv("embed", folder, LONG, code=2)
     assert len(qkv("embed", folder, LONG, "--truncate").splitlines()) == 1
     assert qkv("eval", folder, "--split", "tset", code=2).startswith(
-        "qkv: unknown part of the text 'tset'; did you mean 'test'?"
+        "qkv: unknown split of the text 'tset'; did you mean 'test'?"
     )
     assert qkv("embed", str(xor), "a", code=2) == (
-        f"qkv: {xor} is a run of task 'xor'; filling in and embedding need one of task 'masked'\n"
+        f"qkv: {xor} is a run of task 'xor'; filling and embedding need one of task 'masked'\n"
     )
     assert (
         qkv("embed", str(tmp_path / "no"), "a", code=2) == f"qkv: there is no such run folder, in {tmp_path / 'no'}\n"

@@ -55,7 +55,7 @@ def test_eval_of_an_empty_text_is_refused(run, tmp_path):
     empty = tmp_path / "empty.txt"
     empty.write_text("")
     said = qkv("eval", str(run), "--test-file", str(empty), code=2)
-    assert said == f"qkv: --test-file must have a text, but it is empty, in {empty}\n"
+    assert said == f"qkv: --test-file must not be empty, in {empty}\n"
 
 
 @pytest.mark.parametrize(("positions", "length"), [(64, 64), (200, 128)])
@@ -107,7 +107,7 @@ def test_a_run_with_itself_is_judged_as_alone(run):
 def test_bad_input(run, corpus, tmp_path):
     said = qkv("predict", str(run), "x" * 99, "--tokens", "10", code=2)
     assert said == (
-        "qkv: the prompt has 100 tokens (the start is one) and 10 more are wanted, but the model takes 100\n"
+        "qkv: the prompt has 100 tokens with the start token, and 10 more exceed the model's max_length=100\n"
     )
     bad = tmp_path / "bad.txt"
     text = corpus.read_bytes()
