@@ -54,8 +54,7 @@ class MaskedLM:
     def fill(self, texts: Sequence[str], best: int = 5) -> list[list[list[MaskCandidate]]]:
         """Return the `best` candidates for each [MASK] of each text; the other masks stay masked."""
         _require_texts(texts)
-        if not 1 <= best <= len(self.tokenizer):
-            raise ValueError(f"best must be 1 to {len(self.tokenizer)}, the size of the vocabulary, got {best}")
+        self.check_best(best)
         rows = [self._row_with_mask(text) for text in texts]
         found: dict[int, list[list[MaskCandidate]]] = {}
         for batch, tokens, mask in self._batches(rows):
@@ -67,6 +66,11 @@ class MaskedLM:
             for index, count in zip(batch, masked.sum(1).tolist(), strict=True):
                 found[index], candidates = candidates[:count], candidates[count:]
         return [found[index] for index in range(len(texts))]
+
+    def check_best(self, best: int) -> None:
+        """Raise ValueError if `fill` cannot return this many candidates."""
+        if not 1 <= best <= len(self.tokenizer):
+            raise ValueError(f"best must be 1 to {len(self.tokenizer)}, the size of the vocabulary, got {best}")
 
     def check(self, text: str) -> None:
         """Raise ValueError if `fill` cannot take this text."""
@@ -128,6 +132,7 @@ class FillMaskPredictor(Predictor):
     """Predict masked tokens; a record is {"input", "filled", "masks": [[candidate]], "error"}."""
 
     def __init__(self, lm: MaskedLM, best: int):
+        lm.check_best(best)
         self.lm = lm
         self.best = best
 
