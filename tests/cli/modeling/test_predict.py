@@ -44,7 +44,7 @@ def test_every_line_has_draws_of_its_own(run, monkeypatch):
     """However many are answered together; and one that has no answer changes no other."""
     sampled = ("--search", "sample", "--temperature", "9")
     together = answers(run, *[WORDS[0]] * 10, *sampled)
-    monkeypatch.setattr(sys.modules["qkv.cli.modeling.predict"], "TOGETHER", 4)
+    monkeypatch.setattr("qkv.inference.Predictor.batch_size", 4)
     assert answers(run, *[WORDS[0]] * 10, *sampled) == together
     assert len(set(together)) > 5
     lines = qkv("predict", str(run), WORDS[0], "\udc80", *[WORDS[0]] * 8, *sampled).splitlines()

@@ -182,8 +182,11 @@ def test_a_run_does_not_go_on_with_other_data(file, tmp_path):
     first, *others = mine.read_text().splitlines()
     mine.write_text("\n".join([*others, first]) + "\n")
     said = qkv("train", "pairs", "--run", str(folder), "--resume", code=2)
-    assert f"{mine} has changed since the run was started, so what was held out is not known; train anew" in said
-    assert "give what to judge on with --test-file" in qkv("eval", str(folder), code=2)
+    assert (
+        f"{mine} has changed since the run was started, so the held-out split cannot be reproduced; start another"
+        in said
+    )
+    assert "pass --test-file" in qkv("eval", str(folder), code=2)
     assert json.loads(qkv("eval", str(folder), "--test-file", str(mine), "--json"))
     (folder / "data.json").unlink()  # a run of an older version
     assert json.loads(qkv("eval", str(folder), "--split", "train", "--json"))["examples"] == before["examples"]
