@@ -22,7 +22,7 @@ from qkv.models import Decoder, Encoder, EncoderDecoder, Recurrent
 
 @dataclass(frozen=True)
 class AttentionSite:
-    """A place in a model where it attends: one attention module."""
+    """One attention module of a model."""
 
     name: str
     """Such as "encoder 1", "decoder 2" or "cross 2"."""
@@ -95,8 +95,8 @@ def observe(model: nn.Module, source: Sequence[int], target: Sequence[int] | Non
     if isinstance(model, Decoder | Encoder):
         check_ids("source", source, model.embed)
     else:
-        check_ids("source", source, model.read)
-        check_ids("target", target or (), model.write)
+        check_ids("source", source, model.source_embedding)
+        check_ids("target", target or (), model.target_embedding)
         inputs.append(torch.tensor([[Vocabulary.START, *(target or ())]], device=device))
     with torch.no_grad(), eval_mode(model), record_calls([site.attention for site in sites]) as calls:
         model(*inputs)

@@ -17,7 +17,7 @@ from torch.autograd.functional import jacobian
 
 from qkv.layers import Dense
 from qkv.layers.initialization import initialize
-from qkv.models import Network
+from qkv.models import MLP
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def gradient_by_depth(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         options = {"residual": residual, "normalization": normalization, "initialization": initialization}
-        network = Network([width] * (depth + 2), activation, **options).double()  # type: ignore[arg-type]
+        network = MLP([width] * (depth + 2), activation, **options).double()  # type: ignore[arg-type]
         layers = [layer for layer in network.layers if isinstance(layer, Dense)][:depth]
         for layer in layers:
             initialize(layer.linear, initialization, activation)  # again in float64: norms are 1 within 1e-15

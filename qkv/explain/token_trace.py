@@ -92,7 +92,7 @@ def trace_token(call: AttentionCall, query: int) -> TokenTrace:
 
 
 def _trace_definition(call: AttentionCall, query: int, q: Tensor, k: Tensor, v: Tensor) -> TokenTrace:
-    """Return what is known of a kind that gives no terms: its weights by the definition."""
+    """Trace a kind that gives no terms: only its weights, by the definition, are known."""
     weights = call.weights().detach().double()[0, 0, query]
     return TokenTrace(
         query=q,

@@ -49,9 +49,9 @@ def _handlers(backend: Backend) -> dict[str, Handler]:
 
 
 def _about(backend: Backend) -> Response:
-    """Return what is shown and the screens; the page imports the modules and parses the numbers."""
+    """Return the backend and its screens; the page imports the modules and parses the integers."""
     screens = [
-        {"name": screen.name, "module": f"{screen.name}.js", "numbers": list(screen.numbers)}
+        {"name": screen.name, "module": f"{screen.name}.js", "integers": list(screen.integers)}
         for screen in _screens(backend)
     ]
     return Response({**backend.about(), "screens": screens})

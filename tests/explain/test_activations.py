@@ -62,7 +62,9 @@ def test_decay_and_grouped_heads_follow_their_head():
 def test_cross_attention_is_the_alignment():
     model = transformer()
     found = alignment(model, SOURCE, TARGET)
-    crosses = [record.call.weights()[0] for record in observe(model, SOURCE, TARGET) if record.site.name.startswith("cross")]
+    crosses = [
+        record.call.weights()[0] for record in observe(model, SOURCE, TARGET) if record.site.name.startswith("cross")
+    ]
     torch.testing.assert_close(torch.stack(crosses), torch.tensor(found.blocks, dtype=torch.float64))
 
 
@@ -89,7 +91,10 @@ def test_a_decoder_has_one_sequence():
 def test_an_encoder_attends_both_ways():
     model = Encoder(EncoderConfig(dim=12, heads=3, layers=2), 11).double()
     records = observe(model, SOURCE)
-    assert [(record.site.name, record.site.rows) for record in records] == [("layer 1", "source"), ("layer 2", "source")]
+    assert [(record.site.name, record.site.rows) for record in records] == [
+        ("layer 1", "source"),
+        ("layer 2", "source"),
+    ]
     assert records[1].call.weights()[0].min() > 0
 
 

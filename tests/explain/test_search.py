@@ -115,7 +115,9 @@ def test_next_tokens_and_answer_scores(model):
     logs = next_token_log_probs(model, SOURCE, [5, 7], LIMITS)
     assert math.fsum(map(math.exp, logs)) == pytest.approx(1, abs=1e-5)
     assert logs[0] == logs[1] == -math.inf
-    parts = [next_token_log_probs(model, SOURCE, before, LIMITS)[token] for before, token in (([], 5), ([5], 7), ([5, 7], 2))]
+    parts = [
+        next_token_log_probs(model, SOURCE, before, LIMITS)[token] for before, token in (([], 5), ([5], 7), ([5, 7], 2))
+    ]
     assert score_answer(model, SOURCE, [5, 7, 2], LIMITS) == pytest.approx(sum(parts), abs=1e-5)
 
 

@@ -30,7 +30,7 @@ def test_a_late_answer_does_not_draw_over_another_screen(browser, server):
         waiting = hold(page, "**/api/versus")
         page.keyboard.press("3")
         page.wait_for_selector("#main.waiting")
-        page.wait_for_selector("#said:has-text('Computing')", state="attached")
+        page.wait_for_selector("#announcement:has-text('Computing')", state="attached")
         page.keyboard.press("2")
         page.wait_for_selector("h2:has-text('Query and keys')")
         assert page.locator("#main.waiting").count() == 0
@@ -39,7 +39,7 @@ def test_a_late_answer_does_not_draw_over_another_screen(browser, server):
         page.wait_for_timeout(100)
         assert "Query and keys" in page.inner_text("h2")
         assert "Query (generated)" in page.inner_text("#side")
-        assert page.inner_text("#said") == ""
+        assert page.inner_text("#announcement") == ""
 
 
 def slide(page, slider, part, steps=12):

@@ -40,8 +40,8 @@ def shown(backend):
 
 def first_decoder_layer(backend):
     """Return the index of causal self-attention, where a linear kind has a state."""
-    places = backend.view_model({"text": backend.about()["text"]}).places
-    return [place.name for place in places].index("decoder 1")
+    sites = backend.view_model({"text": backend.about()["text"]}).sites
+    return [site.name for site in sites].index("decoder 1")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -24,7 +24,7 @@ class Atlas(Screen):
     """All heads as thumbnails, one head as a map, as arcs or as text."""
 
     name = "atlas"
-    numbers = ("site", "head", "row", "column", "zoom", "top", "row_scale")
+    integers = ("site", "head", "row", "column", "zoom", "top", "row_scale")
     essential = True
 
     def handlers(self, backend: Backend) -> dict[str, Handler]:

@@ -23,7 +23,7 @@ class Screen(ABC):
 
     name: ClassVar[str]
     """Name in the address bar, and of the JavaScript module."""
-    numbers: ClassVar[tuple[str, ...]]
+    integers: ClassVar[tuple[str, ...]]
     """Parameters of the address bar that are integers."""
     essential: ClassVar[bool] = False
     """Whether a saved page must hold all of the screen, whatever its size."""

@@ -32,7 +32,7 @@ class Decoding(Screen):
     """Beam and greedy search of a model that generates a target."""
 
     name = "decoding"
-    numbers = ("beams", "length_penalty", "node", "dropped")
+    integers = ("beams", "length_penalty", "node", "dropped")
 
     def is_available(self, backend: Backend) -> bool:
         """Return whether the model generates targets."""

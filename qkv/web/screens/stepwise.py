@@ -32,7 +32,7 @@ class Stepwise(Screen):
     """One query through one head, from its vectors to its output."""
 
     name = "stepwise"
-    numbers = ("site", "head", "row", "column", "step", "score_factor")
+    integers = ("site", "head", "row", "column", "step", "score_factor")
 
     def is_available(self, backend: Backend) -> bool:
         """Return whether there is a model."""

@@ -23,7 +23,7 @@ class Versus(Screen):
     """Softmax versus another kind on the same queries and keys."""
 
     name = "versus"
-    numbers = ("site", "head", "row", "column", "zoom", "quarters")
+    integers = ("site", "head", "row", "column", "zoom", "quarters")
 
     def is_available(self, backend: Backend) -> bool:
         """Return whether there is a model."""

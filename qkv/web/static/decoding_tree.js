@@ -7,7 +7,7 @@ import { choose, now } from "./state.js";
 /** Dropped continuations that are drawn per step by default. */
 const MAX_DROPPED = 3;
 
-/** What is drawn: the visible nodes, the visible children of each, and the path of the winner. */
+/** The visible nodes, the visible children of each node, and the path of the winner. */
 export function shape({ nodes, best }) {
   const winner = new Set();
   for (let n = best[0]; n !== null; n = nodes[n].parent) winner.add(n);

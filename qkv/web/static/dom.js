@@ -52,7 +52,7 @@ export const whole = (value) => value.toLocaleString("en");
 
 /** Announce a text to screen readers. */
 export function announce(text) {
-  document.getElementById("said").textContent = text;
+  document.getElementById("announcement").textContent = text;
 }
 
 /** A box with a heading. */

@@ -51,7 +51,7 @@ async function png(svg, scale = 2) {
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
 
-/** Rows of texts and numbers as CSV; texts are always quoted. */
+/** Rows of texts and values as CSV; texts are always quoted. */
 function csv(rows) {
   const cell = (value) => (typeof value === "number" ? String(value) : `"${String(value).replaceAll('"', '""')}"`);
   return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";

@@ -212,7 +212,7 @@ function caption(parts, view, matrix, options) {
   return words.join("; ");
 }
 
-/** Follow the pointer with the cursor; returns the function that places the cursor. */
+/** Follow the pointer with the cursor; returns the function that moves the cursor. */
 function trackPointer(svg, box, view, options) {
   const across = s("rect", { class: "band", x: box.left, width: box.across, height: Math.max(box.cellHeight, 2) });
   const down = s("rect", { class: "band", y: box.top, height: box.down, width: Math.max(box.cellWidth, 2) });

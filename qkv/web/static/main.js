@@ -16,7 +16,7 @@ let turn = 0;
 let input = null;
 let sideScreen = null; // the screen whose choices the side panel shows
 
-/** What a screen may use during its turn; a response that arrives later draws nothing. */
+/** The functions that a screen may call during its turn; afterwards they draw nothing. */
 function contextOf(screen, mine) {
   const inTurn =
     (act) =>
@@ -196,7 +196,7 @@ function toggleTheme() {
 }
 
 async function loadScreens() {
-  startState(about.screens.flatMap((screen) => screen.numbers));
+  startState(about.screens.flatMap((screen) => screen.integers));
   screens = await Promise.all(about.screens.map(async ({ name, module }) => ({ name, ...(await importScreen(module)) })));
 }
 

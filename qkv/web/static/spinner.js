@@ -18,6 +18,6 @@ export function showSpinner(box) {
 /** Remove the sign: the new picture is there. */
 export function hideSpinner(box) {
   clearTimeout(timer);
-  if (box.classList.contains("waiting") && document.getElementById("said").textContent === MESSAGE) announce("");
+  if (box.classList.contains("waiting") && document.getElementById("announcement").textContent === MESSAGE) announce("");
   box.classList.remove("waiting");
 }

@@ -1,14 +1,14 @@
 // The current choices, kept in the address bar: a copied link opens the same picture.
 
 /** Parameters that are integers; those of the screens are added at the start. */
-const numbers = new Set(["table"]);
+const integers = new Set(["table"]);
 const listeners = [];
 let state = {};
 
 function read() {
   const found = {};
   for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
-    if (!numbers.has(name)) found[name] = value;
+    if (!integers.has(name)) found[name] = value;
     else if (/^-?\d{1,9}$/.test(value)) found[name] = Number(value);
   }
   return found;
@@ -16,7 +16,7 @@ function read() {
 
 /** Read the address bar, in which the parameters of these names are integers. */
 export function startState(names) {
-  for (const name of names) numbers.add(name);
+  for (const name of names) integers.add(name);
   state = read();
 }
 

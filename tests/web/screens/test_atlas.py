@@ -102,7 +102,7 @@ def test_the_copied_python_prints_the_number(browser, server, records, capsys):
     with opened(browser, server.address, permissions=["clipboard-read", "clipboard-write"]) as page:
         go(page, text=TEXT, site=4, head=1, row=1, column=2)
         page.get_by_role("button", name="Copy as Python").click()
-        page.wait_for_selector("#said:has-text('Copied.')", state="attached")
+        page.wait_for_selector("#announcement:has-text('Copied.')", state="attached")
         code = page.evaluate("navigator.clipboard.readText()")
     exec(code, {})
     printed = capsys.readouterr().out
@@ -189,7 +189,7 @@ def test_screen_reader_announcements(browser, server, records):
         assert page.evaluate("document.activeElement.textContent") == "arcs"
         page.locator("svg[data-focus=map]").press("ArrowRight")
         weight = float(records[0].call.weights()[0, 0, 1, 2])
-        assert page.inner_text("#said") == f"a (2) attends to b (3), weight {weight:.4f}"
+        assert page.inner_text("#announcement") == f"a (2) attends to b (3), weight {weight:.4f}"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
