@@ -1,8 +1,11 @@
-"""Other people's formats: attention kinds inside `transformers`, and its weights in our models."""
+"""Hugging Face: qkv attention inside `transformers` models, and weights of BERT and GPT-2 in qkv models."""
 
 from .bert import load_bert as load_bert
 from .bert import save_bert as save_bert
 from .gpt2 import load_gpt2 as load_gpt2
 from .gpt2 import save_gpt2 as save_gpt2
-from .huggingface import register as transformers
+from .huggingface.register import attention_kind as attention_kind
+from .huggingface.register import load_pretrained as load_pretrained
+from .huggingface.register import register_attention as register_attention
+from .huggingface.register import save_pretrained as save_pretrained
 from .minilm import minilm as minilm

@@ -1,7 +1,7 @@
-"""BERT in the layout of Hugging Face, read into an `Encoder` and written back.
+"""BERT in Hugging Face's format, loaded into an `Encoder` and saved back.
 
-Tensor by tensor the two are the same numbers under other names: `qkv.models.encoder` has the table. A file may be that
-of a BertModel, or of a BertForPreTraining with both heads; older files say gamma and beta for the weights of a norm.
+The tensors are equal, under other names: `qkv.models.encoder` has the table. A file may be that of a BertModel, or of a
+BertForPreTraining with both heads. Older files use gamma and beta for the weights of a norm.
 """
 
 import re
@@ -12,26 +12,26 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.interop.huggingface.files import (
-    kind_in,
+    add_kind,
+    kind_from_config,
     read_config,
     read_weights,
-    refuse_odd,
-    require_names,
+    require_known_tensors,
+    require_tensors,
     require_tokenizer,
-    with_kind,
     write_model,
 )
 from qkv.models import Encoder, EncoderConfig
 
-REFUSED = {
+REQUIRED = {
     "hidden_act": ("gelu", "the feed-forward layers of an Encoder have no other activation"),
     "position_embedding_type": ("absolute", "learned positions are added to the input"),
-    "is_decoder": (False, "an Encoder sees both ways"),
-    "add_cross_attention": (False, "an Encoder has one sequence"),
+    "is_decoder": (False, "an Encoder is bidirectional"),
+    "add_cross_attention": (False, "an Encoder has no cross attention"),
 }
-"""Settings -> the value that an Encoder has built in, and why there is no other."""
-TWICE = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias", "embeddings.position_ids")
-"""What some files hold once more, or what is a count from 0."""
+"""Setting -> the only value that an Encoder supports, and why."""
+IGNORED_TENSORS = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias", "embeddings.position_ids")
+"""Tensors of some files that repeat others or hold no weights."""
 _ENTRY = {
     "embed": "embeddings.word_embeddings",
     "positions.added.table": "embeddings.position_embeddings",
@@ -58,39 +58,39 @@ _OURS = re.compile(r"(blocks)\.(\d+)\.(.+)")
 
 
 def load_bert(folder: str | Path, attention: str | None = None) -> Encoder:
-    """The model of a folder with config.json and model.safetensors, in evaluation mode.
+    """Load a folder with config.json and model.safetensors, in eval mode.
 
-    It has the heads of pretraining if the file has. `attention` names another kind than the one it was trained with,
-    which costs quality until it is trained again: docs/huggingface.md says how much.
+    The model has pretraining heads if the file has. `attention` replaces the kind that it was trained with, which costs
+    quality until it is trained again: docs/huggingface.md has measurements.
     """
     folder = Path(folder)
     record = read_config(folder)
     found = {_modern(name): x for name, x in read_weights(folder).items()}
-    found = {name: x for name, x in found.items() if name not in TWICE}
+    found = {name: x for name, x in found.items() if name not in IGNORED_TENSORS}
     pretraining = any(name.startswith("cls.") for name in found)
     config, sizes = _our_config(record, attention, pretraining, folder)
     model = Encoder(config, *sizes)
     ours = model.state_dict()
-    # a kind that sums has a norm on its heads, which BERT knows nothing of: it begins as it is
+    # the output norm of an unnormalized kind has no counterpart in BERT: it keeps its initial weights
     names = {name: _their_name(name) for name in ours if name != "lm_head.weight" and ".output_norm." not in name}
-    require_names(found, {theirs: tuple(ours[name].shape) for name, theirs in names.items()}, folder)
+    require_tensors(found, {theirs: tuple(ours[name].shape) for name, theirs in names.items()}, folder)
     require_tokenizer(folder, sizes[0])
     model.load_state_dict({name: found[theirs] for name, theirs in names.items()}, strict=False)
     return model.eval()
 
 
 def save_bert(model: Encoder, folder: str | Path) -> None:
-    """Write a folder that `transformers` reads as BertModel, with both heads as BertForPreTraining.
+    """Save a folder that `transformers` loads as BertModel, or with pretraining heads as BertForPreTraining.
 
-    A model of another kind than softmax needs `qkv.interop.huggingface.register.register(model.config.attention)` before
-    `from_pretrained`; `register()` alone knows the kinds without options.
+    Another attention kind than softmax needs `qkv.interop.register_attention(model.config.attention)` before
+    `from_pretrained`; without arguments it registers the kinds without options.
     """
     config = model.config
     record = _their_config(model)
     ours = {name: x.detach() for name, x in model.state_dict().items() if name != "lm_head.weight"}
     blocks = [name for name in ours if name.startswith("blocks.")]
     known = [name for name in blocks if name.split(".", 2)[2].rsplit(".", 1)[0] in _BLOCK]
-    refuse_odd(blocks, known, "BERT", config.attention)
+    require_known_tensors(blocks, known, "BERT", config.attention)
     theirs: dict[str, Tensor] = {}
     for name, x in ours.items():
         found = _their_name(name)
@@ -99,7 +99,7 @@ def save_bert(model: Encoder, folder: str | Path) -> None:
 
 
 def _their_name(name: str) -> str:
-    """blocks.3.attention.query.bias -> encoder.layer.3.attention.self.query.bias"""
+    """Return Hugging Face's name: blocks.3.attention.query.bias -> encoder.layer.3.attention.self.query.bias."""
     if name == "lm_head.bias":
         return "cls.predictions.bias"
     whole, part = name.rsplit(".", 1)
@@ -110,7 +110,7 @@ def _their_name(name: str) -> str:
 
 
 def _modern(name: str) -> str:
-    """A name of any file that holds a BERT, as a BertModel of today has it."""
+    """Return a tensor name of any BERT file as current versions of BertModel have it."""
     name = name.removeprefix("bert.")
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
@@ -121,10 +121,10 @@ def _our_config(
     where = folder / "config.json"
     if record.get("model_type") != "bert":
         raise QkvError(f"model_type is {record.get('model_type')!r}, but bert is expected", where)
-    for name, (needed, why) in REFUSED.items():
+    for name, (needed, why) in REQUIRED.items():
         if record.get(name, needed) != needed:
             raise QkvError(f"{name} is {record[name]!r}, but only {needed!r} can be loaded: {why}", where)
-    kind = kind_in(record, folder, attention)
+    kind = kind_from_config(record, folder, attention)
     try:
         config = EncoderConfig(
             dim=record["hidden_size"],
@@ -165,4 +165,4 @@ def _their_config(model: Encoder) -> dict[str, Any]:
         "attention_probs_dropout_prob": 0.0,
         "pad_token_id": 0,
     }
-    return with_kind(record, config.attention)
+    return add_kind(record, config.attention)

@@ -1,12 +1,12 @@
-"""GPT-2 in the layout of Hugging Face, read into a `Decoder` and written back.
+"""GPT-2 in Hugging Face's format, loaded into a `Decoder` and saved back.
 
     wte, wpe, ln_f                          embed, positions.added.table, norm
     h.N.ln_1, h.N.attn.c_attn, c_proj       blocks.N.around_attention.norm, attention.{query, key, value}, output
     h.N.ln_2, h.N.mlp.c_fc, c_proj          blocks.N.around_feed_forward.norm, feed_forward.{up, down}
 
-Their matrices stand the other way round, and one holds queries, keys and values. A `Decoder` reads its vectors times
-sqrt(dim), GPT-2 as they are; both predict with the same vectors. So the vectors are divided by sqrt(dim), and the last
-norm, which stands before the prediction only, is multiplied by it: W/s (s g x + s b) = W (g x + b), with one table.
+GPT-2's matrices are transposed, and one holds queries, keys and values. A `Decoder` multiplies embeddings by sqrt(dim),
+GPT-2 does not; both tie the output layer to them. So the embeddings are divided by s = sqrt(dim), and the last norm,
+which feeds the output layer only, is multiplied by it: W/s (s g x + s b) = W (g x + b).
 """
 
 import re
@@ -18,57 +18,59 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.interop.huggingface.files import (
-    kind_in,
+    add_kind,
+    kind_from_config,
     read_config,
     read_weights,
-    refuse_odd,
-    require_names,
+    require_known_tensors,
+    require_tensors,
     require_tokenizer,
-    with_kind,
     write_model,
 )
 from qkv.models import Decoder, DecoderConfig
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"}
-"""What Hugging Face calls it -> what we call it."""
-OLD = re.compile(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias")
-"""Triangles that old files carry along; they are no weights."""
-REFUSED = {
+"""Hugging Face's name -> qkv's name."""
+CAUSAL_MASKS = re.compile(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias")
+"""Causal masks in old files, which are not weights."""
+REQUIRED = {
     "scale_attn_weights": (True, "scores are always divided by the root of the width"),
-    "scale_attn_by_inverse_layer_idx": (False, "layers are not scaled by their number"),
-    "add_cross_attention": (False, "a Decoder has one sequence"),
-    "layer_norm_epsilon": (1e-5, "every norm of a Decoder adds that to the variance"),
+    "scale_attn_by_inverse_layer_idx": (False, "layers are not scaled by their index"),
+    "add_cross_attention": (False, "a Decoder has no cross attention"),
+    "layer_norm_epsilon": (1e-5, "every norm of a Decoder has this epsilon"),
 }
-"""Settings -> the value that a Decoder has built in, and why there is no other."""
+"""Setting -> the only value that a Decoder supports, and why."""
 
 
 def load_gpt2(folder: str | Path, attention: str | None = None) -> Decoder:
-    """The model of a folder with config.json and model.safetensors, in evaluation mode.
+    """Load a folder with config.json and model.safetensors, in eval mode.
 
-    `attention` names another kind than the one it was trained with, which costs quality until it is trained again.
+    `attention` replaces the kind that it was trained with, which costs quality until it is trained again.
     """
     folder = Path(folder)
     record = read_config(folder)
     config, tokens = _our_config(record, attention, folder)
     found = {
-        name.removeprefix("transformer."): x for name, x in read_weights(folder).items() if not OLD.fullmatch(name)
+        name.removeprefix("transformer."): x
+        for name, x in read_weights(folder).items()
+        if not CAUSAL_MASKS.fullmatch(name)
     }
     if config.tied:
         found.pop("lm_head.weight", None)
-    require_names(found, _shapes(config, tokens), folder)
+    require_tensors(found, _shapes(config, tokens), folder)
     require_tokenizer(folder, tokens)
     model = Decoder(config, tokens)
     fresh = model.load_state_dict(_to_ours(found, config), strict=False).missing_keys
-    # a kind that sums has a norm on its heads, which GPT-2 knows nothing of: it begins as it is
+    # the output norm of an unnormalized kind has no counterpart in GPT-2: it keeps its initial weights
     assert all(".output_norm." in name for name in fresh), fresh
     return model.eval()
 
 
 def save_gpt2(model: Decoder, folder: str | Path) -> None:
-    """Write a folder that `transformers` reads as GPT2LMHeadModel; what its layout has no place for is refused.
+    """Save a folder that `transformers` loads as GPT2LMHeadModel; raise for weights that GPT-2 does not have.
 
-    A model of another kind than softmax needs `qkv.interop.huggingface.register.register(model.config.attention)` before
-    `from_pretrained`; `register()` alone knows the kinds without options.
+    Another attention kind than softmax needs `qkv.interop.register_attention(model.config.attention)` before
+    `from_pretrained`; without arguments it registers the kinds without options.
     """
     tokens = model.embed.num_embeddings
     record = _their_config(model.config, tokens)
@@ -82,13 +84,13 @@ def _our_config(record: dict[str, Any], attention: str | None, folder: Path) -> 
     where = folder / "config.json"
     if record.get("model_type") != "gpt2":
         raise QkvError(f"model_type is {record.get('model_type')!r}, but gpt2 is expected", where)
-    for name, (needed, why) in REFUSED.items():
+    for name, (needed, why) in REQUIRED.items():
         if record.get(name, needed) != needed:
             raise QkvError(f"{name} is {record[name]!r}, but only {needed!r} can be loaded: {why}", where)
     activation = record.get("activation_function", "gelu_new")
     if activation not in ACTIVATIONS:
         raise QkvError(f"activation_function is {activation!r}, but there are: {', '.join(ACTIVATIONS)}", where)
-    kind = kind_in(record, folder, attention)
+    kind = kind_from_config(record, folder, attention)
     try:
         dim = record["n_embd"]
         config = DecoderConfig(
@@ -136,11 +138,11 @@ def _their_config(config: DecoderConfig, tokens: int) -> dict[str, Any]:
         "bos_token_id": None,
         "eos_token_id": None,
     }
-    return with_kind(record, config.attention)
+    return add_kind(record, config.attention)
 
 
 def _shapes(config: DecoderConfig, tokens: int) -> dict[str, tuple[int, ...]]:
-    """Every tensor of their layout, without what all names begin with."""
+    """Return the shape of every tensor of GPT-2, by its name without the common prefix."""
     dim, hidden = config.dim, config.hidden_dim
     shapes: dict[str, tuple[int, ...]] = {"wte.weight": (tokens, dim), "wpe.weight": (config.max_length, dim)}
     if not config.tied:
@@ -162,7 +164,7 @@ _BLOCK = {
     "feed_forward.up": "mlp.c_fc",
     "feed_forward.down": "mlp.c_proj",
 }
-"""Ours -> theirs, but for the projections into the heads, which are one tensor of theirs."""
+"""qkv -> Hugging Face, except the query, key and value projections, which are one tensor in GPT-2."""
 _HEADS = ("query", "key", "value")
 
 
@@ -190,7 +192,7 @@ def _to_theirs(model: Decoder) -> dict[str, Tensor]:
     config, ours = model.config, {name: x.detach() for name, x in model.state_dict().items()}
     parts = (*_BLOCK, *(f"attention.{name}" for name in _HEADS))
     known = {f"blocks.{n}.{name}.{part}" for n in range(config.layers) for name in parts for part in ("weight", "bias")}
-    refuse_odd((name for name in ours if name.startswith("blocks.")), known, "GPT-2", config.attention)
+    require_known_tensors((name for name in ours if name.startswith("blocks.")), known, "GPT-2", config.attention)
     size = config.dim**0.5
     last = size if config.tied else 1.0
     theirs = {

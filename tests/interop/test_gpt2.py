@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from qkv.decode import SearchLimits, greedy
 from qkv.errors import QkvError
 from qkv.interop import load_gpt2, save_gpt2
-from qkv.interop.huggingface.register import register
+from qkv.interop.huggingface.register import register_attention
 from qkv.models import Decoder, DecoderConfig
 
 SIZES = {"vocab_size": 113, "n_embd": 24, "n_layer": 3, "n_head": 6, "n_positions": 256, "n_inner": 41}
@@ -107,7 +107,7 @@ def test_weights_come_back_as_they_were(folder, tmp_path):
 
 
 def test_another_kind_goes_to_transformers_and_comes_back(folder, tmp_path):
-    register()
+    register_attention()
     ours = load_gpt2(folder, attention="taylor")
     assert difference(ours, their_model()) > 0.01
     save_gpt2(ours, tmp_path / "taylor")
@@ -118,7 +118,7 @@ def test_another_kind_goes_to_transformers_and_comes_back(folder, tmp_path):
 
 def test_what_the_layout_has_no_place_for(folder, tmp_path):
     with pytest.raises(
-        ValueError, match=r"no place for what attention='linear' has learned: blocks.0.attention.output_norm"
+        ValueError, match=r"no tensors for the weights of attention='linear': blocks.0.attention.output_norm"
     ):
         save_gpt2(load_gpt2(folder, attention="linear"), tmp_path / "linear")
     for changes, said in (
@@ -131,7 +131,7 @@ def test_what_the_layout_has_no_place_for(folder, tmp_path):
         with pytest.raises(ValueError, match=said):
             save_gpt2(Decoder(DecoderConfig(**sizes), 113), tmp_path / "other")
     own = DecoderConfig(dim=24, positions="learned", attention="additive")
-    with pytest.raises(ValueError, match="what attention='additive' has learned: blocks.0.attention.attention"):
+    with pytest.raises(ValueError, match="the weights of attention='additive': blocks.0.attention.attention"):
         save_gpt2(Decoder(own, 113), tmp_path / "additive")
     with pytest.raises(QkvError, match="there is a config.json already"):
         save_gpt2(load_gpt2(folder), folder)
@@ -152,7 +152,7 @@ def change_config(folder, **changes):
         ({"n_embd": None}, "does not describe a GPT-2"),
         (
             {"attn_implementation": "qkv_hedgehog"},
-            "names an attention kind that is not here: unknown attention kind 'hedgehog'",
+            "names an attention kind that does not exist: unknown attention kind 'hedgehog'",
         ),
         ({"n_layer": 4}, r"missing: h.3.attn.c_attn.bias, .*h.3.mlp.c_proj.weight"),
         ({"vocab_size": 127}, r"wte.weight has shape \(113, 24\), not \(127, 24\)"),

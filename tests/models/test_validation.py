@@ -50,7 +50,7 @@ CALLS = {
     "encoder_decoder, start": lambda mask: encoder_decoder().start(TOKENS, mask),
     "folded": lambda mask: FusedEncoderDecoder(encoder_decoder()).start(TOKENS, mask),
     "recurrent": lambda mask: recurrent()(TOKENS, TOKENS, mask),
-    "mean_of_tokens": lambda mask: mean_pool(torch.zeros(3, 7, 16), mask),
+    "mean_pool": lambda mask: mean_pool(torch.zeros(3, 7, 16), mask),
 }
 
 

@@ -1,8 +1,8 @@
-"""What `transformers` calls in every layer, answered by an attention kind of ours.
+"""The attention function that `transformers` calls in every layer, computed by a qkv kind.
 
-It hands over queries and all keys, those of a cache before the new ones: (batch, heads, time, dim), keys in fewer
-heads where they are grouped, places told already. So the memory of a linear kind is built anew at each call: the
-result is right, the cost of a token still grows with the length. `qkv.models.Decoder` keeps the memory.
+It is given queries and all keys, cached ones first: (batch, heads, time, dim), with fewer key heads for grouped
+queries, positions already applied. So the state of a linear kind is rebuilt at each call: the result is right, but the
+cost per token still grows with the length. `qkv.models.Decoder` keeps the state.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from qkv.attention import Attention, parse
 from qkv.attention.internal.masking import visibility_mask
 from qkv.interop.huggingface.files import PREFIX
 
-UNKNOWN = ("softcap", "s_aux", "position_bias", "sliding_window", "cache")
-"""What some models hand over, and no kind of ours takes in this way."""
+UNSUPPORTED_OPTIONS = ("softcap", "s_aux", "position_bias", "sliding_window", "cache")
+"""Arguments of some models that no qkv kind supports."""
 
 
-def attend_for(text: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """The attention function to register with `transformers` for this kind, such as taylor or taylor(order=4)."""
+def make_attention_function(text: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """Return the attention function to register with `transformers` for a kind such as taylor or taylor(order=4)."""
     name = PREFIX + text
 
     def attend(
@@ -36,91 +36,93 @@ def attend_for(text: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         dropout: float = 0.0,
         **rest: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(batch, queries, heads, dim), and the matrix of weights if it is asked for."""
-        _refuse(name, dropout, rest)
+        """Return (batch, queries, heads, dim), and the attention weights if `output_attentions` is set."""
+        _require_supported(name, dropout, rest)
         causal = _is_causal(module, rest.get("is_causal"))
-        _refuse_restarts(name, module, attention_mask, causal, rest.get("position_ids"))
+        _require_no_restarts(name, module, attention_mask, causal, rest.get("position_ids"))
         mechanism = _mechanism(text, query.shape[-1], scaling, module.training)
-        query, key, value = (_as_autocast_has_it(x) for x in (query, key, value))
-        wanted = bool(rest.get("output_attentions"))
+        query, key, value = (_autocast(x) for x in (query, key, value))
+        needs_weights = bool(rest.get("output_attentions"))
         if attention_mask is not None and attention_mask.dim() == 2:
-            seen = attention_mask.shape[1]  # a cache may have room for more
-            key, value = key[:, :, :seen], value[:, :, :seen]
+            length = attention_mask.shape[1]  # a cache may have spare capacity
+            key, value = key[:, :, :length], value[:, :, :length]
         if attention_mask is not None and attention_mask.dtype == torch.int64:
-            if wanted:
-                raise ValueError(f"attn_implementation={name!r} gives no matrix of weights for packed rows")
-            return _apart(mechanism, query, key, value, attention_mask).transpose(1, 2).contiguous(), None
-        whole = partial(_whole, query=query, key=key, causal=causal, mask=attention_mask, mechanism=mechanism)
-        out = whole(lambda q, **options: mechanism(q, key, value, **options))
-        weights = whole(lambda q, **options: mechanism.weights(q, key, **options)) if wanted else None
+            if needs_weights:
+                raise ValueError(f"attn_implementation={name!r} returns no attention weights for packed rows")
+            return _attend_packed(mechanism, query, key, value, attention_mask).transpose(1, 2).contiguous(), None
+        run = partial(_run, query=query, key=key, causal=causal, mask=attention_mask, mechanism=mechanism)
+        out = run(lambda q, **options: mechanism(q, key, value, **options))
+        weights = run(lambda q, **options: mechanism.weights(q, key, **options)) if needs_weights else None
         return out.transpose(1, 2).contiguous(), weights
 
     return attend
 
 
-NARROWED = ("cuda",)
-"""Devices on which autocast narrows what attention is given; a CPU may fault in half-precision products."""
+AUTOCAST_DEVICES = ("cuda",)
+"""Devices on which autocast applies to attention; a CPU may crash in half-precision products."""
 
 
-def _as_autocast_has_it(x: Tensor) -> Tensor:
-    """What torch's own attention would make of it: a model's rotary tables are float32, and so is what they turn."""
+def _autocast(x: Tensor) -> Tensor:
+    """Cast like torch's own attention: rotary tables are float32, and so are the q and k that they rotate."""
     kind = x.device.type
-    if kind not in NARROWED or x.dtype != torch.float32 or not torch.is_autocast_enabled(kind):
+    if kind not in AUTOCAST_DEVICES or x.dtype != torch.float32 or not torch.is_autocast_enabled(kind):
         return x
     return x.to(torch.get_autocast_dtype(kind))
 
 
-def _refuse(name: str, dropout: float, rest: dict[str, Any]) -> None:
+def _require_supported(name: str, dropout: float, rest: dict[str, Any]) -> None:
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS  # noqa: PLC0415
 
     if name not in ALL_MASK_ATTENTION_FUNCTIONS:
         raise ValueError(
-            f"attn_implementation={name!r} has no mask function, so padding would be seen; "
-            "qkv.interop.huggingface.register.register() registers both"
+            f"attn_implementation={name!r} has no mask function, so padding would be visible; "
+            "qkv.interop.register_attention() registers both"
         )
     if dropout > 0:
         raise ValueError(
-            f"attn_implementation={name!r} takes no dropout from the model, but this one asks for dropout={dropout} "
-            "of attention weights in training; load it with attention_probs_dropout_prob=0.0 (BERT), "
+            f"attn_implementation={name!r} does not support dropout of attention weights, but this model has "
+            f"dropout={dropout} in training; load it with attention_probs_dropout_prob=0.0 (BERT), "
             "attention_dropout=0.0 (Llama) or attn_pdrop=0.0 (GPT-2)"
         )
-    for option in UNKNOWN:
+    for option in UNSUPPORTED_OPTIONS:
         if rest.get(option) is not None:
-            raise ValueError(f"attn_implementation={name!r} cannot take {option}, which this model needs; use sdpa")
+            raise ValueError(
+                f"attn_implementation={name!r} does not support {option}, which this model needs; use sdpa"
+            )
 
 
 def _is_causal(module: nn.Module, given: bool | None) -> bool:
-    """What the call says, else the layer; a config can make a causal model bidirectional."""
+    """Return `is_causal` of the call, else of the layer; a config can make a causal model bidirectional."""
     if given is not None:
         return given
     config = getattr(module, "config", None)
     return bool(getattr(module, "is_causal", True)) and getattr(config, "is_causal", True) is not False
 
 
-def _refuse_restarts(
+def _require_no_restarts(
     name: str, module: nn.Module, mask: Tensor | None, causal: bool, position_ids: Tensor | None
 ) -> None:
-    """Packed rows that the mask does not tell apart: looked for once a call of the model, in its first layer."""
+    """Raise for packed rows that no mask separates; checked once per forward pass, in the first layer."""
     if position_ids is None or position_ids.dim() != 2 or getattr(module, "layer_idx", None):
         return
     again = position_ids[:, 1:] <= position_ids[:, :-1]
     if mask is not None:
         if mask.shape[1:] != position_ids.shape[1:] or mask.dtype != torch.bool:
             return
-        again = again & mask[:, 1:] & mask[:, :-1]  # places of padding mean nothing
+        again = again & mask[:, 1:] & mask[:, :-1]  # positions of padding are arbitrary
     if bool(again.any()):
-        how = "pass attention_mask=None and use_cache=False" if causal else "give each document a row of its own"
+        how = "pass attention_mask=None and use_cache=False" if causal else "give each document its own row"
         raise ValueError(
             f"attn_implementation={name!r}: position_ids start again inside a row, so it holds several documents, "
-            f"but nothing keeps them apart; {how}"
+            f"but no mask separates them; {how}"
         )
 
 
 @lru_cache(maxsize=64)
 def _mechanism(text: str, key_dim: int, scaling: float | None, training: bool) -> Attention:
-    """The kind with its own scale, times what the model departs from the usual key_dim^-0.5.
+    """Return the kind, with its scale times the ratio of the model's scaling to the usual key_dim^-0.5.
 
-    One for training and one for evaluation: models in either mode share them, and none may switch another's dropout.
+    Training and evaluation have separate instances, since a cached one is shared by all models.
     """
     mechanism: Any = parse(text).train(training)
     usual = key_dim**-0.5
@@ -133,41 +135,41 @@ def _mechanism(text: str, key_dim: int, scaling: float | None, training: bool) -
     return mechanism
 
 
-def _whole(
-    run: Callable[..., Tensor], query: Tensor, key: Tensor, causal: bool, mask: Tensor | None, mechanism: Attention
+def _run(
+    compute: Callable[..., Tensor], query: Tensor, key: Tensor, causal: bool, mask: Tensor | None, mechanism: Attention
 ) -> Tensor:
-    """`run` for queries that are the last of the keys if causal; a mask of pairs is the whole truth by itself."""
+    """Run `compute` for queries that are the last of the keys if causal; a mask of pairs replaces causality."""
     if mask is not None and mask.dim() == 4:
         if mask.dtype == torch.bool:
-            return run(query, mask=mask)
-        return run(query, bias=mask.expand(-1, query.shape[1], -1, -1))
+            return compute(query, mask=mask)
+        return compute(query, bias=mask.expand(-1, query.shape[1], -1, -1))
     queries, keys = query.shape[2], key.shape[2]
     if not causal or queries == keys:
-        return run(query, causal=causal, mask=mask)
+        return compute(query, causal=causal, mask=mask)
     if queries == 1:
-        return run(query, mask=mask)
+        return compute(query, mask=mask)
     if "pairs" in mechanism.accepts:
-        return run(query, mask=visibility_mask(queries, keys, causal=True, mask=mask, device=query.device))
-    # empty queries before: a kind that folds the past has no other way to ask from its middle
+        return compute(query, mask=visibility_mask(queries, keys, causal=True, mask=mask, device=query.device))
+    # pad with empty queries: a recurrent form starts at the first key
     past = keys - queries
-    return run(functional.pad(query, (0, 0, past, 0)), causal=True, mask=mask)[:, :, past:]
+    return compute(functional.pad(query, (0, 0, past, 0)), causal=True, mask=mask)[:, :, past:]
 
 
-def _apart(mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, documents: Tensor) -> Tensor:
-    """Causal attention inside each document: every document becomes a row of its own, padded at its end."""
-    rows, places, inside = _as_rows(documents)
+def _attend_packed(mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, documents: Tensor) -> Tensor:
+    """Return causal attention within each document: each becomes its own row, padded at the end."""
+    rows, positions, inside = _document_rows(documents)
 
     def spread(x: Tensor) -> Tensor:
-        return x[rows, :, places].transpose(1, 2)  # documents heads longest dim
+        return x[rows, :, positions].transpose(1, 2)  # [documents, heads, longest, dim]
 
     out = mechanism(spread(query), spread(key), spread(value), causal=True, mask=inside)
     joined = out.new_empty(*query.shape[:3], out.shape[-1])
-    joined[rows[inside], :, places[inside]] = out.transpose(1, 2)[inside]
+    joined[rows[inside], :, positions[inside]] = out.transpose(1, 2)[inside]
     return joined
 
 
-def _as_rows(documents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For each document and place in it: the row and the place where its token stands, and whether there is one."""
+def _document_rows(documents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return, for each document and position in it, the row and position of its token, and whether there is one."""
     batch, length = documents.shape
     starts = functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True).flatten()
     first = starts.nonzero()[:, 0]

@@ -1,4 +1,4 @@
-"""The folder of a Hugging Face model: config.json beside safetensors, and nothing that runs code."""
+"""The folder of a Hugging Face model: config.json and safetensors, and nothing that runs code."""
 
 import json
 from collections.abc import Collection, Iterable
@@ -15,23 +15,23 @@ from qkv.errors import QkvError
 from qkv.storage import open_file, write_atomic
 
 PREFIX = "qkv_"
-"""What the names of our kinds begin with in `attn_implementation`."""
+"""Prefix of qkv kinds in `attn_implementation`."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 WEIGHTS = "model.safetensors"
-ROUND = (1, 8, 16, 32, 64, 128, 256)
-"""Weights may have a few vectors more than there are tokens, to a multiple of one of these: it makes them faster."""
+VOCABULARY_MULTIPLES = (1, 8, 16, 32, 64, 128, 256)
+"""Embeddings may be padded to a multiple of one of these, which is faster."""
 INDEX = "model.safetensors.index.json"
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of the folder."""
+    """Return the contents of config.json."""
     return _read_object(folder / "config.json")
 
 
-def kind_in(config: dict[str, Any], folder: Path, wanted: str | None = None) -> str:
-    """The kind that is wanted, else the one that a config names: ours, or the softmax of all other implementations."""
+def kind_from_config(config: dict[str, Any], folder: Path, wanted: str | None = None) -> str:
+    """Return the requested kind, else the qkv kind that the config names, else softmax."""
     if wanted is not None:
-        parse(wanted)  # a kind with weights of its own is refused: the folder has none for it
+        parse(wanted)  # raises for a kind with weights, which the folder does not have
         return wanted
     name = str(config.get("attn_implementation") or "")
     if not name.startswith(PREFIX):
@@ -41,28 +41,28 @@ def kind_in(config: dict[str, Any], folder: Path, wanted: str | None = None) -> 
         parse(kind)
     except ValueError as error:
         raise QkvError(
-            f"the config names an attention kind that is not here: {error}", folder / "config.json"
+            f"the config names an attention kind that does not exist: {error}", folder / "config.json"
         ) from None
     return kind
 
 
-def with_kind(config: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The config that names this kind; softmax needs no name.
+def add_kind(config: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return the config with the name of this kind; softmax needs none.
 
-    `transformers` reads the key but never writes it, and refuses a name that is not registered: so a model of another
-    kind is never taken for one of softmax.
+    `transformers` reads the key but never writes it, and raises for a name that is not registered: so a model of
+    another kind is never loaded as softmax.
     """
     return config if kind == "softmax" else config | {"attn_implementation": PREFIX + kind}
 
 
-def refuse_pickles(folder: Path) -> None:
-    """Raise if the weights are there only as a pickle, which runs whatever code its writer put into it."""
+def require_safetensors(folder: Path) -> None:
+    """Raise if the weights are only there as a pickle, which can run any code when it is read."""
     if (folder / WEIGHTS).exists() or (folder / INDEX).exists():
         return
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES) if folder.is_dir() else []
     if pickles:
         raise QkvError(
-            f"{pickles[0]} is a pickle, which can run code when it is read, so it is refused; "
+            f"{pickles[0]} is a pickle, which can run code when it is read, so it is not loaded; "
             f"save the model as {WEIGHTS}",
             folder,
         )
@@ -70,7 +70,7 @@ def refuse_pickles(folder: Path) -> None:
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """All tensors by name, from one file or from those that an index names, in float32."""
-    refuse_pickles(folder)
+    require_safetensors(folder)
     files = [WEIGHTS]
     if not (folder / WEIGHTS).exists() and (folder / INDEX).exists():
         listed = _read_object(folder / INDEX).get("weight_map")
@@ -89,41 +89,41 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def write_model(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """config.json and model.safetensors, each whole or not at all; a folder with a model in it is refused."""
+    """Write config.json and model.safetensors, each atomically; raise if the folder already has a model."""
     for name in ("config.json", WEIGHTS):
         if (folder / name).exists():
             raise QkvError(f"there is a {name} already; choose another folder", folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise QkvError(f"the folder cannot be made ({error.strerror})", folder) from error
+        raise QkvError(f"the folder cannot be created ({error.strerror})", folder) from error
     plain = {name: x.to("cpu", copy=True).contiguous() for name, x in tensors.items()}
     write_atomic(folder / WEIGHTS, save(plain, {"format": "pt"}))
     write_atomic(folder / "config.json", json.dumps({**config, "dtype": "float32"}, indent=2).encode())
 
 
-def require_names(found: dict[str, Tensor], needed: dict[str, tuple[int, ...]], where: Path) -> None:
-    """Raise unless these are the tensors, in these shapes; the error lists what is missing and what is extra."""
+def require_tensors(found: dict[str, Tensor], needed: dict[str, tuple[int, ...]], where: Path) -> None:
+    """Raise unless the tensors have these names and shapes; the error lists missing and extra ones."""
     missing, extra = sorted(needed.keys() - found.keys()), sorted(found.keys() - needed.keys())
-    said = [f"{what}: {', '.join(names)}" for what, names in (("missing", missing), ("extra", extra)) if names]
-    said += [
+    problems = [f"{what}: {', '.join(names)}" for what, names in (("missing", missing), ("extra", extra)) if names]
+    problems += [
         f"{name} has shape {tuple(found[name].shape)}, not {shape}"
         for name, shape in sorted(needed.items())
         if name in found and tuple(found[name].shape) != shape
     ]
-    if said:
-        raise QkvError(f"the weights do not fit the configuration: {'; '.join(said)}", where)
+    if problems:
+        raise QkvError(f"the weights do not fit the configuration: {'; '.join(problems)}", where)
 
 
-def refuse_odd(names: Iterable[str], known: Collection[str], layout: str, kind: str) -> None:
-    """Raise for tensors of ours that the layout has no place for: some kinds have weights or norms of their own."""
-    odd = sorted(name for name in names if name not in known)
-    if odd:
-        raise ValueError(f"{layout} has no place for what attention={kind!r} has learned: {', '.join(odd)}")
+def require_known_tensors(names: Iterable[str], known: Collection[str], layout: str, kind: str) -> None:
+    """Raise for tensors that the format does not have: some kinds have weights or norms."""
+    unknown = sorted(name for name in names if name not in known)
+    if unknown:
+        raise ValueError(f"{layout} has no tensors for the weights of attention={kind!r}: {', '.join(unknown)}")
 
 
 def require_tokenizer(folder: Path, tokens: int) -> None:
-    """Raise if the folder has a tokenizer.json that was not made for weights of this many tokens."""
+    """Raise if the folder has a tokenizer.json for another vocabulary size."""
     path = folder / "tokenizer.json"
     if not path.exists():
         return
@@ -132,7 +132,7 @@ def require_tokenizer(folder: Path, tokens: int) -> None:
     vocabulary = (record.get("model") or {}).get("vocab") or {}
     ids += vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
     size = max(ids, default=-1) + 1
-    if tokens not in {-(-size // multiple) * multiple for multiple in ROUND}:
+    if tokens not in {-(-size // multiple) * multiple for multiple in VOCABULARY_MULTIPLES}:
         raise QkvError(
             f"the tokenizer has {size} tokens, but the weights have {tokens} vectors: they do not belong together", path
         )

@@ -1,8 +1,8 @@
-"""What `transformers` asks before the layers run: which keys may be seen.
+"""The mask function that `transformers` calls once per forward pass, before the layers.
 
-It hands over a rule for pairs of tokens. Our kinds need less: a (batch, keys) padding mask, or for packed rows the
-document that each token is in. A rule that is neither is refused, for a kind that never builds the matrix of pairs
-would silently break it. Paddings of a whole batch are one answer for all layers.
+It is given a rule for pairs of tokens. qkv kinds need less: a (batch, keys) padding mask, or for packed rows the
+document of each token. Any other rule raises, since a kind that never builds the matrix of pairs would silently ignore
+it.
 """
 
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK = 256
-"""Queries whose row of the rule is looked at together: the matrix is never whole in memory."""
+QUERY_BLOCK = 256
+"""Queries per evaluation of the rule: the whole matrix is never in memory."""
 
 
-def mask_for(name: str) -> Callable[..., Tensor | None]:
-    """The mask function to register with `transformers` under this name."""
+def make_mask_function(name: str) -> Callable[..., Tensor | None]:
+    """Return the mask function to register with `transformers` under this name."""
 
     def mask(
         batch_size: int,
@@ -27,8 +27,8 @@ def mask_for(name: str) -> Callable[..., Tensor | None]:
         attention_mask: Tensor | None = None,
         **rest: Any,
     ) -> Tensor | None:
-        """None if nothing is hidden, bool (batch, keys) padding, or whole numbers (batch, keys): documents."""
-        _refuse_window(name, rest.get("local_size"))
+        """Return None without padding, a bool padding mask (batch, keys), or integer document ids (batch, keys)."""
+        _require_no_window(name, rest.get("local_size"))
         from transformers.masking_utils import bidirectional_mask_function, causal_mask_function  # noqa: PLC0415
 
         if mask_function is bidirectional_mask_function:
@@ -43,24 +43,24 @@ def mask_for(name: str) -> Callable[..., Tensor | None]:
             documents = _documents(mask_function, batch_size, q_length, rest.get("device"))
         if documents is None:
             raise ValueError(
-                f"attn_implementation={name!r} knows causal and bidirectional attention, padding and packed rows, "
-                "but this model asks for another pattern of pairs (a prefix, image tokens or blocks); use sdpa for it"
+                f"attn_implementation={name!r} supports causal and bidirectional attention, padding and packed rows, "
+                "but this model needs another pattern of pairs (a prefix, image tokens or blocks); use sdpa"
             )
         return documents
 
     return mask
 
 
-def _refuse_window(name: str, window: int | None) -> None:
+def _require_no_window(name: str, window: int | None) -> None:
     if window is not None:
         raise ValueError(
-            f"attn_implementation={name!r} sees all tokens before its own, but this model has layers that see only "
-            f"{window} (a sliding window or chunks); load it with sliding_window=None, or use sdpa"
+            f"attn_implementation={name!r} attends to all earlier tokens, but this model has layers that "
+            f"attend to only {window} (a sliding window or chunks); load it with sliding_window=None, or use sdpa"
         )
 
 
 def _padding(given: Tensor | None, keys: int, seen: int | None) -> Tensor | None:
-    """The padding of the keys there are; None if there is none."""
+    """Return the padding mask of the present keys, or None without padding."""
     if given is None:
         return None
     given = given[:, -keys:] if seen is None else given[:, -keys:][:, :seen]
@@ -70,17 +70,17 @@ def _padding(given: Tensor | None, keys: int, seen: int | None) -> Tensor | None
 def _documents(
     rule: Callable[..., Tensor], batch: int, length: int, device: torch.device | str | None
 ) -> Tensor | None:
-    """The document of each token (batch, keys) if the rule is causal inside documents; None if it is anything else.
+    """Return the document of each token (batch, keys) if the rule is causal within documents, else None.
 
-    A document begins where a token does not see the one before it.
+    A document starts where a token does not attend to the one before it.
     """
     row = torch.arange(batch, device=device)
-    place = torch.arange(length, device=device)
-    apart = ~rule(row[:, None], torch.zeros_like(row)[:, None], place[None, 1:], place[None, :-1])
+    position = torch.arange(length, device=device)
+    apart = ~rule(row[:, None], torch.zeros_like(row)[:, None], position[None, 1:], position[None, :-1])
     documents = torch.cat((torch.zeros_like(row)[:, None], apart.cumsum(1).expand(batch, -1)), 1)
-    for query in place.split(BLOCK):
-        asked = rule(row[:, None, None], torch.zeros_like(row)[:, None, None], query[None, :, None], place)
-        causal = place <= query[:, None]
-        if not torch.equal(asked, (documents[:, query, None] == documents[:, None]) & causal):
+    for query in position.split(QUERY_BLOCK):
+        allowed = rule(row[:, None, None], torch.zeros_like(row)[:, None, None], query[None, :, None], position)
+        causal = position <= query[:, None]
+        if not torch.equal(allowed, (documents[:, query, None] == documents[:, None]) & causal):
             return None
     return documents

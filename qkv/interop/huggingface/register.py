@@ -1,11 +1,11 @@
-"""Attention kinds of ours inside models of the `transformers` library.
+"""qkv attention kinds inside models of the `transformers` library.
 
-    qkv.interop.huggingface.register.register()
+    qkv.interop.register_attention()
     model = AutoModel.from_pretrained(folder, attn_implementation="qkv_taylor")
 
-A model learned with softmax answers worse with another kind until it is trained again: docs/huggingface.md says how
-much. `transformers` itself forgets the kind when it saves, and would load a softmax model without a word: `save` writes
-it into config.json, with what the model answers to a fixed input, and `load` proves that it still answers that.
+A model trained with softmax loses quality with another kind until it is trained again: docs/huggingface.md has
+measurements. `transformers` does not save the kind, and would silently load a softmax model. `save_pretrained` writes
+it into config.json, with the output for a fixed input, and `load_pretrained` checks that the output is the same.
 """
 
 import json
@@ -17,58 +17,58 @@ from torch import Tensor
 
 from qkv.attention import kinds, parse
 from qkv.errors import QkvError
-from qkv.interop.huggingface.attention import attend_for
-from qkv.interop.huggingface.files import PREFIX, read_config, refuse_pickles
-from qkv.interop.huggingface.mask import mask_for
+from qkv.interop.huggingface.attention import make_attention_function
+from qkv.interop.huggingface.files import PREFIX, read_config, require_safetensors
+from qkv.interop.huggingface.mask import make_mask_function
 from qkv.storage import write_atomic
 
 FORMAT = 1
-"""Format of the record that `save` adds to config.json."""
+"""Format of the record that `save_pretrained` adds to config.json."""
 RECORD = "qkv"
-"""Where config.json keeps what `save` adds."""
+"""Key of that record."""
 
 
-def register(*others: str) -> list[str]:
-    """Make every kind that can be named, and `others` such as "taylor(order=4)", known to `transformers`.
+def register_attention(*others: str) -> list[str]:
+    """Register every kind without weights, and `others` such as "taylor(order=4)", with `transformers`.
 
-    Returns the names for `attn_implementation`: qkv_softmax, qkv_taylor, ... Each has its attention function and its
-    mask function; without the second, `transformers` would hide no padding.
+    Return the names for `attn_implementation`: qkv_softmax, qkv_taylor, ... Each gets an attention function and a mask
+    function; without a mask function, `transformers` would not hide padding.
     """
     transformers = _transformers()
     names = []
     for text in (*filter(_can_be_named, kinds), *(other.strip() for other in others)):
         if getattr(parse(text), "window", None) is not None:
-            raise ValueError(f"attention {text!r} has a window, which a model of transformers must bring itself")
+            raise ValueError(f"attention {text!r} has a window, but in transformers a window is a setting of the model")
         name = PREFIX + text
-        transformers.AttentionInterface.register(name, attend_for(text))
-        transformers.AttentionMaskInterface.register(name, mask_for(name))
+        transformers.AttentionInterface.register(name, make_attention_function(text))
+        transformers.AttentionMaskInterface.register(name, make_mask_function(name))
         names.append(name)
     return names
 
 
-def save(model: Any, folder: str | Path) -> None:
-    """Save a model that runs on a kind of ours, with the kind: `load` and `from_pretrained` then take it up again."""
-    kind = kind_of(model)
+def save_pretrained(model: Any, folder: str | Path) -> None:
+    """Save a model with its qkv attention kind, which `load_pretrained` and `from_pretrained` then use."""
+    kind = attention_kind(model)
     folder = Path(folder)
     record = {"kind": kind, "format": FORMAT, "fingerprint": _fingerprint(model).tolist()}
     model.save_pretrained(folder)
     path = folder / "config.json"
     config = json.loads(path.read_bytes())
-    named = {"attn_implementation": PREFIX + kind, RECORD: record}  # see `with_kind`; softmax of ours is named, too
+    named = {"attn_implementation": PREFIX + kind, RECORD: record}  # see `add_kind`; here softmax is named, too
     write_atomic(path, json.dumps({**config, **named}, indent=2).encode())
 
 
-def load(folder: str | Path, **options: Any) -> Any:
-    """The model that `save` wrote, on its kind; `options` are those of `from_pretrained`, such as dtype."""
+def load_pretrained(folder: str | Path, **options: Any) -> Any:
+    """Load a model of `save_pretrained` with its kind; `options` are those of `from_pretrained`, such as dtype."""
     folder = Path(folder)
     config = read_config(folder)
-    refuse_pickles(folder)
+    require_safetensors(folder)
     kind, fingerprint = _read_record(config, folder)
     try:
-        register(kind)
+        register_attention(kind)
     except ValueError as error:
         raise QkvError(
-            f"the config names an attention kind that is not here: {error}", folder / "config.json"
+            f"the config names an attention kind that does not exist: {error}", folder / "config.json"
         ) from None
     cls = getattr(_transformers(), (config.get("architectures") or ["AutoModel"])[0])
     model, found = cls.from_pretrained(
@@ -81,12 +81,12 @@ def load(folder: str | Path, **options: Any) -> Any:
     return model
 
 
-def kind_of(model: Any) -> str:
-    """The kind of ours that a model of `transformers` runs on, such as taylor(order=4)."""
+def attention_kind(model: Any) -> str:
+    """Return the qkv kind that a model of `transformers` uses, such as taylor(order=4)."""
     name = model.config._attn_implementation
     if not str(name).startswith(PREFIX):
         raise ValueError(
-            f"model runs on attn_implementation={name!r}, which is no kind of ours; register(), then "
+            f"model has attn_implementation={name!r}, which is not a qkv kind; call register_attention(), then "
             f'model.set_attn_implementation("{PREFIX}taylor")'
         )
     return str(name).removeprefix(PREFIX)
@@ -103,7 +103,7 @@ def _transformers() -> Any:
 def _can_be_named(kind: str) -> bool:
     try:
         parse(kind)
-    except ValueError:  # it has weights of its own, and nowhere to keep them in somebody else's model
+    except ValueError:  # it has weights, which a model of transformers cannot hold
         return False
     return True
 
@@ -118,7 +118,7 @@ def _read_record(config: dict[str, Any], folder: Path) -> tuple[str, list[float]
             return kind, [float(x) for x in numbers]
         case None:
             raise QkvError(
-                "config.json names no attention kind of ours: the model was not saved by qkv.interop.huggingface.register.save",
+                "config.json names no qkv attention kind: the model was not saved by qkv.interop.save_pretrained",
                 folder,
             )
         case other:
@@ -127,7 +127,7 @@ def _read_record(config: dict[str, Any], folder: Path) -> tuple[str, list[float]
 
 @torch.no_grad()
 def _fingerprint(model: Any) -> Tensor:
-    """Eight numbers of what the model answers to a fixed row of tokens, of which the last two are padding."""
+    """Return eight output values for a fixed row of tokens, the last two of which are padding."""
     if getattr(model, "main_input_name", "") != "input_ids":
         raise ValueError(f"model must read tokens, but {type(model).__name__} reads {model.main_input_name!r}")
     device = next(model.parameters()).device
@@ -137,19 +137,19 @@ def _fingerprint(model: Any) -> Tensor:
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = tokens
     training = model.training
-    answer = model.eval()(**inputs)[0]
+    output = model.eval()(**inputs)[0]
     model.train(training)
-    return answer[0, 10].flatten()[:8].double().cpu()
+    return output[0, 10].flatten()[:8].double().cpu()
 
 
 def _check(now: Tensor, then: list[float], kind: str, folder: Path) -> None:
-    """Within what another machine or half precision can do; another kind, or other weights, differ by more."""
+    """Raise if the outputs differ by more than another machine or half precision explains."""
     before = torch.tensor(then, dtype=torch.float64)
     size = max(float(before.abs().max()), 1e-9) if len(then) else 0.0
     if before.shape != now.shape or not float((now - before).abs().max()) <= 0.02 * size:
         raise QkvError(
-            f"the model does not answer what it answered when it was saved on attention kind {kind!r}: its weights, "
+            f"the output of the model is not the one it was saved with on attention kind {kind!r}: its weights, "
             "its configuration or the kind have changed since (after more training, save it again with "
-            "qkv.interop.huggingface.register.save)",
+            "qkv.interop.save_pretrained)",
             folder,
         )

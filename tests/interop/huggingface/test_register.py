@@ -11,7 +11,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, create_caus
 
 from qkv.attention import Softmax
 from qkv.errors import QkvError
-from qkv.interop.huggingface.register import kind_of, load, register, save
+from qkv.interop.huggingface.register import attention_kind, load_pretrained, register_attention, save_pretrained
 from tests.interop.models import KINDS, answer, bert, llama, register_plain, tokens
 
 MODELS = pytest.mark.parametrize("model", [bert, llama])
@@ -20,7 +20,7 @@ EACH = pytest.mark.parametrize("kind", KINDS)
 
 @pytest.fixture(scope="module", autouse=True)
 def _registered():
-    register()
+    register_attention()
     register_plain()
 
 
@@ -38,8 +38,8 @@ def padded(rows, side):
 
 
 def test_names():
-    assert {"qkv_softmax", "qkv_linear", "qkv_elu", "qkv_taylor"} <= set(register())
-    assert "qkv_additive" not in register()
+    assert {"qkv_softmax", "qkv_linear", "qkv_elu", "qkv_taylor"} <= set(register_attention())
+    assert "qkv_additive" not in register_attention()
 
 
 @MODELS
@@ -130,7 +130,7 @@ def test_packed_rows(kind):
 
 @pytest.mark.parametrize(
     ("model", "mask", "instead"),
-    [(llama, None, "use_cache=False"), (llama, torch.ones(1, 5), "use_cache=False"), (bert, None, "a row of its own")],
+    [(llama, None, "use_cache=False"), (llama, torch.ones(1, 5), "use_cache=False"), (bert, None, "its own row")],
 )
 def test_packed_rows_that_nothing_keeps_apart(model, mask, instead):
     with pytest.raises(ValueError, match=f"position_ids start again inside a row.*{instead}"):
@@ -165,7 +165,9 @@ def test_a_sliding_window_is_refused():
         vocab_size=97, hidden_size=24, intermediate_size=29, num_hidden_layers=1, num_attention_heads=6,
         num_key_value_heads=2, sliding_window=4, attn_implementation="qkv_taylor",
     )  # fmt: skip
-    with pytest.raises(ValueError, match=r"'qkv_taylor' sees all tokens.*see only 4.*sliding_window=None"):
+    with pytest.raises(
+        ValueError, match=r"'qkv_taylor' attends to all earlier tokens.*attend to only 4.*sliding_window=None"
+    ):
         answer(transformers.MistralModel(config).eval(), tokens(1, 7))
     config.sliding_window = None
     assert answer(transformers.MistralModel(config).eval(), tokens(1, 7)).shape == (1, 7, 24)
@@ -185,13 +187,13 @@ def test_another_pattern_is_refused():
 @MODELS
 def test_dropout_of_weights_is_refused_in_training(model):
     name = "attention_probs_dropout_prob" if model is bert else "attention_dropout"
-    with pytest.raises(ValueError, match=rf"asks for dropout=0.25 .*{name}=0.0"):
+    with pytest.raises(ValueError, match=rf"has dropout=0.25 .*{name}=0.0"):
         model("qkv_taylor", **{name: 0.25}).train()(tokens(2, 5))
     model("qkv_taylor", **{name: 0.0}).train()(tokens(2, 5))[0].sum().backward()
 
 
 def test_a_kind_that_drops_weights_does_so_in_training_alone():
-    register("softmax(dropout=0.5)")
+    register_attention("softmax(dropout=0.5)")
     none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model, plain = (bert(f"qkv_{kind}", **none) for kind in ("softmax(dropout=0.5)", "softmax"))
     expected = answer(plain, tokens(2, 7))
@@ -202,14 +204,14 @@ def test_a_kind_that_drops_weights_does_so_in_training_alone():
 
 def test_a_lost_mask_function_is_noticed(monkeypatch):
     monkeypatch.delitem(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, "qkv_elu")
-    with pytest.raises(ValueError, match="'qkv_elu' has no mask function, so padding would be seen"):
+    with pytest.raises(ValueError, match="'qkv_elu' has no mask function, so padding would be visible"):
         answer(bert("qkv_elu"), tokens(2, 5))
 
 
 @pytest.mark.parametrize("devices", [("cuda",), ("cpu",)])
 def test_what_autocast_narrows_stays_narrow(monkeypatch, devices):
     """A Llama turns its queries by tables of float32; torch's own attention would narrow them again."""
-    monkeypatch.setattr("qkv.interop.huggingface.attention.NARROWED", devices)
+    monkeypatch.setattr("qkv.interop.huggingface.attention.AUTOCAST_DEVICES", devices)
     seen, whole = [], Softmax.forward
 
     def note(self, q, k, v, **options):
@@ -239,24 +241,24 @@ def test_the_scale_of_the_model_is_kept():
 
 
 def test_a_kind_with_options():
-    assert register("taylor(order=4)")[-1] == "qkv_taylor(order=4)"
+    assert register_attention("taylor(order=4)")[-1] == "qkv_taylor(order=4)"
     second, fourth, exact = (
         answer(bert(name), tokens(2, 7)) for name in ("qkv_taylor", "qkv_taylor(order=4)", "qkv_softmax")
     )
     assert float((fourth - exact).abs().mean()) < 0.4 * float((second - exact).abs().mean())
     with pytest.raises(ValueError, match="unknown attention kind 'tailor'; did you mean"):
-        register("tailor")
+        register_attention("tailor")
     with pytest.raises(ValueError, match="has a window"):
-        register("softmax(window=4)")
+        register_attention("softmax(window=4)")
 
 
 @MODELS
 @EACH
 def test_saved_and_loaded(model, kind, tmp_path):
     built = model(f"qkv_{kind}")
-    save(built, tmp_path)
-    again = load(tmp_path)
-    assert (kind_of(again), type(again)) == (kind, type(built))
+    save_pretrained(built, tmp_path)
+    again = load_pretrained(tmp_path)
+    assert (attention_kind(again), type(again)) == (kind, type(built))
     assert torch.equal(answer(again, tokens(2, 7)), answer(built, tokens(2, 7)))
     # without our loader, too
     plain = type(built).from_pretrained(tmp_path)
@@ -265,14 +267,14 @@ def test_saved_and_loaded(model, kind, tmp_path):
 
 
 def test_an_option_is_saved_too(tmp_path):
-    register("taylor(order=4)")
-    save(llama("qkv_taylor(order=4)"), tmp_path)
-    assert kind_of(load(tmp_path)) == "taylor(order=4)"
+    register_attention("taylor(order=4)")
+    save_pretrained(llama("qkv_taylor(order=4)"), tmp_path)
+    assert attention_kind(load_pretrained(tmp_path)) == "taylor(order=4)"
 
 
 def test_saving_needs_a_kind_of_ours(tmp_path):
-    with pytest.raises(ValueError, match="model runs on attn_implementation='sdpa', which is no kind of ours"):
-        save(llama("sdpa"), tmp_path)
+    with pytest.raises(ValueError, match="model has attn_implementation='sdpa', which is not a qkv kind"):
+        save_pretrained(llama("sdpa"), tmp_path)
 
 
 def _change(folder, **changes):
@@ -282,53 +284,58 @@ def _change(folder, **changes):
 
 
 def test_a_kind_that_is_not_here(tmp_path):
-    save(llama("qkv_elu"), tmp_path)
+    save_pretrained(llama("qkv_elu"), tmp_path)
     _change(tmp_path, kind="hedgehog")
-    with pytest.raises(QkvError, match="names an attention kind that is not here: unknown attention kind 'hedgehog'"):
-        load(tmp_path)
+    with pytest.raises(
+        QkvError, match="names an attention kind that does not exist: unknown attention kind 'hedgehog'"
+    ):
+        load_pretrained(tmp_path)
 
 
 def test_another_kind_than_the_one_that_was_saved(tmp_path):
-    save(llama("qkv_elu"), tmp_path)
+    save_pretrained(llama("qkv_elu"), tmp_path)
     _change(tmp_path, kind="linear")
-    with pytest.raises(QkvError, match="does not answer what it answered when it was saved on .*'linear'"):
-        load(tmp_path)
+    with pytest.raises(QkvError, match="is not the one it was saved with on .*'linear'"):
+        load_pretrained(tmp_path)
 
 
 def test_a_model_that_names_no_kind(tmp_path):
     llama("sdpa").save_pretrained(tmp_path)
-    with pytest.raises(QkvError, match="names no attention kind of ours"):
-        load(tmp_path)
+    with pytest.raises(QkvError, match="names no qkv attention kind"):
+        load_pretrained(tmp_path)
     _change(tmp_path, kind=3)
     with pytest.raises(QkvError, match='unreadable "qkv" entry'):
-        load(tmp_path)
+        load_pretrained(tmp_path)
     _change(tmp_path, format=2)
     with pytest.raises(QkvError, match="has format 2, but this version reads up to 1"):
-        load(tmp_path)
+        load_pretrained(tmp_path)
 
 
 def test_a_pickle_is_refused(tmp_path):
-    save(llama("qkv_elu"), tmp_path)
+    save_pretrained(llama("qkv_elu"), tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(QkvError, match="pytorch_model.bin is a pickle"):
-        load(tmp_path)
+        load_pretrained(tmp_path)
 
 
 def test_weights_with_other_names(tmp_path):
-    save(llama("qkv_elu"), tmp_path)
+    save_pretrained(llama("qkv_elu"), tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     weights["more"] = weights.pop("model.norm.weight")
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(QkvError, match="missing keys: model.norm.weight"):
-        load(tmp_path)
+        load_pretrained(tmp_path)
 
 
 def test_without_transformers(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(QkvError, match=r'pip install "qkv\[transformers\]"'):
-        register()
+        register_attention()
 
 
 def test_another_precision_loads(tmp_path):
-    save(bert("qkv_taylor"), tmp_path)
-    near(answer(load(tmp_path, dtype=torch.float64), tokens(2, 7)), answer(bert("qkv_taylor"), tokens(2, 7)).double())
+    save_pretrained(bert("qkv_taylor"), tmp_path)
+    near(
+        answer(load_pretrained(tmp_path, dtype=torch.float64), tokens(2, 7)),
+        answer(bert("qkv_taylor"), tokens(2, 7)).double(),
+    )
