@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 
 from qkv.errors import QkvError
-from qkv.storage import open_file, save_folder, verify_folder
+from qkv.storage import FORMAT, open_file, parse_json, save_folder, verify_folder
+from qkv.storage.format_1 import upgrade_config
 
 FOLDER = Path(__file__).with_name("model")
 MODEL_FILES = ("config.json", "vocabulary.json", "model.safetensors")
@@ -65,7 +66,7 @@ def _halve(weights: bytes) -> bytes:
 
 def _strip_folders(config: bytes) -> bytes:
     """Reduce paths to file names: the folders of the training machine are private."""
-    record = json.loads(config)
+    record = {"format": FORMAT, **parse_json(config, Path("config.json"), upgrade_config)}
     for name in ("train_file", "test_file", "unlabeled", "teachers"):
         if record["data"].get(name):
             record["data"][name] = ",".join(Path(part.strip()).name for part in record["data"][name].split(","))
