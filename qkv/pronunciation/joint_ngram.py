@@ -163,7 +163,8 @@ def build_trie(
         context[own] = torch.where(counts[own] > 0, own, context[shorter[own]])
         level = slice(level.stop, int(first[level.stop]))
     ids = {one: index for index, one in enumerate(units, 2)}
-    return JointNGram(ids, last, log_probability, back_off, *map(_to_array, (first, shorter, context)))
+    children_of, suffix_of, context_of = map(_to_array, (first, shorter, context))
+    return JointNGram(ids, last, log_probability, back_off, children_of, suffix_of, context_of)
 
 
 def _to_array(x: Tensor) -> IntArray:

@@ -45,12 +45,7 @@ class NeuralG2P:
         from qkv import runs, tasks
 
         _, task, model = runs.load(Path(folder), *map(Path, others))
-        is_g2p = (
-            isinstance(task, tasks.Seq2SeqTask)
-            and task.settings.source == "characters"
-            and task.settings.target == "words"
-        )
-        if not is_g2p:
+        if not isinstance(task, tasks.Seq2SeqTask) or not _maps_letters_to_phones(task):
             raise QkvError(f"a run of task {task.kind!r} with these settings does not map letters to phones", folder)
         own = Path(folder) / JOINT_FILE
         default = own if joint and not others and own.exists() else None
@@ -140,3 +135,7 @@ class NeuralG2P:
         from qkv.inference.source_text import in_known_case
 
         return in_known_case(word, self._letters)
+
+
+def _maps_letters_to_phones(task: "Seq2SeqTask") -> bool:
+    return task.settings.source == "characters" and task.settings.target == "words"
