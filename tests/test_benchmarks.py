@@ -10,9 +10,9 @@ import torch
 
 from benchmarks import compare_pronounce, compare_recall, more_words, pronounce_recipe, text_wikitext, word_vectors
 from benchmarks.comparison import write_result
-from qkv import tasks
-from qkv.compare.candidates import Field, enter
-from qkv.compare.comparison import Comparison, Rules
+from qkv import runs, tasks
+from qkv.compare.candidates import Grid, make_candidates
+from qkv.compare.comparison import Comparison, ComparisonSettings
 from qkv.layers import pack_documents
 from qkv.models import family
 from tests.tasks.tiny import CHANGES, TINY, write_pairs
@@ -24,7 +24,7 @@ OTHERS = {"device": "cpu", "steps": None, "processes": 7, "graphs": False}
 def test_every_choice_can_compete(tmp_path, choice, contestants):
     given = argparse.Namespace(choice=choice, out=tmp_path / "out", **write_pairs(tmp_path), **OTHERS)
     comparison = compare_pronounce._comparison(given)
-    configs = [one.config for one in comparison.contestants]
+    configs = [one.config for one in comparison.candidates]
     assert len(configs) == contestants
     assert len({(config.train.steps, config.train.batch_size) for config in configs}) == 1
     assert all(config.train.minutes is None for config in configs)
@@ -40,7 +40,7 @@ def test_every_choice_can_compete(tmp_path, choice, contestants):
 
 def test_what_is_there_is_not_done_again(tmp_path):
     comparison = SimpleNamespace(
-        folder=tmp_path, contestants=[SimpleNamespace(name="a:b=1"), SimpleNamespace(name="c")]
+        folder=tmp_path, candidates=[SimpleNamespace(name="a:b=1"), SimpleNamespace(name="c")]
     )
     work = [compare_pronounce.Work(place, 0.002, seed) for place in (0, 1) for seed in (0, 1)]
     done = tmp_path / "a_b=1" / "rate-0.002-seed-1"
@@ -50,11 +50,15 @@ def test_what_is_there_is_not_done_again(tmp_path):
 
 
 def test_a_result_file_says_how_it_was_made(tmp_path):
-    contestants = enter("recall", None, CHANGES, Field("linear"))
+    contestants = make_candidates("recall", None, CHANGES, Grid("linear"))
     comparison = Comparison(
-        tasks.tasks["recall"].load(TINY), contestants, tmp_path / "out", Rules(2, (0.01, 0.02)), lambda _: None
+        tasks.tasks["recall"].load(TINY),
+        contestants,
+        tmp_path / "out",
+        ComparisonSettings(2, (0.01, 0.02)),
+        lambda _: None,
     )
-    comparison.compete()
+    comparison.run()
     write_result(tmp_path / "new" / "result.json", comparison, command="some command")
     kept = json.loads((tmp_path / "new" / "result.json").read_text())
     assert {"format", "date", "machine", "versions", "command", "task", "split", "note"} <= set(kept)
@@ -117,7 +121,7 @@ def test_all_are_measured_alone_and_the_teachers_together(tmp_path, monkeypatch)
 
 def test_the_gpt2_beside_ours_is_of_equal_size_and_keeps_documents_apart():
     sizes = {"dim": 24, "heads": 3, "hidden_dim": 48, "layers": 2, "max_length": 32}
-    config = tasks.configure("text", tasks.preset("text", "wikitext"), {"model": sizes})
+    config = runs.configure("text", runs.preset("text", "wikitext"), {"model": sizes})
     own = family("decoder")
     peer = text_wikitext.Gpt2(config, 53, packed=True).double().eval()
     ours = own.build(own.configure(config.model), 53)
@@ -157,9 +161,11 @@ def test_the_table_of_word_vectors_is_that_of_the_result_file():
 
 def test_words_without_pronunciations_are_whole_and_come_once(tmp_path, monkeypatch):
     lists = {"dist.all.last": "SMITH 1.006 1.006 1\nO 0.1 1.1 2", "dist.female.first": "MARY 2.6 2.6 1"}
-    monkeypatch.setattr(more_words, "member_of", lambda _, name: lists.get(name.rsplit("/", 1)[1], "").encode())
+    monkeypatch.setattr(
+        more_words, "read_archive_member", lambda _, name: lists.get(name.rsplit("/", 1)[1], "").encode()
+    )
     texts = {"train": ["Mary's 3rd café, mp3 and Über-smith; foo_bar it"], "test": ["Apple apple"]}
-    monkeypatch.setattr(more_words, "read_text", lambda name: texts)
+    monkeypatch.setattr(more_words, "read_corpus", lambda name: texts)
     file = tmp_path / "words.txt"
     monkeypatch.setattr("sys.argv", ["more_words", str(file)])
     more_words.main()
