@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from qkv.data import Vocabulary
-from qkv.explain import alignment, observe, attention_sites
+from qkv.explain import alignment, attention_sites, observe
 from qkv.models import (
     Decoder,
     DecoderConfig,

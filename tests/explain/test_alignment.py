@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from qkv.data import Vocabulary
-from qkv.explain import alignment
-from qkv.explain import record_calls
+from qkv.explain import alignment, record_calls
 from qkv.models import Decoder, DecoderConfig, EncoderDecoder, EncoderDecoderConfig, Recurrent, RecurrentConfig
 
 SOURCE = [4, 9, 6, 5, 8]

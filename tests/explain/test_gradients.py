@@ -3,7 +3,7 @@ import torch
 
 from qkv.explain import gradient_by_depth, gradient_norms, jacobian_norms
 from qkv.layers import Dense, ScaledBranch
-from qkv.models import Convolutional, MLP
+from qkv.models import MLP, Convolutional
 
 
 def test_norms_of_a_chain_by_hand():
@@ -91,7 +91,7 @@ def test_both_bounds_of_scaled_layers_are_reached():
 
 
 def test_a_loss_that_runs_nothing():
-    with pytest.raises(ValueError, match=r"loss\(model\) ran no layer of the Network"):
+    with pytest.raises(ValueError, match=r"loss\(model\) ran no layer of the MLP"):
         gradient_norms(MLP((2, 1)), lambda model: torch.zeros((), requires_grad=True))
     with pytest.raises(ValueError, match="depth must be at least 1, got 0"):
         gradient_by_depth("relu", 0)
