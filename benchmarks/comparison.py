@@ -10,18 +10,18 @@ from qkv.compare.comparison import Comparison
 LEFT_OUT = ("run", "failed", "decode_tokens_per_second", "tokens_per_second")
 
 
-def write_result(path: Path, comparison: Comparison, **said: Any) -> None:
+def write_result(path: Path, comparison: Comparison, **notes: Any) -> None:
     """Records with the rates tried and the spread over seeds, and every training with its own figures."""
     record = {
         **about(),
-        **said,
-        "task": comparison.job.kind,
+        **notes,
+        "task": comparison.task.kind,
         "split": comparison.split,
-        "note": comparison.note,
+        "note": comparison.caveat,
         "records": comparison.records,
         "trainings": [
-            {name: value for name, value in vars(training).items() if name not in LEFT_OUT}
-            for training in comparison.trainings
+            {name: value for name, value in trial.to_record().items() if name not in LEFT_OUT}
+            for trial in comparison.trials
         ],
     }
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""31 modules with parameters and multiplications worked out by hand: what every counter is tried on.
+"""31 modules with parameters and multiplications computed by hand, to test every counter on.
 
 A multiplication is one inside a matrix product, a convolution or an einsum; norms, pooling, lookups
-and activations have none. The arithmetic stands beside each number.
+and activations have none. Each count is written as its arithmetic.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Case:
-    """One module, what it is called with, and the truth."""
+    """One module, its inputs, and the right counts."""
 
     name: str
     build: Callable[[], nn.Module]
@@ -23,13 +23,13 @@ class Case:
     parameters: int
     multiplications: int
     training: bool = True
-    """The mode of the published tables; an exact counter does not depend on it."""
+    """Mode of the published tables; an exact counter does not depend on it."""
     convention: str = ""
-    """Where a counter may differ by what it chooses to count."""
+    """Where counters differ by convention."""
 
 
 class Call(nn.Module):
-    """A function of its inputs and of its own parameters."""
+    """A function of its inputs and its own parameters."""
 
     def __init__(self, function: Callable[..., Any], **shapes: tuple[int, ...]):
         super().__init__()
@@ -37,12 +37,12 @@ class Call(nn.Module):
         self.learned = nn.ParameterDict({name: nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()})
 
     def forward(self, *inputs: Tensor) -> Any:
-        """function(inputs..., parameters...)"""
+        """Return function(inputs..., parameters...)."""
         return self.function(*inputs, **self.learned)
 
 
 class Heads(nn.Module):
-    """Torch's multi-head attention of a sequence to itself."""
+    """Torch's multi-head self-attention."""
 
     def __init__(self, *, bias: bool, need_weights: bool):
         super().__init__()
@@ -50,25 +50,25 @@ class Heads(nn.Module):
         self.need_weights = need_weights
 
     def forward(self, x: Tensor) -> Tensor:
-        """The output alone."""
+        """Return the output without the weights."""
         return self.attention(x, x, x, need_weights=self.need_weights)[0]
 
 
 class SelfAttention(nn.Module):
-    """One head, written out."""
+    """Self-attention with one head, written out."""
 
     def __init__(self, width: int, key_dim: int, value_dim: int):
         super().__init__()
         self.query, self.key, self.value = (nn.Linear(width, d, bias=False) for d in (key_dim, key_dim, value_dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        """softmax(q k' / sqrt(d)) v"""
+        """Return softmax(q k' / sqrt(d)) v."""
         q, k, v = self.query(x), self.key(x), self.value(x)
         return (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1) @ v
 
 
 class Tied(nn.Module):
-    """Tokens are predicted with the vectors that they are read with."""
+    """An embedding tied to the output layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,24 +77,24 @@ class Tied(nn.Module):
         self.predict.weight = self.embed.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits."""
+        """Return logits."""
         return self.predict(self.embed(tokens))
 
 
 class Reused(nn.Module):
-    """One layer, called three times."""
+    """One layer that is called three times."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(64, 64, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """layer(layer(layer(x)))"""
+        """Return layer(layer(layer(x)))."""
         return self.layer(self.layer(self.layer(x)))
 
 
 def convolutional(*, pooled: bool, classes: int = 4, padding: int = 0) -> nn.Sequential:
-    """Two convolutions of a 28 x 28 picture, then three linear layers."""
+    """Build two convolutions of a 28 x 28 picture and three linear layers."""
     stride = 1 if pooled else 2
     pool: Callable[[], nn.Module] = (lambda: nn.MaxPool2d(2)) if pooled else nn.Identity
     flat = 400 if pooled else 576
@@ -106,15 +106,15 @@ def convolutional(*, pooled: bool, classes: int = 4, padding: int = 0) -> nn.Seq
 
 
 def gpt2(**sizes: Any) -> nn.Module:
-    """Hugging Face's GPT-2."""
-    from transformers import GPT2Config, GPT2LMHeadModel  # noqa: PLC0415 - not everybody has it
+    """Build Hugging Face's GPT-2."""
+    from transformers import GPT2Config, GPT2LMHeadModel  # noqa: PLC0415 - optional
 
     return GPT2LMHeadModel(GPT2Config(**sizes))
 
 
 def llama(**sizes: Any) -> nn.Module:
-    """Hugging Face's Llama."""
-    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - not everybody has it
+    """Build Hugging Face's Llama."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - optional
 
     return LlamaForCausalLM(LlamaConfig(**sizes))
 

@@ -1,11 +1,11 @@
-"""Counters of operations beside ours on the same 31 modules: benchmarks/results/cost_peers.json.
+"""Other operation counters and ours on the same 31 modules: benchmarks/results/cost_peers.json.
 
     python -m benchmarks.cost_peers            with an interpreter that has the peers: pip install --no-deps
                                                torchinfo fvcore ptflops calflops ultralytics-thop torchprofile ...
 
-A peer that is not installed is left out, and said so. `thop` and `ultralytics-thop` share one module name: the former
-is looked for in runs/peers_thop (pip install --target). Each module is counted in a process of its own, since some
-peers leave their patches behind when they fail.
+A peer that is not installed is skipped, with a null version. `thop` and `ultralytics-thop` share one module name: the
+former is imported from runs/peers_thop (pip install --target). Each module is counted in a separate process, since
+some peers leave patches behind when they fail.
 """
 
 import importlib.metadata
@@ -30,18 +30,18 @@ from qkv.cost import count_multiplications
 RESULTS = Path(__file__).parent / "results" / "cost_peers.json"
 THOP = Path(__file__).parent.parent / "runs" / "peers_thop"
 Counts = tuple[float, int | None]
-"""Multiplications (or multiply-accumulates) and parameters, if the peer counts them."""
+"""Multiplications (or multiply-accumulates), and parameters if the peer counts them."""
 
 
 class Bound(nn.Module):
-    """The module with its inputs inside: some peers pass only one, and divide by its first size."""
+    """A module that holds its inputs: some peers pass only one and divide by its first size."""
 
     def __init__(self, model: nn.Module, inputs: tuple[Tensor, ...]):
         super().__init__()
         self.model, self.inputs = model, inputs
 
     def forward(self, _: Tensor) -> Any:
-        """model(inputs...)"""
+        """Return model(inputs...)."""
         return self.model(*self.inputs)
 
 
@@ -132,9 +132,9 @@ PEERS: dict[str, tuple[str, Callable[[nn.Module, tuple[Tensor, ...]], Counts]]] 
 
 
 def main() -> None:
-    """Run every peer that is there on every module (or on those named, the others as they were), write, print."""
+    """Run every installed peer on every module (or on those named, keeping the other rows); write and print."""
     versions = {name: _version(package) for name, (package, _) in PEERS.items()}
-    there = [name for name, version in versions.items() if version is not None]
+    installed = [name for name, version in versions.items() if version is not None]
     named, rows = sys.argv[1:], []
     before = {row["case"]: row for row in json.loads(RESULTS.read_text())["rows"]} if named else {}
     for case in CASES:
@@ -142,7 +142,7 @@ def main() -> None:
             rows.append(before[case.name])
             continue
         elementwise = _elementwise(case)
-        found = {name: _judge(case, _apart(case, name), elementwise) for name in there}
+        found = {name: _judge(case, _count_in_process(case, name), elementwise) for name in installed}
         rows.append({"case": case.name, "parameters": case.parameters, "multiplications": case.multiplications} | found)
         print(case.name, {name: verdict["verdict"] for name, verdict in found.items()}, flush=True)
     result = {
@@ -166,7 +166,7 @@ VERDICTS = {
 
 
 def table(result: dict[str, Any]) -> str:
-    """Markdown: modules down, peers across."""
+    """Return a Markdown table of modules by peers."""
     names = [name for name, version in result["peers"].items() if version is not None]
     lines = [f"| module | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     lines += [f"| {row['case']} | {' | '.join(_cell(row[name]) for name in names)} |" for row in result["rows"]]
@@ -193,14 +193,14 @@ def _version(package: str) -> str | None:
 
 
 def _elementwise(case: Case) -> int:
-    """What our ledgers hold for this module, and an addition for every result of a product: biases.
+    """Return our elementwise operations of this module, plus one addition per result of a product (biases).
 
-    It is the most that another convention can add. On meta nothing is fused, so nothing is hidden.
+    Another convention can add no more than this. On meta nothing is fused, so nothing is hidden.
     """
     model = case.build().to("meta").train(case.training)
     with count_multiplications(strict=False, trace=True) as counted, torch.no_grad():
         model(*(x.to("meta") for x in case.inputs()))
-    return sum(counted.ledgers.values()) + sum(op.elements for op in counted.trace or () if op.multiplications)
+    return sum(counted.by_op_class.values()) + sum(op.elements for op in counted.trace or () if op.multiplications)
 
 
 def _judge(case: Case, counted: Counts | str, elementwise: int) -> dict[str, Any]:
@@ -218,8 +218,8 @@ def _judge(case: Case, counted: Counts | str, elementwise: int) -> dict[str, Any
     return {"verdict": verdict, "value": value, "error": error, "parameters_right": parameters}
 
 
-def _apart(case: Case, peer: str, limit: float = 180.0) -> Counts | str:
-    """In a process of its own; what went wrong there is a text."""
+def _count_in_process(case: Case, peer: str, limit: float = 180.0) -> Counts | str:
+    """Count in a separate process; return a text if it fails."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_count, args=(case, peer, sender))
@@ -241,11 +241,11 @@ def _count(case: Case, peer: str, sender: Any) -> None:
     try:
         model: Any = case.build().train(case.training)
         if hasattr(model, "config"):
-            model.config.use_cache = False  # without a cache, which is no tensor, in the result
+            model.config.use_cache = False  # a cache in the result is not a tensor
         with torch.set_grad_enabled(case.training):
             counts = PEERS[peer][1](model, case.inputs())
         sender.send((float(counts[0]), None if counts[1] is None else int(counts[1])))
-    except BaseException:  # noqa: BLE001 - whatever a peer does, it is a line of the table
+    except BaseException:  # noqa: BLE001 - any failure of a peer is a result
         sender.send(traceback.format_exc().strip().splitlines()[-1][:200])
 
 

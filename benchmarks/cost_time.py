@@ -1,10 +1,10 @@
-"""Forecasts of time beside the clock: benchmarks/results/cost_time.json.
+"""Forecast times against measured ones: benchmarks/results/cost_time.json.
 
     OMP_NUM_THREADS=1 python -m benchmarks.cost_time
 
-Rounds of calibrating anew and then forecasting and timing every module, so that what disturbs the machine for a while
-disturbs no single figure; of every row the median of its rounds counts, and their spread is reported. With one thread,
-processor time is measured, as `qkv.profile.timing.quiet_timer` says; with more, run it on a machine where nothing else runs.
+Each round calibrates again, then forecasts and times every module, so that a disturbance does not spoil one figure.
+A row reports the median and the spread of its rounds. With one thread, processor time is measured (see
+`qkv.profile.timing.timer`); with more threads, run it on an idle machine.
 """
 
 import inspect
@@ -19,7 +19,7 @@ import torch
 
 from benchmarks import cost_time_modules
 from benchmarks.cost_time_modules import (
-    Subject,
+    TimedModule,
     development,
     held_out,
     held_out_races,
@@ -29,8 +29,8 @@ from benchmarks.cost_time_modules import (
 from benchmarks.machine import about
 from qkv.profile.timing.calibrate import calibrate
 from qkv.profile.timing.forecast import Forecast, forecast
-from qkv.profile.timing.overtake import LENGTHS, Overtaking, along, overtaking
 from qkv.profile.timing.rates import Rates
+from qkv.profile.timing.time_crossover import LENGTHS, TimeCrossover, find_time_crossover, forecast_lengths
 
 RESULTS = Path(__file__).parent / "results" / "cost_time.json"
 ROUNDS = 3
@@ -40,20 +40,20 @@ RACES = {"validation": validation_races, "held_out": held_out_races}
 
 
 def main() -> None:
-    """Calibrate, forecast, time, write, print."""
+    """Calibrate, forecast, time, write the results and print the table."""
     torch.manual_seed(0)
     sets = {name: choose() for name, choose in SETS.items()}
     found: dict[str, dict[tuple[str, int], list[Forecast]]] = {name: {} for name in sets}
-    crossed: dict[str, dict[str, list[Overtaking]]] = {name: {} for name in RACES}
+    crossed: dict[str, dict[str, list[TimeCrossover]]] = {name: {} for name in RACES}
     loads = []
     for _ in range(ROUNDS):
-        known = calibrate()
-        for name, (subjects, lengths) in sets.items():
-            _round(subjects, lengths, known, found[name])
+        rates = calibrate()
+        for name, (modules, lengths) in sets.items():
+            _run_round(modules, lengths, rates, found[name])
         for name, choose in RACES.items():
             for race in choose():
-                first, second = (along(play, LENGTHS, known) for play in race.plays())
-                crossed[name].setdefault(race.name, []).append(overtaking(first, second))
+                first, second = (forecast_lengths(call, LENGTHS, rates) for call in race.calls())
+                crossed[name].setdefault(race.name, []).append(find_time_crossover(first, second))
         loads.append(os.getloadavg()[0])
     result = {
         **about(),
@@ -70,16 +70,16 @@ def main() -> None:
     print(table(result))
 
 
-def _round(
-    subjects: list[Subject], lengths: tuple[int, ...], known: Rates, found: dict[tuple[str, int], list[Forecast]]
+def _run_round(
+    modules: list[TimedModule], lengths: tuple[int, ...], rates: Rates, found: dict[tuple[str, int], list[Forecast]]
 ) -> None:
-    for subject in subjects:
+    for module in modules:
         for n in lengths:
-            found.setdefault((subject.name, n), []).append(forecast(subject.play, {"n": n}, known))
+            found.setdefault((module.name, n), []).append(forecast(module.call, {"n": n}, rates))
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """How far off, over all rows."""
+    """Return the errors over all rows."""
     off = [abs(row["ratio"] - 1) for row in rows]
     return {
         "median_ratio": statistics.median(row["ratio"] for row in rows),
@@ -101,12 +101,12 @@ def _row(name: str, n: int, rounds: list[Forecast]) -> dict[str, Any]:
         "measured_ms": 1e3 * statistics.median(one.measured or 0.0 for one in rounds),
         "ratio": statistics.median(ratios),
         "ratios": ratios,
-        "parts_ms": {sort: 1e3 * seconds for sort, seconds in parts.items()},
+        "parts_ms": {category: 1e3 * seconds for category, seconds in parts.items()},
     }
 
 
-def _crossover(name: str, rounds: list[Overtaking]) -> dict[str, Any]:
-    predicted, measured = (_middle([getattr(one, what) for one in rounds]) for what in ("predicted", "measured"))
+def _crossover(name: str, rounds: list[TimeCrossover]) -> dict[str, Any]:
+    predicted, measured = (_median_length([getattr(one, what) for one in rounds]) for what in ("predicted", "measured"))
     return {
         "race": name,
         "predicted_n": predicted,
@@ -116,13 +116,13 @@ def _crossover(name: str, rounds: list[Overtaking]) -> dict[str, Any]:
     }
 
 
-def _middle(lengths: list[float | None]) -> float | None:
+def _median_length(lengths: list[float | None]) -> float | None:
     found = statistics.median(math.inf if n is None else n for n in lengths)
     return None if math.isinf(found) else found
 
 
 def table(result: dict[str, Any]) -> str:
-    """Markdown: the held-out rows, then the crossovers."""
+    """Return Markdown: the held-out rows, then the crossovers."""
     lines = ["| module | n | predicted | measured | ratio | of the rounds |", "|---|---|---|---|---|---|"]
     for row in result["held_out"]["rows"]:
         times = f"{row['predicted_ms']:.3g} ms | {row['measured_ms']:.3g} ms"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.run import qkv
 
-CONFIGS = Path(__file__).parent / "configs"
+CONFIGS = Path(__file__).parents[2] / "cost" / "configs"
 C1 = ("cost", "attention", "--d-in", "100", "--d-k", "36", "--d-v", "25", "--n", "75")
 
 

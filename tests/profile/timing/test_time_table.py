@@ -1,4 +1,4 @@
-"""The forecasts in the documents are those of the result file, and as good as they are said to be."""
+"""The forecasts in the docs are those of the result file, and within the stated error."""
 
 import json
 import statistics
@@ -22,15 +22,15 @@ def test_the_table_is_that_of_the_result_file(result):
 
 
 def test_every_held_out_module_is_in_it(result):
-    subjects, lengths = held_out()
+    modules, lengths = held_out()
     rows = [(row["module"], row["n"]) for row in result["held_out"]["rows"]]
-    assert rows == [(subject.name, n) for subject in subjects for n in lengths]
+    assert rows == [(module.name, n) for module in modules for n in lengths]
     assert [row["race"] for row in result["crossovers"]["held_out"]] == [race.name for race in held_out_races()]
 
 
-def test_no_held_out_module_was_looked_at_before():
-    seen = {subject.name for choose in (development, validation) for subject in choose()[0]}
-    assert not seen & {subject.name for subject in held_out()[0]}
+def test_no_held_out_module_was_used_before():
+    seen = {module.name for choose in (development, validation) for module in choose()[0]}
+    assert not seen & {module.name for module in held_out()[0]}
 
 
 def test_the_median_error_is_within_the_bound(result):
