@@ -92,7 +92,7 @@ class Comparison:
 
     @property
     def caveat(self) -> str:
-        """What the figures are no evidence of."""
+        """Limits of the evidence; empty: nothing to add."""
         return self.task.caveat(self.split)
 
     def run(self) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ class Quantity:
     formula: Expression | None = None
     terms: dict[str, "Quantity"] = field(default_factory=dict)
     holds: str = ""
-    """Where the formula holds, if not everywhere, or why there is none."""
+    """Where the formula holds, if not everywhere, or why it is missing."""
 
 
 @dataclass(frozen=True)

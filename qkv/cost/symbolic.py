@@ -30,7 +30,7 @@ _HINTS = (101, 37, 23, 13, 7)
 
 @dataclass(frozen=True)
 class DerivedFormulas:
-    """Formulas of a forward pass, or the reason why there are none."""
+    """Formulas of a forward pass, or the reason for having no formula."""
 
     executed: Expression | None
     needed: Expression | None = None

@@ -1,1 +1,1 @@
-"""What `qkv cost` profiles: presets, run folders, modules, blocks, attention kinds."""
+"""Targets of `qkv cost`: presets, run folders, modules, blocks, attention kinds."""

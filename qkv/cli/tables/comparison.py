@@ -20,7 +20,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Column:
-    """How a value is read from a record, how it is formatted, and which of several is best."""
+    """A column: how to read, format and rank its values."""
 
     title: str
     read: Callable[[Record], float | None]
