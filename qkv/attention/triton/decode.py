@@ -15,7 +15,8 @@ from qkv.attention.triton.launch_cache import CachedKernel, Constants
 from qkv.attention.triton.plan import MIN_TILE, Plan, ceil_div, next_power_of_two, plan_of
 from qkv.cost.aten import FORMULAS
 
-DECODE_STEP, COMBINE_PARTS = CachedKernel(kernels.decode_step), CachedKernel(kernels.combine_parts)
+DECODE_STEP = CachedKernel(kernels.decode_step, kernels.DecodePointers, kernels.DecodeStrides, int, float)
+COMBINE_PARTS = CachedKernel(kernels.combine_parts, kernels.CombinePointers, HeadStrides, int)
 ELEMENTS_PER_PART = 16384
 """Elements of a state that one program takes: fixed, so that any batch on any GPU gives the same bits."""
 ELEMENTS_PER_TILE = 4096
@@ -60,8 +61,8 @@ def _tables(plan: Plan, scale: float, device: torch.device) -> tuple[Tensor, Ten
     return elements, elements, elements
 
 
-def _head_strides(x: Tensor) -> HeadStrides:
-    return HeadStrides(*x.stride()[:2])
+def _head_strides(x: Tensor) -> tuple[int, ...]:
+    return x.stride()[:2]
 
 
 @torch.library.custom_op("qkv::feature_map_step", mutates_args=("kv_sum", "k_sum"))
@@ -86,19 +87,17 @@ def feature_map_step(
         partial_out = q.new_empty(rows, parts.parts, *parts.partial_shape, dtype=torch.float32)
         partial_norm = q.new_empty(rows, parts.parts, parts.partial_shape[0], dtype=torch.float32)
     if out.numel():
-        strides = kernels.DecodeStrides(_head_strides(q), _head_strides(k), _head_strides(v), _head_strides(out))
+        strides = _head_strides(q), _head_strides(k), _head_strides(v), _head_strides(out)
         with torch.cuda.device_of(q):
             DECODE_STEP(
                 (rows, parts.parts, 1),
-                kernels.DecodePointers(
-                    q, k, v, first, second, q_terms, k_terms, mask, decay, kv_sum, k_sum, out, partial_out, partial_norm
-                ),
+                (q, k, v, first, second, q_terms, k_terms, mask, decay, kv_sum, k_sum, out, partial_out, partial_norm),
                 (strides, key_heads, scale),
                 parts.decode_step,
             )
             if parts.parts > 1:
-                combined = kernels.CombinePointers(partial_out, partial_norm, out)
-                COMBINE_PARTS((rows, 1, 1), combined, (strides.out, key_heads), parts.combine_parts)
+                combined = (partial_out, partial_norm, out)
+                COMBINE_PARTS((rows, 1, 1), combined, (strides[3], key_heads), parts.combine_parts)
     return out
 
 

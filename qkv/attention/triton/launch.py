@@ -16,12 +16,16 @@ from torch import Tensor
 
 from qkv.attention.triton.constants import Flags
 from qkv.attention.triton.kernels import chunk_state, grad_qk, output
-from qkv.attention.triton.kernels.common import PassSizes, Scales, Strides
+from qkv.attention.triton.kernels.common import PassSizes, Scales
 from qkv.attention.triton.launch_cache import CachedKernel, Constants
 from qkv.attention.triton.plan import Partition, Plan, ceil_div, next_power_of_two
 
-CHUNK_STATE, SCAN = CachedKernel(chunk_state.chunk_state), CachedKernel(chunk_state.scan)
-OUTPUT, GRAD_QK = CachedKernel(output.output), CachedKernel(grad_qk.grad_qk)
+CHUNK_STATE = CachedKernel(
+    chunk_state.chunk_state, chunk_state.StatePointers, chunk_state.StateStrides, chunk_state.StateSizes, float
+)
+SCAN = CachedKernel(chunk_state.scan, chunk_state.ScanPointers, chunk_state.ScanSizes)
+OUTPUT = CachedKernel(output.output, output.OutputPointers, output.OutputStrides, PassSizes, Scales)
+GRAD_QK = CachedKernel(grad_qk.grad_qk, grad_qk.GradPointers, grad_qk.GradStrides, PassSizes, Scales)
 MAX_BLOCK = 128
 """Most tokens per block, whose offsets from the first one have 32 bits."""
 MAX_SCAN_BLOCK = 1024
@@ -96,9 +100,9 @@ class PassOperands:
     reverse: bool = False
 
 
-def strides(x: Tensor) -> Strides:
-    """Return the strides of batch, head and token; the last axis is contiguous."""
-    return Strides(*x.stride()[:3])
+def strides(x: Tensor) -> tuple[int, ...]:
+    """Return the `Strides` of batch, head and token; the last axis is contiguous."""
+    return x.stride()[:3]
 
 
 def with_contiguous_rows(x: Tensor) -> Tensor:
@@ -133,14 +137,14 @@ def accumulate_state(
     if rows:
         CHUNK_STATE(
             (partition.num_splits * rows, plan.padded_features // plan.write_tile * plan.value_blocks, 1),
-            chunk_state.StatePointers(
+            (
                 inputs.x, inputs.c, *plan.tables(inputs.x.device), plan.state_weights(inputs.x.device),
                 inputs.inv_norm, inputs.d_norm, options.mask, options.decay,
                 state.kv_sum, state.k_sum, prefix.kv_sum, prefix.k_sum,
             ),
             (
-                chunk_state.StateStrides(strides(inputs.x), strides(inputs.c)),
-                chunk_state.StateSizes(
+                (strides(inputs.x), strides(inputs.c)),
+                (
                     length, partition.segments_per_split, partition.num_splits, slots, rows, plan.key_heads, heads
                 ),
                 inputs.scale,
@@ -193,12 +197,12 @@ def _scan(
     if rows:
         SCAN(
             (rows, kv_blocks + k_blocks, 1),
-            chunk_state.ScanPointers(
+            (
                 state.kv_sum, initial_kv, forward_kv, prefix.state.kv_sum, final.kv_sum,
                 state.k_sum, initial_k, forward_k, prefix.state.k_sum, final.k_sum,
                 options.decay, plan.state_weights(state.kv_sum.device), d_decay,
             ),
-            (chunk_state.ScanSizes(features, columns, segments, prefix.slots, length, plan.key_heads),),
+            ((features, columns, segments, prefix.slots, length, plan.key_heads),),
             _scan_constants(
                 plan, kv_blocks, options.initial is not None, options.decay is not None, reverse, d_decay is not None,
                 block,
@@ -228,14 +232,14 @@ def compute_output(plan: Plan, operands: PassOperands, prefix: Prefix | None, ou
     if out.numel():
         OUTPUT(
             (ceil_div(length, block) * plan.value_blocks * batch * heads, 1, 1),
-            output.OutputPointers(
+            (
                 operands.a, operands.b, operands.c, *plan.tables(out.device), operands.inv_norm, operands.mask,
                 operands.decay, *_prefix_tensors(prefix), out, inv_norm,
             ),
             (
-                output.OutputStrides(strides(operands.a), strides(operands.b), strides(operands.c), strides(out)),
+                (strides(operands.a), strides(operands.b), strides(operands.c), strides(out)),
                 _pass_sizes(plan, operands, prefix),
-                Scales(operands.a_scale, operands.b_scale, plan.score_scale, plan.result_scale),
+                (operands.a_scale, operands.b_scale, plan.score_scale, plan.result_scale),
             ),
             _output_constants(plan, operands.inv_norm is not None, *_pass_flags(operands, prefix)),
         )  # fmt: skip
@@ -281,17 +285,17 @@ def compute_grad_qk(
     if out.numel():
         GRAD_QK(
             (ceil_div(length, block) * batch * heads, 1, 1),
-            grad_qk.GradPointers(
+            (
                 operands.a, operands.b, operands.c, g, *plan.tables(out.device), operands.inv_norm, operands.d_norm,
                 operands.mask, operands.decay, *_prefix_tensors(prefix), forward_out, out, d_decay,
             ),
             (
-                grad_qk.GradStrides(
+                (
                     strides(operands.a), strides(operands.b), strides(operands.c), strides(g), strides(forward_out),
                     strides(out),
                 ),
                 _pass_sizes(plan, operands, prefix),
-                Scales(operands.a_scale, operands.b_scale, plan.score_scale, plan.result_scale),
+                (operands.a_scale, operands.b_scale, plan.score_scale, plan.result_scale),
             ),
             _grad_constants(plan, *_pass_flags(operands, prefix)),
         )  # fmt: skip
@@ -332,10 +336,11 @@ def _pass_flags(operands: PassOperands, prefix: Prefix | None) -> tuple[bool, bo
     return operands.mask is not None, operands.decay is not None, operands.reverse, local, before
 
 
-def _pass_sizes(plan: Plan, operands: PassOperands, prefix: Prefix | None) -> PassSizes:
+def _pass_sizes(plan: Plan, operands: PassOperands, prefix: Prefix | None) -> tuple[int, ...]:
+    """Return the `PassSizes`."""
     batch, heads, length = operands.a.shape[:3]
     splits = (1, 1, 1)
     if prefix is not None:
         splits = prefix.partition.num_splits, prefix.partition.segments_per_split, prefix.slots
     b_heads, b_length = operands.b.shape[1:3]
-    return PassSizes(length, b_length, batch * heads, heads, b_heads, plan.key_heads, *splits)
+    return (length, b_length, batch * heads, heads, b_heads, plan.key_heads, *splits)

@@ -25,10 +25,15 @@ class Constants:
 
 
 class CachedKernel:
-    """A kernel that takes a tuple of tensors, then scalars or tuples of scalars, then its constants."""
+    """A kernel that takes a tuple of tensors, then scalars or tuples of scalars, then its constants.
 
-    def __init__(self, kernel: Any):
+    `groups` are the types of these arguments. The caller passes plain tuples, since naming their fields takes host
+    time; only the compiler needs the names.
+    """
+
+    def __init__(self, kernel: Any, *groups: Any):
         self.kernel = kernel
+        self.groups = groups
         self._compiled: dict[Any, Any] = {}
 
     def __call__(
@@ -44,7 +49,8 @@ class CachedKernel:
             launch, values = cached
             launch(addresses, *scalars, *values)
             return
-        compiled = self._launch_first(grid, (tensors, *scalars), constants)
+        named = tuple(map(_named, self.groups, (tensors, *scalars)))
+        compiled = self._launch_first(grid, named, constants)
         if compiled is None:
             return
         if len(self._compiled) >= MAX_CACHED_LAUNCHES:
@@ -64,3 +70,11 @@ class CachedKernel:
                     f"{error.limit} available); use backend='chunked', or try bfloat16"
                 ) from error
         return self._launch_first(grid, arguments, Constants(constants.values, {**options, "num_stages": 1}))
+
+
+def _named(group: Any, values: Any) -> Any:
+    """Return `values` as a NamedTuple of type `group`, and so its fields; anything but a tuple as it is."""
+    if not isinstance(values, tuple):
+        return values
+    fields = [group.__annotations__[name] for name in group._fields]
+    return group(*map(_named, fields, values))
