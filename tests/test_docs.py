@@ -315,8 +315,9 @@ def test_the_citation_has_the_version_of_the_package():
 
 def commands(path):
     """Return the lines of plain code blocks that start with `qkv`."""
-    plain = re.findall(r"```\n(.*?)```", path.read_text(), re.S)
-    return [line.split("  #")[0].strip() for block in plain for line in block.splitlines() if line.startswith("qkv ")]
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", path.read_text(), re.S | re.M)
+    lines = [line for language, block in fences if not language for line in block.splitlines()]
+    return [line.split("  #")[0].strip() for line in lines if line.startswith("qkv ")]
 
 
 @pytest.mark.slow

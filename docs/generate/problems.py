@@ -75,7 +75,7 @@ def _verdict(record: Record) -> str:
     if record["ok"] is None:
         return "open"
     tick = "✓" if record["ok"] else "✗ not as expected"
-    return f"{tick}, with a mistake by hand" if record["slip"] else tick
+    return f"{tick}, mistake by hand" if record["slip"] else tick
 
 
 def _prose(text: str) -> str:
