@@ -6,9 +6,11 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from benchmarks import (
     attention_gpu,
@@ -24,6 +26,8 @@ from benchmarks.compare_recall import RESULTS as RECALL
 from benchmarks.compare_recall import table as recall_table
 from docs.generate.menu import menu
 from examples.attention_picture import picture
+from qkv.cli import app
+from qkv.train import Settings
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [
@@ -318,6 +322,34 @@ def commands(path):
     fences = re.findall(r"^```(\w*)\n(.*?)^```$", path.read_text(), re.S | re.M)
     lines = [line for language, block in fences if not language for line in block.splitlines()]
     return [line.split("  #")[0].strip() for line in lines if line.startswith("qkv ")]
+
+
+PAGES = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]  # which has the old names
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_in_documents_exist_with_their_options(path):
+    text = path.read_text()
+    inline = [span for span in re.findall(r"`(qkv [^`]+)`", text) if not span.startswith("qkv -")]
+    for line in [*commands(path), *inline]:
+        command, words = get_command(app), line.split()[1:]
+        while hasattr(command, "commands") and words and not words[0].startswith("-"):
+            assert words[0] in command.commands, line
+            command = command.commands[words.pop(0)]
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        given = {found[0] for word in words if (found := re.match(r"--[a-z-]+", word))}
+        assert given - known - {"--help", "--version"} == set(), line
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_training_settings_in_documents_exist(path):
+    renamed = {"every", "smoothing"}  # in a command that the card of the bundled model shows as it ran
+    named = set(re.findall(r"(?<![\w.])train\.([a-z_]+)", text_without_code(path)))
+    assert named - renamed <= {field.name for field in fields(Settings)} | {"py"}
+
+
+def text_without_code(path):
+    return re.sub(r"```python\n.*?```", "", path.read_text(), flags=re.S)
 
 
 @pytest.mark.slow
