@@ -6,7 +6,7 @@
 Three learning rates a contestant with the first seed, the best by the loss on held-out words; then the
 other seeds with it; then figures on the test words, greedy and by a beam. Trainings are processes side
 by side in the folder of one `qkv compare`, which in the end collects them. When the minutes are over they
-are asked to stop, each at a checkpoint; the same command goes on from there.
+are stopped, each at a checkpoint; the same command continues from there.
 """
 
 import argparse
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.comparison import write_result
-from qkv.compare.candidates import Contestant, Field, enter
-from qkv.compare.comparison import Comparison, Rules
-from qkv.compare.trial import choose, folder_name
+from qkv.compare.candidates import Candidate, Grid, make_candidates
+from qkv.compare.comparison import Comparison, ComparisonSettings
+from qkv.compare.trial import choose_best, folder_name
 from qkv.tasks import tasks
 from qkv.train import Interrupted
 
@@ -38,7 +38,7 @@ UNFINISHED = 75
 class Choice:
     """Who competes, and with what in common."""
 
-    field: Field
+    field: Grid
     model: dict[str, Any]
     train: dict[str, Any]
     file: str
@@ -50,7 +50,7 @@ TRANSFORMERS = tuple(
 )
 CHOICES = {
     "ablation": Choice(
-        Field(models=",".join((*LSTMS, *TRANSFORMERS))),
+        Grid(models=",".join((*LSTMS, *TRANSFORMERS))),
         {"dropout": 0.1},
         {"steps": 4000, "batch_size": 512, "validate_every": 1000},
         "pronounce_lstm_transformer",
@@ -67,7 +67,7 @@ class Work:
     seed: int
 
     def arguments(self) -> list[str]:
-        """How a process is told of it."""
+        """Return the command line arguments of the process."""
         return ["--one", str(self.contestant), str(self.rate), str(self.seed)]
 
 
@@ -79,14 +79,14 @@ def main() -> int:
         work = Work(int(given.one[0]), float(given.one[1]), int(given.one[2]))
         return _train_one(comparison, work, judge=given.judge)
     deadline = time.monotonic() + 60 * given.minutes
-    first = [Work(place, rate, 0) for place in range(len(comparison.contestants)) for rate in RATES]
+    first = [Work(index, rate, 0) for index in range(len(comparison.candidates)) for rate in RATES]
     if not _side_by_side(_missing(first, comparison, "model.safetensors"), given, deadline):
         return UNFINISHED
-    best = [_best(comparison, contestant) for contestant in comparison.contestants]
-    rest = [Work(place, rate, seed) for place, rate in enumerate(best) if rate for seed in range(SEEDS)]
+    best = [_best(comparison, contestant) for contestant in comparison.candidates]
+    rest = [Work(index, rate, seed) for index, rate in enumerate(best) if rate for seed in range(SEEDS)]
     if not _side_by_side(_missing(rest, comparison, "figures.json"), given, deadline, "--judge"):
         return UNFINISHED
-    comparison.compete()
+    comparison.run()
     path = given.result or RESULTS / f"{CHOICES[given.choice].file}_{'gpu' if given.device == 'cuda' else 'cpu'}.json"
     write_result(path, comparison, **_said(given))
     print(json.dumps({r["contestant"]: r["figures"] for r in comparison.records}, indent=1))
@@ -146,36 +146,36 @@ def _comparison(given: argparse.Namespace) -> Comparison:
     }
     changes = {"model": choice.model, "train": train}
     data = {"train_file": given.train_file, "test_file": given.test_file}
-    contestants = enter("pronounce", None, {**changes, "data": data}, choice.field)
-    rules = Rules(SEEDS, RATES, given.device, given.graphs, (BEAM,))
+    contestants = make_candidates("pronounce", None, {**changes, "data": data}, choice.field)
+    rules = ComparisonSettings(SEEDS, RATES, given.device, given.graphs, (BEAM,))
     return Comparison(tasks["pronounce"].load(data), contestants, given.out, rules, lambda _: None)
 
 
 def _train_one(comparison: Comparison, work: Work, *, judge: bool) -> int:
     try:
-        training = comparison.train(comparison.contestants[work.contestant], work.rate, work.seed)
+        training = comparison.train(comparison.candidates[work.contestant], work.rate, work.seed)
     except Interrupted:
         return UNFINISHED
     if judge and training.failed is None:
-        comparison.judge(training)
+        comparison.evaluate(training)
     return 0
 
 
-def _best(comparison: Comparison, contestant: Contestant) -> float | None:
+def _best(comparison: Comparison, contestant: Candidate) -> float | None:
     """The rate that did best on held-out words; the trainings are there, so none is begun."""
-    chosen = choose([comparison.train(contestant, rate, 0) for rate in RATES])
-    return None if chosen is None else chosen.rate
+    chosen = choose_best([comparison.train(contestant, rate, 0) for rate in RATES])
+    return None if chosen is None else chosen.learning_rate
 
 
 def _missing(work: list[Work], comparison: Comparison, file: str) -> list[Work]:
     """The trainings that do not have this file yet."""
-    names = [one.name for one in comparison.contestants]
+    names = [one.name for one in comparison.candidates]
     folders = [comparison.folder / folder_name(names[one.contestant], one.rate, one.seed) for one in work]
     return [one for one, folder in zip(work, folders, strict=True) if not (folder / file).exists()]
 
 
 def _side_by_side(work: list[Work], given: argparse.Namespace, deadline: float, *more: str) -> bool:
-    """Whether all of it was done in time; a process that fails ends everything."""
+    """Run all of it; return whether it was done in time. A process that fails ends everything."""
     waiting, running = list(work), dict[Work, subprocess.Popen[bytes]]()
     command = [sys.executable, "-m", "benchmarks.compare_pronounce", *sys.argv[1:], *more]
     threads = str(max((os.cpu_count() or 1) // max(min(given.processes, len(work)), 1), 1))

@@ -1,7 +1,7 @@
 """What linear attention forgets, on a CPU: `python -m benchmarks.compare_recall [--out FOLDER]`.
 
 Preset `small` of the task recall, three learning rates a kind, three seeds at the best of them. Twenty trainings;
-cut off, the same command goes on. Writes benchmarks/results/recall_cpu.json, from which the README's table is made.
+cut off, the same command continues. Writes benchmarks/results/recall_cpu.json, from which the README's table is made.
 """
 
 import argparse
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.comparison import write_result
-from qkv.compare.candidates import Field, enter
-from qkv.compare.comparison import Comparison, Rules, Standing
+from qkv.compare.candidates import Grid, make_candidates
+from qkv.compare.comparison import Comparison, ComparisonSettings, ComparisonStatus
 from qkv.tasks import tasks
 
 RESULTS = Path(__file__).parent / "results" / "recall_cpu.json"
@@ -29,12 +29,12 @@ def main() -> None:
     )
     given = parser.parse_args()
     changes = {} if given.steps is None else {"train": {"steps": given.steps}}
-    contestants = enter("recall", None, changes, Field(ATTENTION))
-    comparison = Comparison(tasks["recall"].load({}), contestants, given.out, Rules(SEEDS), _say)
-    comparison.compete()
+    contestants = make_candidates("recall", None, changes, Grid(ATTENTION))
+    comparison = Comparison(tasks["recall"].load({}), contestants, given.out, ComparisonSettings(SEEDS), _say)
+    comparison.run()
     command = f'qkv compare recall --attention "{ATTENTION}" --seeds {SEEDS}'
     said = {"speeds": "the machine had other work: speeds say nothing"} if given.shared else {}
-    write_result(given.result, comparison, command=command, data=comparison.job.options, **said)
+    write_result(given.result, comparison, command=command, data=comparison.task.options, **said)
     print(table(comparison.records))
 
 
@@ -54,9 +54,9 @@ def table(records: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _say(standing: Standing) -> None:
+def _say(standing: ComparisonStatus) -> None:
     if standing.done == int(standing.done):
-        print(f"{int(standing.done)} of {standing.trainings} done: {standing.about}", flush=True)
+        print(f"{int(standing.done)} of {standing.total} done: {standing.description}", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ from fractions import Fraction
 import pytest
 import sympy
 
-from qkv.cost import crossings, evaluate, interpolate, format_formula, format_latex
+from qkv.cost import crossings, evaluate, format_formula, format_latex, interpolate
 from qkv.cost.polynomial import interpolate_near, symbol
 
 N, M = symbol("n"), symbol("m")

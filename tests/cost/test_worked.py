@@ -6,7 +6,7 @@ from torch import nn
 
 from benchmarks.cost_cases import CASES, convolutional
 from qkv.attention import Elu, Softmax, Taylor
-from qkv.cost import Shape, Span, crossings, analyze, format_formula
+from qkv.cost import Shape, Span, analyze, crossings, format_formula
 from qkv.cost.polynomial import symbol
 from qkv.layers import FeedForward, MultiHead
 from qkv.profile.blocks import BlockSpec, SelfAttention
