@@ -19,7 +19,7 @@ _SECOND_FACTOR = 0x94D049BB133111EB
 
 
 def derive_seed(seed: int, purpose: str, *ids: int) -> int:
-    """Return a 63-bit seed: the 8-byte blake2b of the JSON list [seed,purpose,ids...], big-endian, without its lowest bit.
+    """Return a 63-bit seed: the 8-byte blake2b of the JSON list [seed,purpose,ids...], big-endian, less its lowest bit.
 
     JSON keeps (1, 23) and (12, 3) apart. The seed is the same on every machine and in every version.
     """
