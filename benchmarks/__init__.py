@@ -1,1 +1,1 @@
-"""Speed and memory, measured beside peers in one run."""
+"""Speed and memory, measured against peers in one run."""

@@ -1,4 +1,4 @@
-"""Attention on a CPU, every kind beside torch's softmax in one run: `make bench`.
+"""Attention on a CPU, every kind versus torch's softmax in one run: `make bench`.
 
 Refuses to time a library that is wrong: all identities are proven first. Writes
 benchmarks/results/attention_cpu.json, from which the README's table is made.

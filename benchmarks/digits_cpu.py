@@ -1,9 +1,9 @@
-"""MNIST through our loop beside plain PyTorch loops over the same net: `python -m benchmarks.digits_cpu`.
+"""MNIST with our loop versus plain PyTorch loops over the same net: `python -m benchmarks.digits_cpu`.
 
 The net is the convolutional one with pooling, in batches of 256, float32, AdamW, on the 5,000-digit part. The plain
 loops are as lean as people write them, without log and guard: one picks rows of tensors that are ready, one lets torch
 fuse its AdamW as our loop does, one clips its gradients too, one takes its rows from torch's DataLoader. They take
-turns of a few updates, each round in another order, so that a busy moment hits all alike; nobody validates meanwhile.
+turns of a few updates, each round in another order, so that a busy moment affects all alike; none validates.
 The figure is the median over the rounds of (time of the plain loop / time of ours), by the clock on the wall and by the
 processor's. On a machine that others load, `OMP_NUM_THREADS=1` keeps threads from waiting for each other. Writes
 benchmarks/results/digits_cpu.json.
@@ -76,7 +76,9 @@ def since(before: tuple[float, float]) -> tuple[float, float]:
     return wall - before[0], processor - before[1]
 
 
-def in_turns(job: tasks.ClassificationTask, peers: dict[str, Callable[[], None]]) -> dict[str, list[tuple[float, float]]]:
+def in_turns(
+    job: tasks.ClassificationTask, peers: dict[str, Callable[[], None]]
+) -> dict[str, list[tuple[float, float]]]:
     """Seconds of each turn: our loop trains, and after the last update of its turn the peers take theirs."""
     changes = {"train": {"steps": TURN * (1 + ROUNDS), "batch_size": BATCH, "validate_every": 10**6}}
     config = runs.configure("digits", runs.preset("digits", "quick"), changes)
@@ -105,8 +107,8 @@ def in_turns(job: tasks.ClassificationTask, peers: dict[str, Callable[[], None]]
 def figures(seconds: dict[str, list[tuple[float, float]]]) -> dict[str, dict[str, dict[str, float]]]:
     """How many times as fast our loop is as each plain one, by both clocks: median over the rounds, and of all time."""
     found = {}
-    for place, clock in enumerate(("wall", "processor")):
-        times = {name: [both[place] for both in values] for name, values in seconds.items()}
+    for index, clock in enumerate(("wall", "processor")):
+        times = {name: [both[index] for both in values] for name, values in seconds.items()}
         ours = times["qkv"]
         found[clock] = {
             "digits_per_second": {name: BATCH * TURN / statistics.median(values) for name, values in times.items()},

@@ -1,4 +1,4 @@
-"""What a result was measured on: machine, versions, date."""
+"""Machine, versions and date of a result."""
 
 import os
 import platform

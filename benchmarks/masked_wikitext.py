@@ -1,7 +1,7 @@
 """BERT's pretraining on WikiText-2: `python -m benchmarks.masked_wikitext --device cuda`.
 
-Preset `wikitext` of the task masked: held-out hidden tokens named beside the best constant guess, next sentences told,
-and both while training. Cut off, the same command goes on with the run in --run. Writes
+Preset `wikitext` of the task masked: held-out accuracy on masked tokens, against the best constant guess, and on next
+sentences, at the end and while training. If interrupted, the same command resumes the run in --run. Writes
 benchmarks/results/masked_wikitext.json.
 
 Where there is no package index, take the text along: `--prepare FOLDER` where there is one, then `--data FOLDER`.
@@ -17,14 +17,14 @@ from typing import Any
 from torch import nn
 
 from benchmarks.machine import about
-from qkv.compare.trial import learned, open_run
-from qkv.data import Documents, Tokenizer, read_text
+from qkv.compare.trial import open_run, read_training_metrics
+from qkv.data import Documents, Tokenizer, read_corpus
 from qkv.runs import Config, build, configure, preset
 from qkv.storage import write_atomic
 from qkv.tasks import MaskedTask
-from qkv.tasks.masked import MaskedOptions, judge
+from qkv.tasks.masked import MaskedOptions, score_examples
 from qkv.tasks.options import read_options
-from qkv.train import Interrupted, Loop, Machine, Run, Objective
+from qkv.train import Compute, Interrupted, Loop, Objective, Run
 
 RESULTS = Path(__file__).parent / "results" / "masked_wikitext.json"
 PARTS = ("train", "valid", "test")
@@ -32,7 +32,7 @@ CURVE = "curve.jsonl"
 
 
 def main() -> None:
-    """Train or go on, evaluate, write, print."""
+    """Train or resume, evaluate, write, print."""
     given = _arguments()
     if given.prepare is not None:
         prepare(given.prepare)
@@ -45,7 +45,7 @@ def main() -> None:
         _watched(job.objective(model, config.train), job, run),
         config.train,
         run,
-        Machine(given.device, given.workers),
+        Compute(given.device, given.workers),
         _teller(),
     )
     loop.resume()
@@ -61,7 +61,7 @@ def main() -> None:
         "model": config.model,
         "train": asdict(loop.settings),
         "data": job.options,
-        **learned(run),
+        **read_training_metrics(run),
         "figures": {part: job.evaluate(model, part) for part in ("valid", "test")},
         "held_out_while_training": [json.loads(line) for line in (run.folder / CURVE).read_text().splitlines()],
         "loss_while_training": _thinned(run),
@@ -73,7 +73,7 @@ def main() -> None:
 def prepare(folder: Path) -> None:
     """WikiText-2 as one article a line, JSON, for a machine without a package index."""
     folder.mkdir(parents=True, exist_ok=True)
-    for part, documents in read_text("wikitext").items():
+    for part, documents in read_corpus("wikitext").items():
         lines = "".join(json.dumps(document) + "\n" for document in documents)
         write_atomic(folder / f"{part}.jsonl", lines.encode())
 
@@ -134,14 +134,14 @@ def _watched(task: Objective, job: MaskedTask, run: Run) -> Objective:
     path = run.folder / CURVE
 
     def validate(model: nn.Module, may_stop: Callable[[], None]) -> float:
-        found = judge(model, examples, may_stop)
+        found = score_examples(model, examples, may_stop)
         updates = [line["step"] for line in run.read_metrics() if "tokens" in line]
         line = {
             "step": updates[-1],
-            "masked_accuracy": found.named / found.asked,
-            "masked_loss": found.lost / found.asked,
-            "next_sentence_accuracy": found.told / found.pairs,
-            "next_sentence_loss": found.pairs_lost / found.pairs,
+            "masked_accuracy": found.right / found.masked,
+            "masked_loss": found.masked_loss / found.masked,
+            "next_sentence_accuracy": found.right_pairs / found.pairs,
+            "next_sentence_loss": found.pair_loss / found.pairs,
         }
         with path.open("a") as file:
             file.write(json.dumps(line) + "\n")

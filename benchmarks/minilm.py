@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.machine import about
-from qkv.data import Tokenizer, pad, read_text
-from qkv.data.corpora.text import sentences
+from qkv.data import Tokenizer, pad, read_corpus
+from qkv.data.corpora.text import split_sentences
 from qkv.interop import load_bert, minilm
-from qkv.models import Encoder, mean_of_tokens
+from qkv.models import Encoder, mean_pool
 
-SENTENCES, SHORTEST, LONGEST = 200, 3, 200
+SENTENCES, MIN_TOKENS, MAX_TOKENS = 200, 3, 200
 BATCH = 16
 RUNS = 9
 RUN_SECONDS = 0.2
@@ -44,15 +44,15 @@ Batch = tuple[Tensor, Tensor]
 def real_sentences() -> list[list[int]]:
     """Sentences of Python's own documentation as ids between [CLS] and [SEP], of lengths spread from 3 to 200."""
     tokenizer = Tokenizer.load(minilm() / "tokenizer.json")
-    assert tokenizer.classify is not None
-    assert tokenizer.separator is not None
-    found = dict.fromkeys(s for document in read_text("python")["train"] for s in sentences(document))
-    rows = [[tokenizer.classify, *tokenizer.encode(text), tokenizer.separator] for text in found]
-    fitting = sorted((row for row in rows if SHORTEST <= len(row) <= LONGEST), key=len)
+    assert tokenizer.cls is not None
+    assert tokenizer.sep is not None
+    found = dict.fromkeys(s for document in read_corpus("python")["train"] for s in split_sentences(document))
+    rows = [[tokenizer.cls, *tokenizer.encode(text), tokenizer.sep] for text in found]
+    fitting = sorted((row for row in rows if MIN_TOKENS <= len(row) <= MAX_TOKENS), key=len)
     chosen = []
     for number in range(SENTENCES):
-        target = SHORTEST + (LONGEST - SHORTEST) * number / (SENTENCES - 1)
-        chosen.append(fitting.pop(min(range(len(fitting)), key=lambda place: abs(len(fitting[place]) - target))))
+        target = MIN_TOKENS + (MAX_TOKENS - MIN_TOKENS) * number / (SENTENCES - 1)
+        chosen.append(fitting.pop(min(range(len(fitting)), key=lambda index: abs(len(fitting[index]) - target))))
     return chosen
 
 
@@ -79,9 +79,9 @@ def equality(ours: Encoder, theirs: Any, given: list[Batch]) -> dict[str, float]
     worst, closest = 0.0, 1.0
     for tokens, mask in given:
         states = theirs(tokens, attention_mask=mask.long(), output_hidden_states=True).hidden_states
-        for a, b in zip(ours.states(tokens, mask=mask), states, strict=True):
+        for a, b in zip(ours.hidden_states(tokens, mask=mask), states, strict=True):
             worst = max(worst, float((a - b)[mask].abs().max()))
-        a, b = (mean_of_tokens(x, mask).double() for x in (ours.read(tokens, mask=mask), states[-1]))
+        a, b = (mean_pool(x, mask).double() for x in (ours.encode(tokens, mask=mask), states[-1]))
         closest = min(closest, float(functional.cosine_similarity(a, b, dim=1).min()))
     return {"largest_difference": worst, "smallest_cosine": closest}
 
@@ -116,7 +116,7 @@ def _seconds(call: Callable[..., Any], given: list[Batch], passes: int) -> float
 
 @torch.no_grad()
 def swapped(given: list[Batch]) -> list[dict[str, Any]]:
-    """How near the embedding of a sentence stays to that of softmax when another kind is put in, untrained."""
+    """Measure how near sentence embeddings stay to those of softmax when another kind replaces it, untrained."""
     exact = torch.cat([embed(load_bert(minilm()), batch) for batch in given])
     rows = []
     for kind in KINDS:
@@ -130,7 +130,7 @@ def swapped(given: list[Batch]) -> list[dict[str, Any]]:
 
 def embed(model: Encoder, batch: Batch) -> Tensor:
     """The mean of the tokens' vectors, in float64."""
-    return mean_of_tokens(model.read(batch[0], mask=batch[1]), batch[1]).double()
+    return mean_pool(model.encode(batch[0], mask=batch[1]), batch[1]).double()
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""Our pronouncer beside g2p_en, Phonetisaurus and espeak-ng, in one run: `python -m benchmarks.pronounce_peers`.
+"""Our pronouncer versus g2p_en, Phonetisaurus and espeak-ng, in one run: `python -m benchmarks.pronounce_peers`.
 
     python -m benchmarks.pronounce_peers --test-file test12000.tsv --train-file g014b2b.train [--run runs/mine ...]
 
@@ -40,9 +40,9 @@ from qkv.pronunciation.bundled import FOLDER, model_folder
 from qkv.pronunciation.measure import wilson_interval
 
 BEAMS = 4
-"""What `Pronouncer` and `qkv decode pronounce` search with."""
+"""Beam width of `Pronouncer` and `qkv pronounce`."""
 ALONE = 100
-"""Words that are said one at a time, for the time that takes."""
+"""Words pronounced one at a time, to measure latency."""
 NOTE = (
     f"No dictionary, no stress, closest reference. qkv runs with its default, a beam of {BEAMS} and the joint model, "
     "and greedy with the network alone; the others give their best prediction. g2p_en is its own weights run with "
@@ -89,7 +89,7 @@ class G2pEn:
             raise MissingError(f"the wheel of g2p_en 2.1.0 is not in {wheels}, or is another")
         member = zipfile.ZipFile(found[0]).read("g2p_en/checkpoint20.npz")
         self.arrays: dict[str, Array] = dict(np.load(io.BytesIO(member), allow_pickle=False))
-        self.places = {letter: place for place, letter in enumerate(self.letters)}
+        self.letter_ids = {letter: index for index, letter in enumerate(self.letters)}
         self.phones = self._inventory()
 
     def __call__(self, words: Sequence[str]) -> list[list[Phones]]:
@@ -108,10 +108,10 @@ class G2pEn:
         ]
 
     def _say(self, word: str) -> Phones:
-        read = [self.places.get(letter, 1) for letter in word.lower()] + [self.places["</s>"]]
+        read = [self.letter_ids.get(letter, 1) for letter in word.lower()] + [self.letter_ids["</s>"]]
         state = np.zeros(self.arrays["enc_w_hh"].shape[1], np.float32)
-        for place in read:
-            state = self._step("enc", self.arrays["enc_emb"][place], state)
+        for letter_id in read:
+            state = self._step("enc", self.arrays["enc_emb"][letter_id], state)
         token, written = self.start, []
         for _ in range(self.longest):
             state = self._step("dec", self.arrays["dec_emb"][token], state)
@@ -192,7 +192,7 @@ def espeak() -> Say:
 def score(say: Say, pairs: Sequence[Pair], *, stress: bool, best: int) -> dict[str, Any]:
     """Words and phones wrong of the first answer, and how often the right one is not among the first few.
 
-    Words are said one at a time only where one answer is wanted: that is what the time is of.
+    Words are pronounced one at a time only for one answer, which is what is timed.
     """
     words = ["".join(pair.source).lower() for pair in pairs]
     say(words[:64])

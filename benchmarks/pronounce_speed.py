@@ -1,4 +1,4 @@
-"""How fast the pronouncer says words, beside `transformers` and CTranslate2: `python -m benchmarks.pronounce_speed`.
+"""Speed of the pronouncer versus `transformers` and CTranslate2: `python -m benchmarks.pronounce_speed`.
 
     python -m benchmarks.pronounce_speed --test-file test12000.tsv [--model runs/mine] [--ctranslate2 FOLDER]
 
@@ -47,7 +47,7 @@ Say = Callable[[Sequence[int]], None]
 
 @dataclass(frozen=True)
 class Words:
-    """What is said, and how many steps each takes."""
+    """Words and the number of decoding steps of each."""
 
     texts: list[str]
     ids: list[list[int]]
@@ -69,7 +69,7 @@ class Words:
 
 
 def ours(network: NeuralG2P, words: Words) -> Say:
-    """What people call."""
+    """Measure the public call."""
 
     def say(numbers: Sequence[int]) -> None:
         network.predict([words.texts[number] for number in numbers])
@@ -105,7 +105,7 @@ def marian(model: EncoderDecoder) -> Any:
 
 
 def their_generate(peer: Any, words: Words) -> Say:
-    """Greedy, with the cache; no END to look for, so it writes as many tokens as it is told."""
+    """Greedy, with the cache; no END to look for, so it writes exactly the requested number of tokens."""
     from transformers import GenerationConfig  # noqa: PLC0415
 
     always = {"num_beams": 1, "do_sample": False, "decoder_start_token_id": PAD, "pad_token_id": PAD}
@@ -122,7 +122,7 @@ def their_generate(peer: Any, words: Words) -> Say:
 
 
 def ctranslate2(peer: Any, words: Words, folder: Path, threads: int) -> Say:
-    """The same weights in CTranslate2, float32; END is forbidden, so it writes as many tokens as it is told."""
+    """The same weights in CTranslate2, float32; END is forbidden, so it writes the requested number of tokens."""
     sys.path.append(str(folder))
     from ctranslate2 import Translator  # type: ignore[import-not-found]  # noqa: PLC0415
     from ctranslate2.converters.transformers import MarianMTLoader  # type: ignore[import-not-found]  # noqa: PLC0415
@@ -133,10 +133,10 @@ def ctranslate2(peer: Any, words: Words, folder: Path, threads: int) -> Say:
     spec.register_target_vocabulary(tokens)
     spec.config.eos_token = spec.config.decoder_start_token = tokens[END]
     spec.config.unk_token = tokens[PAD]
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as converted:
         spec.validate()
-        spec.save(place)
-        translator = Translator(place, compute_type="float32", inter_threads=1, intra_threads=threads)
+        spec.save(converted)
+        translator = Translator(converted, compute_type="float32", inter_threads=1, intra_threads=threads)
 
     def say(numbers: Sequence[int]) -> None:
         given = [[tokens[token] for token in words.ids[number]] for number in numbers]
@@ -149,7 +149,7 @@ def ctranslate2(peer: Any, words: Words, folder: Path, threads: int) -> Say:
 
 
 def measure(systems: dict[str, Say], batches: list[list[int]], rounds: int) -> dict[str, Any]:
-    """Words a second of each by both clocks, the median of rounds, and ours by theirs in the same round."""
+    """Return words per second of each by both clocks, the median of rounds, and ours by theirs in the same round."""
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
     count = sum(map(len, batches))
     for say in systems.values():
@@ -164,12 +164,12 @@ def measure(systems: dict[str, Say], batches: list[list[int]], rounds: int) -> d
     first, *others = rates
     record: dict[str, Any] = {"words": count, "batch_size": max(map(len, batches)), "rounds": rounds}
     for name, found in rates.items():
-        per = {f"words_per_{clock}": [one[place] for one in found] for place, clock in enumerate(clocks)}
+        per = {f"words_per_{clock}": [one[index] for one in found] for index, clock in enumerate(clocks)}
         record[name] = {key: statistics.median(values) for key, values in per.items()}
     for name in others:
         both = list(zip(rates[first], rates[name], strict=True))
-        for place, clock in enumerate(clocks):
-            record[name][f"ours_by_theirs_{clock}"] = statistics.median(a[place] / b[place] for a, b in both)
+        for index, clock in enumerate(clocks):
+            record[name][f"ours_by_theirs_{clock}"] = statistics.median(a[index] / b[index] for a, b in both)
     return record
 
 
@@ -201,7 +201,9 @@ def main() -> None:
             "parameters_of_the_peer": _size(peer),
             "steps_a_word": statistics.mean(words.steps),
         },
-        "sorted, as the pronouncer batches": measure({"qkv": systems["qkv"]}, words.batches(WORDS_PER_WINDOW), given.rounds),
+        "sorted, as the pronouncer batches": measure(
+            {"qkv": systems["qkv"]}, words.batches(WORDS_PER_WINDOW), given.rounds
+        ),
         "sorted batches of 64": measure(systems, words.batches(PEER_BATCH), given.rounds),
         "one at a time": measure(systems, alone, given.rounds),
         "load_average_after": os.getloadavg()[0],
@@ -244,7 +246,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--ctranslate2", type=Path, help="where CTranslate2 was installed; without, it is left out")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--alone", type=int, default=300, help="words that are said one at a time")
+    parser.add_argument("--alone", type=int, default=300, help="words pronounced one at a time")
     parser.add_argument("--every", type=int, default=1, help="only every so many-th word, for a quick look")
     parser.add_argument("--out", type=Path, default=RESULTS)
     return parser.parse_args()

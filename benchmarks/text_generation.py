@@ -25,15 +25,15 @@ NEAR, FAR, TOKENS, VOCABULARY = 128, 8192, 200, 2000
 
 
 def measure(kind: str, dim: int, layers: int) -> dict[str, float]:
-    """Median milliseconds a token at either place, their ratio, and the bytes of the state."""
+    """Return median milliseconds per token at both positions, their ratio, and the bytes of the state."""
     torch.manual_seed(0)
     config = DecoderConfig(
         dim=dim, layers=layers, hidden_dim=4 * dim, attention=kind, positions="learned", max_length=FAR + TOKENS + 1
     )
     model = Decoder(config, VOCABULARY).eval()
     texts: dict[str, Iterator[tuple[int, float]]] = {}
-    for name, place in (("near", NEAR), ("far", FAR)):
-        prompt = torch.randint(4, VOCABULARY, (1, place), generator=torch.Generator().manual_seed(place))
+    for name, position in (("near", NEAR), ("far", FAR)):
+        prompt = torch.randint(4, VOCABULARY, (1, position), generator=torch.Generator().manual_seed(position))
         # no token ends the text: see `_never`
         limits = SearchLimits(TOKENS, start=5, end=2, forbidden=(0, 1, 3))
         texts[name] = stream(model, prompt, limits, _never(2))

@@ -1,11 +1,11 @@
-"""WikiText-2: our decoder with four attention kinds beside a GPT-2 of `transformers`, of equal size, data and steps.
+"""WikiText-2: our decoder with four attention kinds versus a GPT-2 of `transformers`, of equal size, data and steps.
 
     python -m benchmarks.text_wikitext --prepare build/wikitext            where a package index can be reached
     python -m benchmarks.text_wikitext --text build/wikitext --device cuda --only softmax,transformers --minutes 9
 
 All go through our training loop: the same batches in the same order, the same AdamW, clipping, schedule and bf16
 autocast. `transformers` is fed plain rows, its fastest way, in which a text sees the end of the one before it;
-`transformers_packed` is told where documents start, as ours is. Dropout is where either library has it, at one rate,
+`transformers_packed` gets the starts of documents, as ours is. Dropout is where either library has it, at one rate,
 but not inside attention. Results are added to those of the result file: contestants can be spread over several calls.
 """
 
@@ -64,9 +64,9 @@ class Gpt2(nn.Module):
         self.model = GPT2LMHeadModel(GPT2Config(**options))
 
     def forward(self, tokens: Tensor, at: Tensor | None = None, packing: Packing | None = None) -> Tensor:
-        """Logits; places that start anew make `transformers` keep documents apart."""
-        places = packing.positions if self.packed and packing is not None else None
-        hidden = self.model.transformer(tokens, position_ids=places).last_hidden_state
+        """Return logits; positions that restart make `transformers` keep documents apart."""
+        positions = packing.positions if self.packed and packing is not None else None
+        hidden = self.model.transformer(tokens, position_ids=positions).last_hidden_state
         return self.model.lm_head(hidden if at is None else hidden[at])
 
 
@@ -136,7 +136,7 @@ def _say(name: str) -> Any:
 
 
 def ratios(records: dict[str, Any]) -> dict[str, Any]:
-    """Ours with softmax against the peer: word perplexity and tokens a second."""
+    """Compare ours with softmax against the peer: word perplexity and tokens per second."""
     found = {}
     for peer in (peer for peer in PEERS if peer in records and "softmax" in records):
         ours, other = records["softmax"], records[peer]

@@ -1,4 +1,4 @@
-"""Training speed on a CPU beside the same net from `torch.nn.Transformer`: `python -m benchmarks.training_cpu`.
+"""Training speed on a CPU versus the same net from `torch.nn.Transformer`: `python -m benchmarks.training_cpu`.
 
 Both see CMUdict in batches of 256. The peer runs twice: on our batches, bucketed by length, and on
 batches in random order, as a plain loop has them. Writes benchmarks/results/training_cpu.json.
@@ -35,7 +35,7 @@ class Peer(nn.Module):
         super().__init__()
         dim = int(SIZES["dim"])
         self.read, self.write = nn.Embedding(sources, dim, padding_idx=0), nn.Embedding(targets, dim, padding_idx=0)
-        self.places, self.dropout = Sinusoidal(dim), nn.Dropout(SIZES["dropout"])
+        self.positions, self.dropout = Sinusoidal(dim), nn.Dropout(SIZES["dropout"])
         layers = int(SIZES["encoder_layers"]), int(SIZES["decoder_layers"]), int(SIZES["hidden_dim"])
         self.net = nn.Transformer(
             dim, int(SIZES["heads"]), *layers, SIZES["dropout"], "gelu", batch_first=True, norm_first=True
@@ -50,7 +50,7 @@ class Peer(nn.Module):
         return self.predict(self.net(read, write, tgt_mask=ahead, **options))
 
     def _embed(self, table: nn.Embedding, tokens: Tensor) -> Tensor:
-        return self.places(table(tokens) * table.embedding_dim**0.5, torch.arange(tokens.shape[1]))
+        return self.positions(table(tokens) * table.embedding_dim**0.5, torch.arange(tokens.shape[1]))
 
 
 def stepper(model: nn.Module, batches: Iterator[Tensors]) -> Callable[[], tuple[int, float]]:

@@ -1,10 +1,10 @@
-"""Our word vectors beside gensim's, in one run: `python -m benchmarks.word_vectors --gensim runs/gensim/bin/python`.
+"""Our word vectors versus gensim's, in one run: `python -m benchmarks.word_vectors --gensim runs/gensim/bin/python`.
 
     python -m venv runs/gensim && runs/gensim/bin/pip install gensim==4.4.0
 
-Both learn WikiText-2 from the same paragraphs with the same settings (100 numbers, window 5, 5 words of noise by
+Both learn WikiText-2 from the same paragraphs with the same settings (100 dimensions, window 5, 5 words of noise by
 count^0.75, subsampling 1e-3, words seen 5 times, 5 epochs, rate 0.025 falling in a line), on one thread each, one after
-the other, seed by seed. Judged by our own code on WS-353: center vectors of both. Speed is words of the text a second,
+the other, seed by seed. Evaluated by our code on WS-353: center vectors of both. Speed is words of the text per second,
 counting vocabularies and reading left out, by the processor's time and by the clock: where others use the machine, the
 clock measures the others. Writes benchmarks/results/word_vectors_cpu.json after every seed; seeds that are in it
 already are not run again, so the minutes that this takes may be spread.
@@ -141,7 +141,7 @@ def summary(rows: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
 
 
 def table(record: dict[str, Any]) -> str:
-    """What the documents show of a result file."""
+    """Return the table of a result file for the documents."""
     lines = [
         "| | WS-353 Spearman, qkv | gensim | seeds | words per second, qkv / gensim |",
         "|---|---|---|---|---|",
@@ -168,17 +168,17 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--objectives", default=",".join(OBJECTIVES))
     parser.add_argument("--result", type=Path, default=RESULTS)
-    asked = parser.parse_args()
+    given = parser.parse_args()
     torch.set_num_threads(1)
     job = tasks.WordsTask.load({"source": "wikitext"})
     paragraphs = list(split_paragraphs(read_corpus("wikitext")["train"]))
-    kept = Kept(asked.result, sum(map(len, paragraphs)), asked.epochs, asked.seeds)
+    kept = Kept(given.result, sum(map(len, paragraphs)), given.epochs, given.seeds)
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "paragraphs.txt"
         text.write_text("\n".join(map(" ".join, paragraphs)) + "\n", encoding="utf-8")
-        for objective in asked.objectives.split(","):
-            compare(job, asked.gensim, text, objective, kept)
-    print(table(json.loads(asked.result.read_text())))
+        for objective in given.objectives.split(","):
+            compare(job, given.gensim, text, objective, kept)
+    print(table(json.loads(given.result.read_text())))
 
 
 if __name__ == "__main__":

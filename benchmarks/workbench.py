@@ -1,6 +1,6 @@
-"""How fast the page is in a real browser: `python -m benchmarks.workbench`.
+"""Speed of the page in a real browser: `python -m benchmarks.workbench`.
 
-Softmax of random scores, as many layers and heads as asked, served and drawn. Writes
+Softmax of random scores, with the requested layers and heads, served and drawn. Writes
 benchmarks/results/workbench_cpu.json. A map counts as drawn when its cell can be read; a hover is measured
 from the event to the second frame after it.
 """
@@ -18,7 +18,7 @@ import torch
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.machine import about
-from qkv.web.external import TensorBench
+from qkv.web.external import TensorBackend
 from qkv.web.server import Server
 
 RESULTS = Path(__file__).parent / "results" / "workbench_cpu.json"
@@ -65,7 +65,7 @@ def measure(browser: Browser, layers: int, heads: int, tokens: int) -> dict[str,
     """One page, opened three times; medians."""
     generator = torch.Generator().manual_seed(0)
     weights = [(2 * torch.randn(heads, tokens, tokens, generator=generator)).softmax(-1) for _ in range(layers)]
-    server = Server(TensorBench(weights, {"tokens": [f"t{n}" for n in range(tokens)]}))
+    server = Server(TensorBackend(weights, {"tokens": [f"t{n}" for n in range(tokens)]}))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
