@@ -21,7 +21,7 @@ def net():
     }
     peer = G2pEn.__new__(G2pEn)
     peer.arrays = {name: draw.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    peer.places = {letter: place for place, letter in enumerate(G2pEn.letters)}
+    peer.letter_ids = {letter: place for place, letter in enumerate(G2pEn.letters)}
     peer.phones = peer._inventory()
     return peer
 
