@@ -42,7 +42,7 @@ class StateTensors:
 
 
 @dataclass(frozen=True)
-class Prefix:
+class StatePrefix:
     """States that are read: those before each segment in its split, then those before each split; or that of all."""
 
     state: StateTensors
@@ -119,7 +119,7 @@ def empty_like_rows(x: Tensor) -> Tensor:
 
 def accumulate_state(
     plan: Plan, inputs: StateInputs, options: StateOptions
-) -> tuple[Prefix, StateTensors, Tensor | None]:
+) -> tuple[StatePrefix, StateTensors, Tensor | None]:
     """Return what each segment reads, the state of all tokens, and the decay's gradient between segments per row."""
     batch, heads, length = inputs.x.shape[:3]
     rows, new = batch * plan.key_heads, inputs.x.new_empty
@@ -154,7 +154,7 @@ def accumulate_state(
                 partition.has_local_prefix,
             ),
         )  # fmt: skip
-    found = Prefix(prefix, partition)
+    found = StatePrefix(prefix, partition)
     if plan.causal and not found.before_splits:
         return found, StateTensors(state.kv_sum[:, 0], state.k_sum[:, 0]), None
     final, d_decay = _scan(plan, state, found, options, length, reverse=inputs.reverse)
@@ -180,7 +180,7 @@ def _state_constants(
 
 
 def _scan(
-    plan: Plan, state: StateTensors, prefix: Prefix, options: StateOptions, length: int, *, reverse: bool
+    plan: Plan, state: StateTensors, prefix: StatePrefix, options: StateOptions, length: int, *, reverse: bool
 ) -> tuple[StateTensors, Tensor | None]:
     """Fill the prefixes of the splits; return the final state, and the decay's gradient per row."""
     rows, segments, features, columns = state.kv_sum.shape
@@ -223,7 +223,7 @@ def _scan_constants(
     return Constants(values, {"num_warps": 4})
 
 
-def compute_output(plan: Plan, operands: PassOperands, prefix: Prefix | None, out: Tensor) -> Tensor:
+def compute_output(plan: Plan, operands: PassOperands, prefix: StatePrefix | None, out: Tensor) -> Tensor:
     """Fill `out`; return the inverse normalizers of the forward, or an empty tensor."""
     batch, heads, length = operands.a.shape[:3]
     normalizes = plan.kernel.normalizes and not operands.reverse
@@ -273,7 +273,7 @@ def _output_constants(
 
 
 def compute_grad_qk(
-    plan: Plan, operands: PassOperands, g: Tensor, forward_out: Tensor, prefix: Prefix | None, out: Tensor
+    plan: Plan, operands: PassOperands, g: Tensor, forward_out: Tensor, prefix: StatePrefix | None, out: Tensor
 ) -> Tensor | None:
     """Fill `out` with the gradients of `operands.a`; return the decay's gradient per token, or None.
 
@@ -325,18 +325,18 @@ def _tensors(state: StateTensors | None) -> tuple[Tensor | None, Tensor | None]:
     return (None, None) if state is None else (state.kv_sum, state.k_sum)
 
 
-def _prefix_tensors(prefix: Prefix | None) -> tuple[Tensor | None, Tensor | None]:
+def _prefix_tensors(prefix: StatePrefix | None) -> tuple[Tensor | None, Tensor | None]:
     return _tensors(None if prefix is None else prefix.state)
 
 
-def _pass_flags(operands: PassOperands, prefix: Prefix | None) -> tuple[bool, bool, bool, bool, bool]:
+def _pass_flags(operands: PassOperands, prefix: StatePrefix | None) -> tuple[bool, bool, bool, bool, bool]:
     """Return has_mask, has_decay, reverse, local_prefix and split_prefix."""
     local = prefix is not None and prefix.partition.has_local_prefix
     before = prefix is not None and prefix.before_splits
     return operands.mask is not None, operands.decay is not None, operands.reverse, local, before
 
 
-def _pass_sizes(plan: Plan, operands: PassOperands, prefix: Prefix | None) -> tuple[int, ...]:
+def _pass_sizes(plan: Plan, operands: PassOperands, prefix: StatePrefix | None) -> tuple[int, ...]:
     """Return the `PassSizes`."""
     batch, heads, length = operands.a.shape[:3]
     splits = (1, 1, 1)

@@ -12,9 +12,9 @@ from qkv.attention.triton.kinds import kernel_kind
 from qkv.attention.triton.launch import (
     NO_ORDER,
     PassOperands,
-    Prefix,
     StateInputs,
     StateOptions,
+    StatePrefix,
     StateTensors,
     accumulate_state,
     compute_grad_qk,
@@ -130,20 +130,20 @@ def _unpad_state(plan: Plan, state: StateTensors, batch: int, scale: float) -> t
     return kv_sum, restore_order(state.k_sum[:, : plan.features, None])
 
 
-def _saved_prefix(plan: Plan, state: StateTensors, batch: int, decay: Tensor | None) -> Prefix:
+def _saved_prefix(plan: Plan, state: StateTensors, batch: int, decay: Tensor | None) -> StatePrefix:
     """Return what the forward read, from what it saved."""
     if not plan.causal:
-        return Prefix(state, NO_ORDER)
-    return Prefix(state, plan.partition(plan.keys, batch * plan.key_heads, has_decay=decay is not None))
+        return StatePrefix(state, NO_ORDER)
+    return StatePrefix(state, plan.partition(plan.keys, batch * plan.key_heads, has_decay=decay is not None))
 
 
-def _final_as_prefix(plan: Plan, final: StateTensors) -> Prefix:
+def _final_as_prefix(plan: Plan, final: StateTensors) -> StatePrefix:
     """Return what every query reads where there is no causal order."""
     weights = plan.state_weights(final.kv_sum.device)
     kv_sum, k_sum = final.kv_sum, final.k_sum
     if weights is not None:
         kv_sum, k_sum = kv_sum * weights[:, None], k_sum * weights
-    return Prefix(StateTensors(kv_sum.to(plan.dot_dtype).unsqueeze(1), k_sum.unsqueeze(1)), NO_ORDER)
+    return StatePrefix(StateTensors(kv_sum.to(plan.dot_dtype).unsqueeze(1), k_sum.unsqueeze(1)), NO_ORDER)
 
 
 def _sum_d_decay(
