@@ -112,12 +112,12 @@ def _make_folder(folder: Path) -> None:
 
 
 def _draw(solution: "Solution", folder: Path | None) -> list[Path]:
-    from qkv.problems import draw
+    from qkv.problems import draw_pictures
     from qkv.storage import write_atomic
 
     if folder is None or solution.answer is None:
         return []
-    drawn = draw(solution.id, solution.answer)
+    drawn = draw_pictures(solution.id, solution.answer)
     for name, svg in drawn.items():
         write_atomic(folder / name, svg.encode())
     return [folder / name for name in drawn]
@@ -147,7 +147,7 @@ def _describe(solution: "Solution") -> "RenderableType":
     from rich.syntax import Syntax
     from rich.table import Table
 
-    from qkv.problems.value_text import write_value
+    from qkv.problems.value_text import format_value
 
     verdict = {
         True: "[green]✓ the computed answer is as expected[/]",
@@ -157,7 +157,7 @@ def _describe(solution: "Solution") -> "RenderableType":
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     for name, value in (solution.answer or {}).items():
-        table.add_row(escape(name), escape(write_value(value, MAX_ITEMS, lines=True)))
+        table.add_row(escape(name), escape(format_value(value, MAX_ITEMS, lines=True)))
     slip = "" if solution.slip is None else f"\n[yellow]slip:[/] {escape(solution.slip)}"
     ending = f"[dim]by hand:[/] {escape(solution.hand_written)}{slip}\n{verdict}"
     call: list[RenderableType] = []
