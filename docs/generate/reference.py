@@ -2,6 +2,7 @@
 
 import inspect
 from importlib import import_module
+from pathlib import Path
 
 import qkv
 
@@ -25,8 +26,16 @@ def reference_pages() -> dict[str, str]:
 
 def _page(package: str) -> str:
     module = import_module(f"qkv.{package}")
-    names = [name for name in vars(module) if not name.startswith("_") and not inspect.ismodule(vars(module)[name])]
-    return PAGE.format(package=package, names=", ".join(sorted(names, key=str.lower)))
+    public = {name: value for name, value in vars(module).items() if _is_public(name, value)}
+    folder = Path(inspect.getfile(module)).parent
+    hidden = [name for name in sorted(public) if (folder / f"{name}.py").exists()]  # by a module of the same name
+    names = sorted(public.keys() - set(hidden), key=str.lower)
+    entries = [f"::: {public[name].__module__}.{public[name].__qualname__}\n" for name in hidden]
+    return "\n".join([PAGE.format(package=package, names=", ".join(names)), *entries])
+
+
+def _is_public(name: str, value: object) -> bool:
+    return not name.startswith("_") and not inspect.ismodule(value)
 
 
 def _summary(package: str) -> str:
