@@ -51,7 +51,7 @@ def _handlers(backend: Backend) -> dict[str, Handler]:
 def _about(backend: Backend) -> Response:
     """Return the backend and its screens; the page imports the modules and parses the integers."""
     screens = [
-        {"name": screen.name, "module": f"{screen.name}.js", "integers": list(screen.integers)}
+        {"name": screen.name, "module": f"screens/{screen.name}.js", "integers": list(screen.integers)}
         for screen in _screens(backend)
     ]
     return Response({**backend.about(), "screens": screens})

@@ -5,6 +5,7 @@ The JavaScript modules are the server's. A module of a `file:` page may not impo
 """
 
 import json
+import posixpath
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ MAX_BYTES = 64 * 2**20
 """Most bytes of data in one page: what a browser opens without trouble."""
 OPTIONAL_BYTES = 16 * 2**20
 """Bytes beyond which only essential screens are added."""
-_IMPORT = re.compile(r'(\bfrom\s+|\bimport\s+)"\./([a-z_]+\.js)"')
+_IMPORT = re.compile(r'(\bfrom\s+|\bimport\s+)"(\.{1,2}/[a-z_/]+\.js)"')
 
 
 class SavedPage:
@@ -113,7 +114,7 @@ def build_html(title: str, responses: Mapping[str, bytes]) -> str:
     """Return the page as one HTML document; `responses` are packed, by `key`."""
     files = static_files()
     modules = {
-        f"qkv/{name}": "data:text/javascript;base64," + _base64(_IMPORT.sub(r'\1"qkv/\2"', contents.decode()).encode())
+        f"qkv/{name}": "data:text/javascript;base64," + _base64(_with_mapped_imports(name, contents.decode()).encode())
         for name, contents in files.items()
         if name.endswith(".js")
     }
@@ -132,6 +133,16 @@ def build_html(title: str, responses: Mapping[str, bytes]) -> str:
         f'<script type="importmap">{json.dumps({"imports": modules})}</script>\n</head>\n'
         f'<body>{body[1]}{embedded}\n<script type="module">import "qkv/main.js";</script>\n</body>\n</html>\n'
     )
+
+
+def _with_mapped_imports(name: str, source: str) -> str:
+    """Replace the relative imports of a module by names of the import map."""
+    folder = posixpath.dirname(name)
+
+    def mapped(match: re.Match[str]) -> str:
+        return f'{match[1]}"qkv/{posixpath.normpath(posixpath.join(folder, match[2]))}"'
+
+    return _IMPORT.sub(mapped, source)
 
 
 def _base64(data: bytes) -> str:

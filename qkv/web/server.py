@@ -54,7 +54,7 @@ class Workbench:
         """Return the page, its static files and its API."""
         return [
             Route("/", self.index),
-            Route("/static/{name}", self.file),
+            Route("/static/{name:path}", self.file),
             Route("/api/{name}", self.api, methods=["POST"]),
         ]
 

@@ -1,9 +1,15 @@
 """The screens of the workbench, in the order of their tabs. A new screen is one line here and two files."""
 
-from qkv.web.screens.atlas import Atlas
-from qkv.web.screens.base import Screen
-from qkv.web.screens.decoding import Decoding
-from qkv.web.screens.stepwise import Stepwise
-from qkv.web.screens.versus import Versus
+from importlib import import_module
 
-SCREENS: tuple[Screen, ...] = (Atlas(), Stepwise(), Versus(), Decoding())
+from qkv.web.screens.base import Screen
+
+NAMES = (
+    "atlas",
+    "stepwise",
+    "versus",
+    "decoding",
+)
+"""Modules in this folder, each with a `screen`."""
+
+SCREENS: tuple[Screen, ...] = tuple(import_module(f"{__name__}.{name}").screen for name in NAMES)

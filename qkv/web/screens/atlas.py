@@ -85,3 +85,6 @@ def shades(weights: Tensor) -> Tensor:
     """Return |weights| scaled to 0..255 by the largest."""
     largest = weights.abs().max().clamp(min=1e-30)
     return (weights.abs() / largest * 255).nan_to_num(0).round().to(torch.uint8)
+
+
+screen = Atlas()

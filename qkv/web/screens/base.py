@@ -1,4 +1,4 @@
-"""The contract of a screen: one Python file here, one JavaScript module of the same name in `static/`."""
+"""The contract of a screen: one Python file here, one JavaScript module of the same name in `static/screens/`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ class Query(NamedTuple):
 
 
 class Screen(ABC):
-    """A screen of the page: the requests that it answers. `static/<name>.js` draws it."""
+    """A screen of the page: the requests that it answers. `static/screens/<name>.js` draws it."""
 
     name: ClassVar[str]
     """Name in the address bar, and of the JavaScript module."""

@@ -168,3 +168,6 @@ class _Decoder:
             if not is_id or int(part) == limits.end:
                 raise ValueError(f"prefix must be token ids from 3 to {count - 1} joined by dots, got {part[:20]!r}")
         return [int(part) for part in parts]
+
+
+screen = Decoding()

@@ -103,3 +103,6 @@ def _multiplications(trace: TokenTrace) -> dict[str, int]:
         "weights": visible,
         "sum": visible * trace.values.shape[1],
     }
+
+
+screen = Stepwise()

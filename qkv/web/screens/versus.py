@@ -120,3 +120,6 @@ def _with_unit_scale(kind: str) -> Attention:
     attention = parse(kind)
     attention.scale = 1.0  # type: ignore[assignment]
     return attention
+
+
+screen = Versus()

@@ -65,7 +65,7 @@ def test_a_screen_is_named_once():
     files = static_files()
     frame = files["main.js"] + files["state.js"] + files["api.js"]
     for screen in SCREENS:
-        assert f"{screen.name}.js" in files
+        assert f"screens/{screen.name}.js" in files
         assert f'"{screen.name}' not in frame.decode()
 
 

@@ -1,9 +1,9 @@
 // Screen 2: one token through one head, step by step, with every value.
 
-import { request } from "./api.js";
-import { announce, digits, h, tokenText, whole, within } from "./dom.js";
-import { formula, latex, lawParts, over, row, sub, sum } from "./formula.js";
-import { redraw, choose, now } from "./state.js";
+import { request } from "../api.js";
+import { announce, digits, h, tokenText, whole, within } from "../dom.js";
+import { formula, latex, lawParts, over, row, sub, sum } from "../formula.js";
+import { redraw, choose, now } from "../state.js";
 import { PICTURES, whatIf } from "./stepwise_pictures.js";
 
 const NAME = "stepwise";

@@ -1,10 +1,10 @@
 // The pictures of the steps of screen 2, by the id of the step.
 
-import { bars, joinPictures } from "./chart.js";
-import { announce, digits, h, slider, tokenText, whole, within } from "./dom.js";
-import { figure } from "./figure.js";
-import { heat, viewOf } from "./heat.js";
-import { choose, now } from "./state.js";
+import { bars, joinPictures } from "../chart.js";
+import { announce, digits, h, slider, tokenText, whole, within } from "../dom.js";
+import { figure } from "../figure.js";
+import { heat, viewOf } from "../heat.js";
+import { choose, now } from "../state.js";
 
 const dimensionNames = (count, prefix = "") => Array.from({ length: count }, (_, n) => `${prefix}${n + 1}`);
 

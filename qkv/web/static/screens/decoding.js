@@ -1,13 +1,13 @@
 // Screen 4: a beam search as a tree, with the greedy path in it.
 
-import { isAvailable, request, saved } from "./api.js";
-import { bars } from "./chart.js";
-import { digits, h, s, slider, tokenText, whole } from "./dom.js";
+import { isAvailable, request, saved } from "../api.js";
+import { bars } from "../chart.js";
+import { digits, h, s, slider, tokenText, whole } from "../dom.js";
 import { drawTree, legend, shape } from "./decoding_tree.js";
-import { figure } from "./figure.js";
-import { formula, over, power, row, sub, sum } from "./formula.js";
-import { strip } from "./heat.js";
-import { choose, now } from "./state.js";
+import { figure } from "../figure.js";
+import { formula, over, power, row, sub, sum } from "../formula.js";
+import { strip } from "../heat.js";
+import { choose, now } from "../state.js";
 
 export const title = "Decoding";
 const MAX_BEAMS = 16;

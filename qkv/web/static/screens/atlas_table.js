@@ -1,7 +1,7 @@
 // The values of one head as CSV rows and as a table, for screen 1.
 
-import { digits, h, tokenText } from "./dom.js";
-import { rangeText, viewOf } from "./heat.js";
+import { digits, h, tokenText } from "../dom.js";
+import { rangeText, viewOf } from "../heat.js";
 
 /** The drawn part of the matrix, and the sum of the chosen rows. */
 export function csvRows({ matrix, rows }, { view }) {

@@ -1,13 +1,13 @@
 // Screen 1: thumbnails of all heads, and one head in full: as a map, as arcs, as text.
 
-import { request } from "./api.js";
-import { arcs, textHeat } from "./arcs.js";
+import { request } from "../api.js";
+import { arcs, textHeat } from "../arcs.js";
 import { drawSide, hasThumbnails } from "./atlas_side.js";
 import { cellTable, csvRows } from "./atlas_table.js";
-import { announce, choice, digits, h, slider, tokenText, whole, within } from "./dom.js";
-import { formula, lawParts, lawSum, over, root, row, sub } from "./formula.js";
-import { heat, viewOf } from "./heat.js";
-import { choose, now } from "./state.js";
+import { announce, choice, digits, h, slider, tokenText, whole, within } from "../dom.js";
+import { formula, lawParts, lawSum, over, root, row, sub } from "../formula.js";
+import { heat, viewOf } from "../heat.js";
+import { choose, now } from "../state.js";
 
 export const title = "Attention atlas";
 /** Draw the current state; all choices are read here, with their defaults. */

@@ -1,10 +1,10 @@
 // The side panel of screen 1: thumbnails of all heads, in a chosen order.
 
-import { request } from "./api.js";
-import { onTheme } from "./color.js";
-import { digits, h, within } from "./dom.js";
-import { thumbnail } from "./heat.js";
-import { choose, now } from "./state.js";
+import { request } from "../api.js";
+import { onTheme } from "../color.js";
+import { digits, h, within } from "../dom.js";
+import { thumbnail } from "../heat.js";
+import { choose, now } from "../state.js";
 
 const SORTS = [
   ["", "layer and head"],

@@ -1,10 +1,10 @@
 // The copying problem with its slider, for screen 3.
 
-import { WIDE, chart, joinPictures } from "./chart.js";
-import { digits, h, slider } from "./dom.js";
-import { figure } from "./figure.js";
-import { heat, largestOf } from "./heat.js";
-import { choose, now } from "./state.js";
+import { WIDE, chart, joinPictures } from "../chart.js";
+import { digits, h, slider } from "../dom.js";
+import { figure } from "../figure.js";
+import { heat, largestOf } from "../heat.js";
+import { choose, now } from "../state.js";
 
 /** The copying problem: orthogonal a, b, c, d of norm beta, and tokens that share one of them. */
 export function copyingCard({ context, kind, reference }, exact, other) {

@@ -1,13 +1,13 @@
 // Screen 3: the matrix that a linear attention implies, versus softmax; and the copying problem with its slider.
 
-import { isAvailable, request } from "./api.js";
-import { WIDE, chart, joinPictures } from "./chart.js";
+import { isAvailable, request } from "../api.js";
+import { WIDE, chart, joinPictures } from "../chart.js";
 import { copyingCard } from "./copying.js";
-import { announce, choice, digits, h, tokenText, whole, within } from "./dom.js";
-import { figure, plainTable } from "./figure.js";
-import { formula, lawParts, over, row, sub, sum, words } from "./formula.js";
-import { gutter, heat, largestOf, viewOf } from "./heat.js";
-import { choose, now } from "./state.js";
+import { announce, choice, digits, h, tokenText, whole, within } from "../dom.js";
+import { figure, plainTable } from "../figure.js";
+import { formula, lawParts, over, row, sub, sum, words } from "../formula.js";
+import { gutter, heat, largestOf, viewOf } from "../heat.js";
+import { choose, now } from "../state.js";
 
 export const title = "Softmax versus linear";
 const DEFAULT_ORDER = 2;

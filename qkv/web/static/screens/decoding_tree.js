@@ -1,8 +1,8 @@
 // The search tree of screen 4.
 
-import { saved } from "./api.js";
-import { announce, digits, s, tokenText, whole } from "./dom.js";
-import { choose, now } from "./state.js";
+import { saved } from "../api.js";
+import { announce, digits, s, tokenText, whole } from "../dom.js";
+import { choose, now } from "../state.js";
 
 /** Dropped continuations that are drawn per step by default. */
 const MAX_DROPPED = 3;
