@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qkv.attention import attend as attend
     from qkv.attention import weights as weights
-    from qkv.inference import embed as embed
     from qkv.pronunciation import pronounce as pronounce
+    from qkv.runs import embed as embed
     from qkv.web import look as look
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "attend": "qkv.attention",
-    "embed": "qkv.tasks",
+    "embed": "qkv.runs",
     "look": "qkv.web",
     "pronounce": "qkv.pronunciation",
     "weights": "qkv.attention",
@@ -28,16 +28,20 @@ _PACKAGES = (
     "attention",
     "cost",
     "data",
+    "compare",
     "decode",
     "draw",
     "explain",
+    "inference",
     "interop",
     "layers",
     "metrics",
     "models",
     "positions",
     "problems",
+    "profile",
     "pronunciation",
+    "runs",
     "tasks",
     "train",
     "web",

@@ -21,7 +21,7 @@ def _fixed_seed():
 
 @pytest.fixture(scope="session")
 def build_once(tmp_path_factory):
-    """Return `once(name, build)`: a folder that `build(folder)` fills once for all workers, and that no test changes."""
+    """Return `once(name, build)`: a folder that `build(folder)` fills once for all workers."""
     root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent

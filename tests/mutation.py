@@ -296,11 +296,11 @@ MUTANTS = (
     ),
     Mutant(
         "inference/sliding_window.py",
-        "[IGNORED] * (done - begin) + ids[done + 1 : end + 1]",
+        "[IGNORE_INDEX] * (done - begin) + ids[done + 1 : end + 1]",
         "ids[begin + 1 : end + 1]",
         ("tests/tasks/test_text.py",),
     ),
-    Mutant("tasks/text.py", "[targets == tokenizer.start]", "[targets == -1]", ("tests/tasks/test_text.py",)),
+    Mutant("tasks/text.py", "[target_ids == tokenizer.start]", "[target_ids == -1]", ("tests/tasks/test_text.py",)),
     Mutant("metrics/perplexity.py", ' + text.count("\\n")', "", ("tests/metrics/test_perplexity.py",)),
     # decoding
     Mutant("decode/beam.py", "[row + parent for parent in", "[parent for parent in", ("tests/decode/test_beam.py",)),
@@ -311,7 +311,12 @@ MUTANTS = (
         ("tests/decode/test_stepper.py", "tests/decode/test_greedy.py"),
     ),
     Mutant("decode/sample.py", "right=True", "right=False", ("tests/decode/test_sample.py",)),
-    Mutant("inference/thread_pool.py", "]][::-1]", "]]", ("tests/inference/test_thread_pool.py",)),
+    Mutant(
+        "inference/thread_pool.py",
+        "for future in futures][::-1]",
+        "for future in futures]",
+        ("tests/inference/test_thread_pool.py",),
+    ),
     Mutant("inference/thread_pool.py", "cancel_futures=True", "", ("tests/inference/test_thread_pool.py",)),
     # models
     Mutant(
@@ -413,7 +418,12 @@ MUTANTS = (
         "where(found <= start",
         ("tests/data/sampling/test_sentence_pairs.py",),
     ),
-    Mutant("tasks/masked.py", "* asked.sum(1)).sum()", "* asked.sum()).sum()", ("tests/tasks/test_masked.py",)),
+    Mutant(
+        "tasks/masked.py",
+        "* batch.masked_positions.sum(1)).sum()",
+        "* batch.masked_positions.sum()).sum()",
+        ("tests/tasks/test_masked.py",),
+    ),
 )
 
 

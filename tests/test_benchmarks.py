@@ -39,9 +39,7 @@ def test_every_choice_can_compete(tmp_path, choice, contestants):
 
 
 def test_what_is_there_is_not_done_again(tmp_path):
-    comparison = SimpleNamespace(
-        folder=tmp_path, candidates=[SimpleNamespace(name="a:b=1"), SimpleNamespace(name="c")]
-    )
+    comparison = SimpleNamespace(folder=tmp_path, candidates=[SimpleNamespace(name="a:b=1"), SimpleNamespace(name="c")])
     work = [compare_pronounce.Work(place, 0.002, seed) for place in (0, 1) for seed in (0, 1)]
     done = tmp_path / "a_b=1" / "rate-0.002-seed-1"
     done.mkdir(parents=True)

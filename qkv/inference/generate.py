@@ -161,8 +161,6 @@ class TextPredictor(Predictor):
 
     @staticmethod
     def _last(pieces: Iterator[str | dict[str, Any]]) -> dict[str, Any]:
-        record: str | dict[str, Any] = ""
-        for record in pieces:
-            pass
+        *_, record = pieces
         assert isinstance(record, dict)
         return record

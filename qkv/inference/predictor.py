@@ -1,4 +1,4 @@
-"""The interface between a task and whoever predicts with it: the command line, a server, a notebook."""
+"""The interface of prediction: a task implements it; the command line, a server or a notebook calls it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence

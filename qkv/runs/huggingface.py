@@ -1,7 +1,7 @@
 """Hugging Face folders in place of run folders: BERT and GPT-2.
 
-`qkv predict FOLDER`, `qkv eval FOLDER`, `qkv embed FOLDER`, `qkv look FOLDER` and the library read them as they are, with
-the tokenizer.json in the folder. Nothing is converted or written.
+`qkv predict FOLDER`, `qkv eval FOLDER`, `qkv embed FOLDER`, `qkv look FOLDER` and the library read them as they are,
+with the tokenizer.json in the folder. Nothing is converted or written.
 """
 
 import json

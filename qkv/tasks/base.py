@@ -202,7 +202,7 @@ class Task(ABC):
         return None
 
     def masked_lm(self, model: nn.Module) -> MaskedLM | None:
-        """Return the model as a masked language model, for embeddings; None: it is none."""
+        """Return the model as a masked language model, for embeddings; None: the task has no masks."""
         return None
 
     def vectors(self, model: nn.Module, representation: str = "center") -> Vectors | None:

@@ -47,7 +47,7 @@ def example_answers(task: "Seq2SeqTask", model: nn.Module, pairs: list[Pair], be
 
 
 def best_alignment(task: "Seq2SeqTask", model: nn.Module, pair: Pair) -> tuple[tuple[str, ...], Alignment] | None:
-    """Return the best answer's tokens with END and their attention over the source; None: the model has no attention."""
+    """Return the tokens of the best answer with END, and their attention over the source; None: no attention."""
     ((hypothesis,),) = predict_targets(model, task.data.sources, [pair.source], Search(beams=BEAMS))
     try:
         found = alignment(model, task.data.sources.encode(pair.source), list(hypothesis.tokens))

@@ -176,8 +176,8 @@ class TextTask(Task):
     def init_weights(self, model: nn.Module) -> None:
         """Make tied token embeddings short.
 
-        A token enters as sqrt(dim) times its vector, so an untrained tied model predicts that each token repeats, with a
-        logit of dim times the standard deviation: 20 for dim 384 and unit vectors. Unlearning that costs many steps.
+        A token enters as sqrt(dim) times its vector, so an untrained tied model predicts that each token repeats, with
+        a logit of dim times the standard deviation: 20 for dim 384 and unit vectors. Unlearning that costs many steps.
         """
         if isinstance(model, Decoder) and model.config.tied:
             nn.init.normal_(model.embed.weight, std=TIED_INIT_STD)

@@ -97,5 +97,7 @@ def test_wrong_use(lm):
     with pytest.raises(ValueError, match="is not valid UTF-8"):
         lm.embed(["fine", b"caf\xe9".decode(errors="surrogateescape")])
     small = Encoder(EncoderConfig(dim=12, heads=2), 10)
-    with pytest.raises(ValueError, match="the tokenizer has 47 tokens and the model 10 embeddings: they do not belong together"):
+    with pytest.raises(
+        ValueError, match="the tokenizer has 47 tokens and the model 10 embeddings: they do not belong together"
+    ):
         MaskedLM(small, lm.tokenizer)

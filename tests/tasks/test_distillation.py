@@ -67,7 +67,10 @@ def test_the_loss_by_hand(teachers, trust, smoothing):
 
 def test_without_trust_it_is_the_plain_task(teachers):
     model, settings = net(3), Settings(steps=1, batch_size=4)
-    plain, other = make_objective(model, STRINGS, settings), make_distillation_objective(model, STRINGS, settings, teachers, 0.0)
+    plain, other = (
+        make_objective(model, STRINGS, settings),
+        make_distillation_objective(model, STRINGS, settings, teachers, 0.0),
+    )
     ids = plain.order(1)
     assert other.order(1) == ids
     torch.testing.assert_close(other.loss(model, other.collate(ids)), plain.loss(model, plain.collate(ids)))
@@ -144,9 +147,9 @@ def test_lessons_that_mean_nothing(tmp_path, lessons, message):
 
 def test_what_is_not_there_is_said_before_there_is_a_folder(tmp_path):
     data = write_pairs(tmp_path)
+    config = runs.configure("pairs", runs.preset("pairs", "quick"), {})
+    task = tasks.tasks["pairs"].load({**data, "teachers": str(tmp_path / "none")})
     with pytest.raises(QkvError, match="there is no such run folder"):
-        config = runs.configure("pairs", runs.preset("pairs", "quick"), {})
-        task = tasks.tasks["pairs"].load({**data, "teachers": str(tmp_path / "none")})
         runs.validate(config, task, net(0))
     run_of(tmp_path / "first", data)
     lessons = {"teachers": str(tmp_path / "first"), "unlabeled": str(tmp_path / "mor.txt")}

@@ -80,7 +80,9 @@ def test_answers_keep_the_order_of_the_questions(strings, model):
 @pytest.mark.parametrize("batch_size", [1, 48, 256])
 def test_threads_answer_what_one_answers(strings, model, batch_size):
     sources = [pair.source for pair in PAIRS] * 29
-    alone, together = (predict_targets(model, strings.sources, sources, Search(), batch_size, threads) for threads in (None, 3))
+    alone, together = (
+        predict_targets(model, strings.sources, sources, Search(), batch_size, threads) for threads in (None, 3)
+    )
     assert [[h.tokens for h in best] for best in together] == [[h.tokens for h in best] for best in alone]
 
 
@@ -140,7 +142,9 @@ def test_sources_are_judged_in_the_case_that_is_known(strings, model, monkeypatc
 def test_evaluate_by_hand(strings, model, monkeypatch):
     """One right, one with a wrong letter, one empty."""
     said = [["B", "A", "C"], ["x"], []]
-    monkeypatch.setattr("qkv.inference.seq2seq.predict_targets", lambda *_: [[type("H", (), {"tokens": t})] for t in said])
+    monkeypatch.setattr(
+        "qkv.inference.seq2seq.predict_targets", lambda *_: [[type("H", (), {"tokens": t})] for t in said]
+    )
     monkeypatch.setattr(Vocabulary, "decode", lambda self, tokens: tokens)
     figures = evaluate_pairs(model, strings.splits["test"], strings.sources, strings.targets, Search())
     # cab -> bac or CAB, bacca -> accab or BACCA, b -> b or B

@@ -186,7 +186,12 @@ def test_what_is_written_piece_by_piece_is_the_whole(folder, search, finished):
     job = load(folder)
     model = make(job)[1].eval()
     prompt = encode_prompt(job.tokenizer, model, "alpha be", 20)
-    *pieces, whole = generate(job.tokenizer, model, prompt, token_chooser(search, PredictOptions(seed=1, temperature=1.0, top_k=None, top_p=None)))
+    *pieces, whole = generate(
+        job.tokenizer,
+        model,
+        prompt,
+        token_chooser(search, PredictOptions(seed=1, temperature=1.0, top_k=None, top_p=None)),
+    )
     assert isinstance(whole, Continuation)
     assert "".join(pieces) == whole.text
     assert whole.tokens == len(job.tokenizer.encode(whole.text))
@@ -211,7 +216,9 @@ def test_a_beam_of_one_writes_what_greedy_writes(folder):
 def test_bad_input(folder, tmp_path):
     job = load(folder)
     model = make(job)[1]
-    with pytest.raises(ValueError, match=r"the prompt has 61 tokens with the start token, and 10 more exceed the model's max_length=64"):
+    with pytest.raises(
+        ValueError, match=r"the prompt has 61 tokens with the start token, and 10 more exceed the model's max_length=64"
+    ):
         encode_prompt(job.tokenizer, model, "a" * 60, 10)
     with pytest.raises(ValueError, match="tokens must be at least 1, got 0"):
         encode_prompt(job.tokenizer, model, "a", 0)

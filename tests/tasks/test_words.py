@@ -107,7 +107,9 @@ def test_a_loss_that_is_not_finite_ends_the_training(job, tmp_path):
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000004"]
 
 
-@pytest.mark.parametrize("name", ["weight_decay", "max_grad_norm", "ema_decay", "label_smoothing", "accumulation_steps"])
+@pytest.mark.parametrize(
+    "name", ["weight_decay", "max_grad_norm", "ema_decay", "label_smoothing", "accumulation_steps"]
+)
 def test_settings_that_mean_nothing_are_refused(job, tmp_path, name):
     value = 2 if name == "accumulation_steps" else 0.5
     with pytest.raises(ValueError, match=f"train.{name} has no effect on a task that updates its model itself"):
@@ -142,9 +144,7 @@ def test_another_part_is_refused(job):
 
 def test_a_changed_text_is_refused(job):
     other = tasks.WordsTask.restore({"least": 30}, job.vocabulary())
-    with pytest.raises(
-        QkvError, match=r"the text has changed since training: \d+ words were learned, it has \d+ now"
-    ):
+    with pytest.raises(QkvError, match=r"the text has changed since training: \d+ words were learned, it has \d+ now"):
         other.with_data()
 
 

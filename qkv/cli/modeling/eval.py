@@ -41,25 +41,15 @@ def evaluate(
 ) -> None:
     """Evaluate a trained run on held-out data.
 
-    Pairs: error rates and similarities. Classes: accuracy and confusion matrix. Text: perplexity per token and per word,
-    and bits per byte. Masked text: masked-token and next-sentence accuracy, against the best constant baseline. Words:
-    loss per neighbor.
+    Pairs: error rates and similarities. Classes: accuracy and confusion matrix. Text: perplexity per token and per
+    word, and bits per byte. Masked text: masked-token and next-sentence accuracy, against the best constant baseline.
+    Words: loss per neighbor.
 
     A pronouncer gets its word error rate with a 95 % interval, of the model alone, without dictionaries.
     """
     from qkv import runs
-    from qkv.errors import unknown_name_error
 
-    if search not in (None, "greedy", "beam"):
-        raise unknown_name_error("search", search, ("greedy", "beam"))
-    if beams < 1:
-        raise ValueError(f"--beams must be at least 1, got {beams}")
-    if best < 1:
-        raise ValueError(f"--best must be at least 1, got {best}")
-    if best > 1 and search == "greedy":
-        raise ValueError(f"--best {best} needs --search beam: greedy gives one answer")
-    if joint not in (None, "none") and (search == "greedy" or beams == 1):
-        raise ValueError(f"--joint {joint} needs beam search: a single answer cannot be reordered")
+    _check_search(search, beams, best, joint)
     folders, target = [run, *(with_ or [])], choose_device(device)
     if pronounce_table.is_pronouncer(run):
         options = pronounce_table.PronounceEvalOptions(search, beams, length_penalty, stress, best, joint)
@@ -82,6 +72,21 @@ def evaluate(
     print_metrics({f"{split} {search or 'greedy'}" if task.decodes else split: metrics})
     if confusion is not None:
         print_confusion(confusion.counts, confusion.classes)
+
+
+def _check_search(search: str | None, beams: int, best: int, joint: str | None) -> None:
+    """Raise ValueError for search options that contradict each other."""
+    from qkv.errors import unknown_name_error
+
+    if search not in (None, "greedy", "beam"):
+        raise unknown_name_error("search", search, ("greedy", "beam"))
+    for name, value in (("--beams", beams), ("--best", best)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if best > 1 and search == "greedy":
+        raise ValueError(f"--best {best} needs --search beam: greedy gives one answer")
+    if joint not in (None, "none") and (search == "greedy" or beams == 1):
+        raise ValueError(f"--joint {joint} needs beam search: a single answer cannot be reordered")
 
 
 def _with_data(folders: list[Path], task: "Task", test_file: str | None) -> "Task":

@@ -1,11 +1,10 @@
 """Answers of a recurrent run to sources of any length and number, as a user asks for them."""
 
 import json
-import sys
 
 import pytest
 
-from qkv import runs, tasks
+from qkv import runs
 from tests.cli.run import qkv
 from tests.web.runs import train
 
