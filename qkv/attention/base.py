@@ -56,7 +56,7 @@ class Attention(nn.Module, ABC):
     backends: ClassVar[tuple[str, ...]] = ("reference",)
     """Implementations of `forward`; backend="auto" chooses among them."""
     typical_key_dim: ClassVar[int] = 64
-    """Usual key_dim of this kind, for benchmarks and figures."""
+    """Usual key_dim of this kind, for benchmarks and charts."""
     materializes_weights: ClassVar[bool] = False
     """Whether the fastest backend holds the whole attention matrix: memory quadratic in length."""
     normalizes: ClassVar[bool] = True
@@ -138,7 +138,7 @@ class Attention(nn.Module, ABC):
 
     @property
     def law(self) -> Law:
-        """How the unnormalized weight of a pair is computed, as data to print."""
+        """Formula of the unnormalized weight of a pair, as data to print."""
         return Law("weight", "w(q, k)", "This kind gives each pair of query and key its weight directly.", score=None)
 
     def score_scale(self, key_dim: int) -> float | None:

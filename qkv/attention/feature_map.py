@@ -100,7 +100,7 @@ class FeatureMap(Attention):
 
     @abstractmethod
     def default_scale(self, key_dim: int) -> float:
-        """Return the factor of q if no scale is given."""
+        """Return the scale of q that applies if none was given."""
 
     def weights(
         self,
@@ -210,7 +210,7 @@ class FeatureMap(Attention):
         )
 
     def _needed(self, shape: Shape, features: int) -> dict[str, int]:
-        """Count token by token: update the state for each key, read it for each query."""
+        """Return the multiplications that update the state for each key and read it for each query."""
         return {
             "write": _state_rows(shape) * shape.keys * features * shape.value_dim,
             "read": shape.rows * shape.queries * features * (shape.value_dim + self.normalizes),

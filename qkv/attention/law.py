@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Law:
-    """How a kind turns a score, or a query and a key, into the unnormalized weight of a pair."""
+    """Formula that turns a score, or a query and a key, into the unnormalized weight of a pair."""
 
     name: str
     """Short name of that step, such as "exp"."""

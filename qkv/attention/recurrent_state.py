@@ -53,7 +53,7 @@ class RecurrentState(State):
 
     @property
     def addressable_keys(self) -> int:
-        """0: the keys are summed."""
+        """Always 0: past keys are summed, so that none can be attended to alone."""
         return 0
 
     def select(self, rows: Rows) -> "RecurrentState":

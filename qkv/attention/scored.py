@@ -18,7 +18,7 @@ from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, StepBias, Valu
 
 @dataclass(frozen=True)
 class ScoreMask:
-    """Which pairs of query and key count, and the bias added to their scores."""
+    """Visible pairs of query and key, and the bias added to their scores."""
 
     causal: bool = False
     window: int | None = None

@@ -189,7 +189,8 @@ def empty_row_violations(mechanism: Attention, case: Case) -> float:
 def faded_nonfinite(mechanism: Attention, case: Case) -> float:
     """Count the nonfinite outputs and gradients where the weights of all visible keys have decayed to almost 0.
 
-    Only the first key is visible, and decays by exp(-8) per token: through all values too small to invert.
+    Only the first key is visible. It decays by exp(-8) per token, so its weight passes through all values too small to
+    invert.
     """
     x = draw_inputs(replace(case, masked=True), mechanism)
     assert x.mask is not None

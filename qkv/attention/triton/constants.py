@@ -14,7 +14,7 @@ class ConstexprRecord:
     """Base of the records; frozen, since Triton looks kernels up by their values."""
 
     def __post_init__(self) -> None:
-        """Wrap each field, as Triton wraps a single argument; its interpreter wants bare values."""
+        """Wrap each field in `tl.constexpr`, as Triton wraps an argument; its interpreter needs plain values."""
         if not knobs.runtime.interpret:
             for field in fields(self):  # type: ignore[arg-type]
                 object.__setattr__(self, field.name, tl.constexpr(getattr(self, field.name)))
@@ -82,7 +82,7 @@ class TileSizes(ConstexprRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(ConstexprRecord):
-    """What a pass is compiled for."""
+    """Compile-time flags of a pass."""
 
     NORMALIZE: bool
     """Weights are divided by their sum."""

@@ -24,7 +24,7 @@ ELEMENTS_PER_TILE = 4096
 
 @dataclass(frozen=True)
 class StateParts:
-    """How a state is shared between programs, and what those are compiled with."""
+    """Division of a state among programs, and the compile-time arguments of these."""
 
     parts: int
     decode_step: Constants
@@ -107,7 +107,7 @@ def _feature_map_step_fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
 
 
 def _step_multiplications(arguments: tuple[Any, ...], _: Any) -> int:
-    """Each element of the state is updated once, and read for every query of its group."""
+    """Return the multiplications: each element of the state is updated once, and read for every query of its group."""
     q, kv_sum = arguments[0], arguments[5]
     return kv_sum.numel() * (1 + q.shape[1] // kv_sum.shape[1])
 

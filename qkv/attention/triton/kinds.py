@@ -1,4 +1,4 @@
-"""What a mechanism hands to the Triton kernels: its class attribute `triton`, a `KernelKind`.
+"""The interface of a mechanism to the Triton kernels: its class attribute `triton`, a `KernelKind`.
 
 Nothing here imports triton, so that a mechanism can declare its kernel on a machine without it.
 """
@@ -30,7 +30,7 @@ class FeatureExpansion:
     weights: Callable[[int, float, torch.device], Tensor]
     """(key_dim, scale, device) -> factor of each feature of a token, which the kernels leave out."""
     state_weights: Callable[[int, float, int, torch.device], Tensor]
-    """(key_dim, scale, padded_features, device) -> factors of a query and a key together."""
+    """(key_dim, scale, padded_features, device) -> product of a query's and a key's factor per feature."""
     order: Callable[[int, torch.device], Tensor]
     """(key_dim, device) -> index of each feature in `FeatureMap.features`."""
     decode_tables: Callable[[int, float, torch.device], tuple[Tensor, Tensor, Tensor]]

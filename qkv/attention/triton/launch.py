@@ -43,7 +43,7 @@ class StateTensors:
 
 @dataclass(frozen=True)
 class StatePrefix:
-    """States that are read: those before each segment in its split, then those before each split; or that of all."""
+    """States that queries read: before each segment of a split, then before each split; or one state of all tokens."""
 
     state: StateTensors
     partition: Partition
@@ -73,7 +73,7 @@ class StateInputs:
 
 @dataclass(frozen=True)
 class StateOptions:
-    """Where an accumulation starts, what it leaves out, how it fades."""
+    """Initial state, mask and decay of an accumulation."""
 
     mask: Tensor | None = None
     decay: Tensor | None = None
@@ -84,7 +84,7 @@ class StateOptions:
 
 @dataclass(frozen=True)
 class PassOperands:
-    """The two sides of a pass: a attends to b, whose values are c; reversed, keys attend to queries."""
+    """The two sides of a pass: `a` attends to `b`, whose values are `c`. If reversed, keys attend to queries."""
 
     a: Tensor
     b: Tensor
@@ -106,13 +106,13 @@ def strides(x: Tensor) -> tuple[int, ...]:
 
 
 def with_contiguous_rows(x: Tensor) -> Tensor:
-    """Return x with its last axis contiguous and each block within 32-bit offsets; copied only if it is not so."""
+    """Return x with its last axis contiguous and each block within 32-bit offsets; copied only if needed."""
     near = x.stride(2) * MAX_BLOCK < 2**31
     return x if near and (x.stride(-1) == 1 or x.shape[-1] == 1) else x.contiguous()
 
 
 def empty_like_rows(x: Tensor) -> Tensor:
-    """Return an empty tensor like x, with its last axis contiguous; overlapping memory (`unfold`) is not imitated."""
+    """Return an empty tensor like x, with its last axis contiguous; overlapping memory (`unfold`) is not reproduced."""
     empty = torch.empty_like(x)
     return empty if empty.stride(-1) == 1 or x.shape[-1] == 1 else x.new_empty(x.shape)
 

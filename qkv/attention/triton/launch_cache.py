@@ -73,7 +73,7 @@ class CachedKernel:
 
 
 def _named(group: Any, values: Any) -> Any:
-    """Return `values` as a NamedTuple of type `group`, and so its fields; anything but a tuple as it is."""
+    """Return a tuple as a NamedTuple of type `group`, its fields likewise; other values are returned unchanged."""
     if not isinstance(values, tuple):
         return values
     fields = [group.__annotations__[name] for name in group._fields]

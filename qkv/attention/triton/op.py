@@ -138,7 +138,7 @@ def _saved_prefix(plan: Plan, state: StateTensors, batch: int, decay: Tensor | N
 
 
 def _final_as_prefix(plan: Plan, final: StateTensors) -> StatePrefix:
-    """Return what every query reads where there is no causal order."""
+    """Return the final state as the prefix that every query reads without causal order."""
     weights = plan.state_weights(final.kv_sum.device)
     kv_sum, k_sum = final.kv_sum, final.k_sum
     if weights is not None:

@@ -32,7 +32,7 @@ def next_power_of_two(number: int) -> int:
 
 @dataclass(frozen=True)
 class Partition:
-    """How the segments of a sequence are divided: splits run in parallel, the segments of a split in sequence."""
+    """Division of a sequence into splits, which run in parallel, and of splits into segments, which run in order."""
 
     segments: int
     segments_per_split: int
@@ -145,7 +145,7 @@ class Plan:
         return scale if self.kernel.scales_scores else 1.0
 
     def state_weights(self, device: torch.device) -> Tensor | None:
-        """Return the factors of a query and a key together, by which a state is multiplied before it is read."""
+        """Return the product of a query's and a key's factor per feature; a state is multiplied by it once."""
         if self.kernel.expansion is None:
             return None
         return self.kernel.expansion.state_weights(self.key_dim, self.scale, self.padded_features, device)
@@ -155,7 +155,7 @@ class Plan:
         return None if self.kernel.expansion is None else self.kernel.expansion.order(self.key_dim, device)
 
     def tables(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what makes the features of tokens: first_picks, second_picks and biases."""
+        """Return the tables that features are computed from: first_picks, second_picks and biases."""
         if self.kernel.expansion is not None:
             sizes = self.key_dim, self.block_k, self.padded_features
             return self.kernel.expansion.tables(*sizes, self.dot_dtype, device)
@@ -240,7 +240,7 @@ class Plan:
         return tokens * features * (self.block_v + self._per_feature) * self.value_blocks
 
     def _grad_qk(self, rows: int, length: int, config: KernelConfig, has_decay: bool) -> int:
-        """Features are computed for their gradient, and once more for that of a decay."""
+        """Return the multiplications of `grad_qk`; with decay, features are computed once more for its gradient."""
         tokens = rows * self._whole_blocks(length, self.block(config.block))
         features = self._whole_blocks(self.features, self.read_tile(config))
         return tokens * features * (self.padded_values + (2 + has_decay) * self._per_feature)
@@ -254,7 +254,7 @@ class Plan:
         return block * ceil_div(length, block)
 
     def _pairs(self, a_length: int, b_length: int, config: KernelConfig, *, reverse: bool = False) -> int:
-        """Pairs of tokens that meet one by one, in whole blocks: after the segment's start, or up to its end."""
+        """Return the number of (query, key) pairs that are attended to one by one, in whole blocks."""
         block, other = self.block(config.block), self.block(config.key_block)
         if self.intra == "none":
             return 0

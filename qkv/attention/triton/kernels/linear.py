@@ -76,7 +76,7 @@ def elu_plus_one(x):
 
 @triton.jit
 def _max(x, y):
-    """Return NaN if x is: the hardware instruction would return y."""
+    """Return max(x, y), and NaN if x is NaN: the hardware instruction would return y."""
     return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
 
 

@@ -144,7 +144,7 @@ def weights(key_dim: int, scale: float, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=64)
 def state_weights(key_dim: int, scale: float, padded_features: int, device: torch.device) -> Tensor:
-    """Return the factors of a key and a query together, and 0 beyond the last feature."""
+    """Return the product of a query's and a key's factor per feature, and 0 beyond the last feature."""
     both = weights(key_dim, 1.0, device) * weights(key_dim, scale, device)
     return functional.pad(both, (0, padded_features - len(both)))
 
