@@ -158,7 +158,7 @@ class HeadNorm(nn.RMSNorm):
         super().__init__(dim, eps=torch.finfo(torch.float32).eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x / rms(x) * weight"""
+        """Return x / rms(x) * weight."""
         assert self.weight is not None
         return super().forward(x.to(self.weight.dtype)).to(x.dtype)
 

@@ -33,7 +33,7 @@ class Family:
             names = ", ".join(parameter.name for parameter in expected)
             given = ", ".join(map(str, sizes))
             raise ValueError(
-                f"{self.model.__name__} is of another kind of task: it takes the sizes ({names}), got ({given})"
+                f"{self.model.__name__} does not fit this task: it takes the sizes ({names}), got ({given})"
             )
         return make(config, *sizes)
 

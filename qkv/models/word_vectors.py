@@ -158,7 +158,7 @@ class WordVectors(nn.Module):
         return _dot(there, functional.softplus(-hits)) + _dot(weight, functional.softplus(misses))
 
     def _given(self, seen: Tensor, centers: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the predicting vector of each word of a group, and the number of neighbors that weights its noise."""
+        """Return the vector that predicts each word of a group, and its number of neighbors, a factor of the noise."""
         pairs = seen.sum(-1, keepdim=True).to(centers.dtype)
         if self.config.objective == "skip_gram":
             return centers, pairs

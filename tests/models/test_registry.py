@@ -23,7 +23,7 @@ def test_at_most_twelve_settings_each_with_a_default(name):
 def test_a_family_of_another_kind_of_task():
     chosen = family("encoder")
     assert chosen.build(chosen.configure({"dim": 8}), 11, 3).segments.num_embeddings == 3
-    with pytest.raises(ValueError, match=r"Encoder is of another kind of task: .* \(tokens, segments\), got \(11\)"):
+    with pytest.raises(ValueError, match=r"Encoder does not fit this task: .* \(tokens, segments\), got \(11\)"):
         chosen.build(chosen.configure({}), 11)
 
 
