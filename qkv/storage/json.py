@@ -1,7 +1,7 @@
 """JSON files with a format number.
 
 Every record that is written has `"format": 2`. A record of format 1 is upgraded by the function that the reader
-passes in (`qkv.train.migrate_format_1` holds them all); a newer format is an error.
+passes in (`qkv.storage.format_1` holds them all); a newer format is an error.
 """
 
 import json
