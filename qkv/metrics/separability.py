@@ -31,7 +31,7 @@ class Separation:
 
 
 def separating_hyperplane(points: Tensor, labels: Tensor) -> Separation:
-    """Return a hyperplane with label 1 strictly on its positive side and label 0 on the other, or a proof of none."""
+    """Return a hyperplane with label 1 on its positive and label 0 on its negative side, or proof of inseparability."""
     points = torch.as_tensor(points).double()
     labels = torch.as_tensor(labels)
     _check_inputs(points, labels)
