@@ -10,7 +10,7 @@ SEARCHES = ("greedy", "beam", "sample")
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """How to search. A task raises ValueError for an option that it cannot use."""
+    """Search options. A task raises ValueError for an option that it cannot use."""
 
     search: str | None = None
     """greedy, beam or sample; None: the task's default."""

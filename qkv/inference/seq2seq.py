@@ -16,14 +16,14 @@ from qkv.inference.thread_pool import map_threads
 from qkv.metrics import cosine, damerau_levenshtein, error_rates, jaccard
 
 MIN_SOURCES_PER_THREAD = 32
-"""Fewest sources for which a thread of its own pays."""
+"""Fewest sources per thread; with fewer, a thread costs more than it saves."""
 SINGLE_THREAD_BELOW = 16
 """A batch with fewer sources runs on one torch thread: as fast as several, and faster on a busy machine."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """How to search for the best targets."""
+    """Options of the search for the best targets."""
 
     beams: int = 1
     """Beam width; 1 is greedy search."""
@@ -75,7 +75,7 @@ def _split_batches(order: list[int], batch_size: int, threads: int) -> list[list
 
 
 def search_limits(model: Any) -> SearchLimits:
-    """Return how long a target may be: what the model can emit and, with START, read again."""
+    """Return the limits of a search: the longest target that the model can generate and, with START, read again."""
     return SearchLimits(max_length=model.config.max_length - 1)
 
 

@@ -1,4 +1,4 @@
-"""Text typed by a user as the tokens of a model, for tools that look inside the model."""
+"""Text typed by a user as the tokens of a model, for tools that inspect the model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class TokenSequence:
     tokens: list[str]
     ids: list[int]
     notes: list[str]
-    """What was changed or is unknown to the model."""
+    """Remarks for the user, such as tokens that are unknown to the model."""
 
 
 class TextInput(ABC):
@@ -88,7 +88,7 @@ class MaskedInput(TextInput):
 
 @dataclass(frozen=True)
 class Units:
-    """How the two sides of a pair are split: "characters" or "words"."""
+    """Units that the two sides of a pair are split into: "characters" or "words"."""
 
     source: str
     target: str
@@ -111,7 +111,7 @@ class Seq2SeqInput(TextInput):
         return _with_notes(in_known_case(split_source(text, self.units.source), known), self.sources)
 
     def read_target(self, text: str) -> TokenSequence:
-        """Return the tokens of a target that a user wants to look at."""
+        """Return the tokens of a target that a user wants to inspect."""
         found = _with_notes(split_source(text, self.units.target), self.targets)
         longest = self.model.config.max_length - 1  # type: ignore[union-attr, operator]
         if len(found.ids) > longest:

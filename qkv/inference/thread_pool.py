@@ -1,4 +1,4 @@
-"""Run parts of a job on several Python threads, each with one torch thread.
+"""Run a function on several Python threads, each with one torch thread.
 
 Torch's own threads split every operation. Where operations are small, they mostly wait for each other. Threads that
 each run a whole part meet only at the end.
