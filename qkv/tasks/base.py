@@ -1,7 +1,7 @@
-"""The task contract: everything that the commands, comparisons and the workbench ask of a task.
+"""The task contract: everything that the commands, comparisons and the workbench need from a task.
 
-A task answers for itself. Callers never test which task they have: they call a method, and the default here says what
-a task without that ability does.
+Callers never test which task they have: they call a method. The default method here is that of a task without the
+ability.
 """
 
 from abc import ABC, abstractmethod
@@ -39,7 +39,7 @@ class ModelSizes:
     shape: tuple[int, ...] | None = None
     """Shape of one input, for tasks whose inputs are float tensors."""
     note: str | None = None
-    """Where the sizes come from, if not from the data."""
+    """Origin of the sizes, if they are not from the data."""
 
 
 class ConfusionMatrix(NamedTuple):
@@ -159,7 +159,7 @@ class Task(ABC):
         """Return batches, loss and validation for the training loop; `teachers` is the model of `teacher_runs`."""
 
     decodes: ClassVar[bool] = False
-    """Whether `evaluate` takes search options: `beams`, `length_power`."""
+    """Whether `evaluate` takes search options: `beams`, `length_penalty`."""
 
     @property
     def searches(self) -> dict[str, dict[str, Any]]:
@@ -172,7 +172,7 @@ class Task(ABC):
         return None
 
     def caveat(self, split: str) -> str:
-        """Return what a comparison on this split is no evidence of; empty: nothing to add."""
+        """Return the limits of a comparison on this split, as a sentence; empty: nothing to add."""
         return ""
 
     @abstractmethod

@@ -50,7 +50,7 @@ def whole() -> Preset:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """Where the images come from."""
+    """Source of the images."""
 
     part: str = "small"
     """Part of MNIST: small (5,000 digits) or whole (70,000)."""

@@ -2,8 +2,8 @@
 
     loss = (1 - trust) cross entropy with the targets + trust * cross entropy with the teachers' mean probabilities
 
-The teachers' probabilities say which other answers would have been nearly right, so a small model learns more from them
-than from targets alone. Teachers read each example once, before training; their probabilities are kept in float16.
+The teachers' probabilities show which other answers would have been nearly right, so a small model learns more from
+them than from targets alone. Teachers read each example once, before training; their probabilities are kept in float16.
 """
 
 import math

@@ -57,7 +57,7 @@ def wikitext() -> Preset:
 
 @dataclass(frozen=True)
 class MaskedOptions:
-    """Which text, how it is tokenized, and how much of it is masked."""
+    """Text, tokenizer and masking."""
 
     source: str = "python"
     """python, wikitext, a folder of .txt files, or one file."""

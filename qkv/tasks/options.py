@@ -13,7 +13,7 @@ def read_options(record: type[Options], given: dict[str, Any]) -> Options:
 
 
 def read_text_options(record: type[Options], given: dict[str, Any]) -> Options:
-    """Do the same for a task that reads text: `--train-file` sets its `source`."""
+    """Return `read_options` for a task that reads text, where `--train-file` sets `source`."""
     given = dict(given)
     if "train_file" in given:
         given["source"] = given.pop("train_file")

@@ -36,7 +36,7 @@ MAX_BAD_LINES = 5
 TIMED_SOURCES = 256
 """Sources whose decoding is timed."""
 LONG_RANGE = 512
-"""Length in tokens below which a comparison says nothing about long range."""
+"""Length in tokens below which a comparison is no evidence about long range."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Seq2SeqOptions:
     """Whether a bad line is an error instead of a count."""
     exclude: str = ""
     """Words kept out of training and validation, in any case: `standard` (the 12,000 words of the standard CMUdict
-    test list), `held_out` (the test split of our own division), or both with a comma."""
+    test list), `held_out` (our own test split), or both with a comma."""
     teachers: str = ""
     """Run folders, separated by commas, whose probabilities are learned as well as the targets."""
     trust: float = 0.7
@@ -81,7 +81,7 @@ class Seq2SeqTask(Task):
     data: Seq2SeqData
     settings: Seq2SeqOptions
     bad_lines: tuple[str, ...] = ()
-    """What was wrong with the lines that were skipped."""
+    """Reasons why lines were skipped."""
 
     decodes = True
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {
@@ -209,7 +209,7 @@ class Seq2SeqTask(Task):
         return evaluate_pairs(model, self.data.splits[split], self.data.sources, self.data.targets, Search(**search))
 
     def caveat(self, split: str) -> str:
-        """Return what short sequences, or a validation split used twice, are no evidence of."""
+        """Return the limits of the evidence: sequences are short, or the validation split is used twice."""
         pairs = self.data.splits[split]
         longest = max(len(text) for pair in pairs for text in (pair.source, *pair.targets))
         caveats = []
@@ -243,7 +243,7 @@ class Seq2SeqTask(Task):
 
     @property
     def units(self) -> Units:
-        """How both sides are split."""
+        """Units that both sides are split into."""
         return Units(self.settings.source, self.settings.target)
 
     def join_source(self, tokens: tuple[str, ...]) -> str:
@@ -295,7 +295,7 @@ class PairsTask(Seq2SeqTask):
 
 
 def _needed_length(pair: Pair, any_source: bool) -> int:
-    """Return the tokens that a model must take: its targets with END, and its source unless any length is fine."""
+    """Return the length that a model must support: the longest target with END or, unless `any_source`, the source."""
     written = 1 + max(map(len, pair.targets), default=0)
     return written if any_source else max(len(pair.source), written)
 

@@ -53,7 +53,7 @@ class RecallOptions:
     random_fillers: bool = False
     """Whether positions without a query hold random tokens instead of blanks."""
     halvings: int = 4
-    """Training also uses examples with half the pairs and length, a quarter, ...: this many halvings where even."""
+    """Halvings: training also uses examples with half the pairs and length, a quarter, ... as long as both are even."""
     examples: int = 128
     """Examples of the validation and of the test split."""
     seed: int = 0

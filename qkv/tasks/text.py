@@ -68,7 +68,7 @@ def wikitext() -> Preset:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """Which text, and how it is tokenized."""
+    """Text and tokenizer."""
 
     source: str = "python"
     """python, wikitext, a folder of .txt files, or one file."""

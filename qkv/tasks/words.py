@@ -57,7 +57,7 @@ def cbow() -> Preset:
 
 @dataclass(frozen=True)
 class WordOptions:
-    """Which text, and word2vec's options with word2vec's defaults."""
+    """Text, and the options of word2vec with its defaults."""
 
     source: str = "python"
     """python, wikitext, a folder of .txt files, or one file."""

@@ -47,7 +47,7 @@ def wide() -> Preset:
 
 @dataclass(frozen=True)
 class PointOptions:
-    """Where the points come from."""
+    """Source of the points."""
 
     train_file: str | None = None
     """CSV: values, then the class."""
