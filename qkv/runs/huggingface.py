@@ -22,7 +22,7 @@ from qkv.tasks.text import TextOptions
 
 
 class Layout(NamedTuple):
-    """How a Hugging Face model type is read."""
+    """Loader and task of a Hugging Face model type."""
 
     task: str
     family: str

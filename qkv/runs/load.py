@@ -47,7 +47,7 @@ def make_objective(config: Config, task: Task, model: nn.Module) -> Objective:
     _, other, teachers = load(*task.teacher_runs)
     if other.vocabulary() != task.vocabulary():
         folders = ",".join(map(str, task.teacher_runs))
-        raise QkvError("teachers must have the vocabulary of their pupil, but these runs have another", folders)
+        raise QkvError("teachers must have the vocabulary of the new model, but these have a different one", folders)
     return task.objective(model, config.train, teachers)
 
 

@@ -126,7 +126,7 @@ def test_teachers_of_other_tokens_are_refused(tmp_path):
     vocabulary = json.loads((tmp_path / "first" / "vocabulary.json").read_text())
     vocabulary["sources"]["tokens"][0] = "q"
     (tmp_path / "first" / "vocabulary.json").write_text(json.dumps(vocabulary))
-    with pytest.raises(QkvError, match="teachers must have the vocabulary of their pupil"):
+    with pytest.raises(QkvError, match="teachers must have the vocabulary of the new model"):
         run_of(tmp_path / "pupil", {**data, "teachers": str(tmp_path / "first")})
     with pytest.raises(QkvError, match="there is no such run folder"):
         run_of(tmp_path / "other", {**data, "teachers": str(tmp_path / "none")})
