@@ -100,7 +100,7 @@ class Comparison:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise QkvError(f"the folder cannot be made ({error.strerror})", self.folder) from error
+            raise QkvError(f"the folder cannot be created ({error.strerror})", self.folder) from error
         if not (self.folder / "compare.json").exists():
             self.save()
         batch = self.task.example_batch(self.candidates[0].config.train)
@@ -281,7 +281,7 @@ def spreads(figures: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 
 def main_metric(records: Sequence[dict[str, Any]]) -> str:
-    """Return the main metric of a comparison: the first in its figures."""
+    """Return the main metric of a comparison: the first that its records have."""
     return next((name for record in records for name in record["figures"]), "")
 
 
