@@ -22,6 +22,6 @@ def shorten(text: str, max_length: int) -> str:
 
 
 def text_width(text: str, size: float = 13) -> float:
-    """Estimate the width of a text in pixels at this font size, rather too large than too small."""
+    """Estimate the width of a text in pixels at this font size; an error makes it too large, not too small."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return (8 * (len(text) - wide) + 14 * wide) * size / 13
