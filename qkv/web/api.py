@@ -27,7 +27,7 @@ def respond(backend: Backend, name: str, params: Params) -> Response:
 
 
 def saved_queries(backend: Backend, params: Params) -> Iterator[tuple[Query, bool]]:
-    """Yield each request that a page saved at this input should hold, and whether it must."""
+    """Yield each request that a page saved at this input should hold, and whether it is essential."""
     yield from ((Query("about", {}), True), (Query("overview", {}), True))
     for screen in _screens(backend):
         for query in screen.saved_queries(backend, params):

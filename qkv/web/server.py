@@ -175,7 +175,7 @@ class Server:
             self.socket.close()
 
     def stop(self) -> None:
-        """Stop serving soon."""
+        """Make `run` return."""
         self.uvicorn.should_exit = True
 
 

@@ -34,7 +34,7 @@ class SiteDescription:
 
 @dataclass(frozen=True)
 class WeightsCheck:
-    """How a matrix was verified."""
+    """Result of verifying a matrix."""
 
     fast_path_error: float | None
     """max |weights @ v - output of the model's fast form|; None if only the matrix is known."""
