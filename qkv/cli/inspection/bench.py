@@ -37,7 +37,7 @@ class Row:
 def bench_attention(
     tokens: Annotated[str, typer.Option(help="Lengths, separated by commas.")] = "4096,8192,16384,32768",
     kind: Annotated[list[str] | None, typer.Option(help="Only this kind, against softmax. Repeatable.")] = None,
-    backward: Annotated[bool, typer.Option("--backward", help="Forward and backward.")] = False,
+    backward: Annotated[bool, typer.Option("--backward", help="Time forward and backward.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     plugin: Plugin = None,
     json: Json = False,

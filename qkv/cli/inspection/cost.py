@@ -29,11 +29,11 @@ def cost(
     spec: Annotated[str, typer.Argument(help=_HELP, metavar="SPEC")],
     n: Annotated[
         int | None,
-        typer.Option(help="Tokens; of the source, if there are two sequences (default: 128, or the model's maximum)."),
+        typer.Option(help="Number of tokens, in the source if there is one (default: 128, or the model's maximum)."),
     ] = None,
-    m: Annotated[int | None, typer.Option(help="Tokens of the target (default: as in the source).")] = None,
+    m: Annotated[int | None, typer.Option(help="Number of tokens in the target (default: as in the source).")] = None,
     size: Annotated[
-        list[str] | None, typer.Option(help="Another named size of --input. Repeatable.", metavar="NAME=VALUE")
+        list[str] | None, typer.Option(help="Value of another named size of --input. Repeatable.", metavar="NAME=VALUE")
     ] = None,
     input_: Annotated[
         list[str] | None, typer.Option("--input", help="Argument of the module, such as float[1,n,768]. Repeatable.")
@@ -47,14 +47,14 @@ def cost(
     key_heads: Annotated[int | None, typer.Option(help="Heads of keys and values (default: --heads).")] = None,
     kind: Annotated[str, typer.Option(help="Attention kind, such as taylor(order=4).")] = "softmax",
     causal: Annotated[bool, typer.Option("--causal", help="Mask later tokens.")] = False,
-    bias: Annotated[bool, typer.Option("--bias", help="Projections with biases.")] = False,
+    bias: Annotated[bool, typer.Option("--bias", help="Add biases to the projections.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print the arithmetic, line by line.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare all methods and torch's own counter, module by module.")
     ] = False,
     compare: Annotated[str | None, typer.Option(help="Compare these attention kinds.", metavar="KIND,...")] = None,
     plot: Annotated[Path | None, typer.Option(help="SVG file of --compare (default: cost.svg).")] = None,
-    time: Annotated[bool, typer.Option("--time", help="Seconds on this CPU, predicted and measured.")] = False,
+    time: Annotated[bool, typer.Option("--time", help="Predict and measure the seconds on this CPU.")] = False,
     depth: Annotated[int, typer.Option(help="Depth of the printed tree of modules.")] = 3,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adagrad, rmsprop, adam or adamw.")] = "adam",
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,

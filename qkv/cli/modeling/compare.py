@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def compare(
-    task: Annotated[str, typer.Argument(help="Task to train on: qkv list tasks.")],
+    task: Annotated[str, typer.Argument(help="Task to train on; `qkv list tasks` prints all.")],
     attention: Annotated[
         str | None,
         typer.Option(
@@ -32,9 +32,9 @@ def compare(
     ] = None,
     models: Annotated[
         str | None,
-        typer.Option(help="Model families instead: recurrent:attention=none;dim=192,...", metavar="MODEL,..."),
+        typer.Option(help="Model families instead of kinds: recurrent:attention=none;dim=192,...", metavar="MODEL,..."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Trainings of each candidate with its best learning rate.")] = 1,
+    seeds: Annotated[int, typer.Option(help="Number of seeds to train each candidate with.")] = 1,
     rates: Annotated[
         str | None, typer.Option(help="Learning rates to choose from (default: 1/3, 1 and 3 times the preset's).")
     ] = None,
@@ -45,17 +45,17 @@ def compare(
             "--set", help="Setting of all candidates, such as model.dim=64. Repeatable.", metavar="GROUP.NAME=VALUE"
         ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates of each training.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Minutes of each training, instead of --steps.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps per training run.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Minutes per training run, instead of --steps.")] = None,
     train_file: Annotated[
         str | None,
         typer.Option(
-            help="Training data: TSV of pairs, CSV of points, .npz or IDX pictures, .txt or a folder of them."
+            help="Training data: TSV of pairs, CSV of points, .npz or IDX images, .txt file or folder of .txt files."
         ),
     ] = None,
-    test_file: Annotated[str | None, typer.Option(help="Test data of the same form.")] = None,
+    test_file: Annotated[str | None, typer.Option(help="Test data in the same format.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: cuda if available).")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder (default: runs/compare-TASK-DATE).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder (default: runs/compare-TASK-DATE).")] = None,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:

@@ -27,11 +27,11 @@ def evaluate(
         str | None, typer.Option(help="greedy or beam (default: beam with a joint model, else greedy).")
     ] = None,
     beams: Annotated[int, typer.Option(help="Beam width.")] = 4,
-    length_penalty: Annotated[float, typer.Option(help="Divide scores by length to this power.")] = 0.0,
+    length_penalty: Annotated[float, typer.Option(help="Exponent: scores are divided by length ** value.")] = 0.0,
     test_file: Annotated[str | None, typer.Option(help="Evaluate on this file.")] = None,
     stress: pronounce.Stress = True,
     with_: With = None,
-    best: Annotated[int, typer.Option(help="pronounce: also how often the right answer is among this many.")] = 1,
+    best: Annotated[int, typer.Option(help="pronounce: also report how often a right answer is among the best N.")] = 1,
     joint: Annotated[
         str | None,
         typer.Option(help="pronounce: joint model for beam search (default: the run's own); none: no model."),

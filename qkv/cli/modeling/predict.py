@@ -34,11 +34,11 @@ def predict(
     ] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k most probable tokens.")] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Sample from the most probable tokens that hold this share.")
+        float | None, typer.Option(help="Sample from the most probable tokens with this total probability.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of sampling.")] = 0,
     with_: With = None,
-    tokens: Annotated[int | None, typer.Option(help="Text only: most tokens to generate (default: 100).")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Text only: maximum number of tokens (default: 100).")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: cuda if available).")] = None,
     json: Json = False,
 ) -> None:

@@ -25,7 +25,7 @@ def pronounce(
         list[str] | None, typer.Argument(metavar="WORD", help="Words or sentences (default: lines of stdin).")
     ] = None,
     best: Annotated[int, typer.Option(help="Pronunciations per word, with their probabilities.")] = 1,
-    search: Annotated[str, typer.Option(help="greedy or beam.")] = "beam",
+    search: Annotated[str, typer.Option(help="Search: greedy or beam.")] = "beam",
     beams: Annotated[int, typer.Option(help="Beam width.")] = 4,
     dictionary: Annotated[
         Path | None, typer.Option(help="Your dictionary in CMU format; it is looked up first.")
@@ -44,9 +44,9 @@ def pronounce(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Pronounce English words: `qkv pronounce kubernetes`, or a line of stdin each.
+    """Pronounce English words: `qkv pronounce kubernetes`, or lines of stdin.
 
-    Your dictionary is looked up first, then CMUdict; the model pronounces the rest. The last column says which it was.
+    Your dictionary is looked up first, then CMUdict; the model pronounces the rest. The last column is the source.
     """
     from qkv.errors import unknown_name_error
     from qkv.pronunciation import Pronouncer

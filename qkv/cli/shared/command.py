@@ -1,4 +1,4 @@
-"""The command as the user typed it, for messages that tell what to run next."""
+"""The command as the user typed it, for messages that suggest the next command."""
 
 import shlex
 import shutil
@@ -9,7 +9,8 @@ from pathlib import Path
 def command_name() -> str:
     """Return how to start this program again: `qkv` if that is on the path, else the path of the running executable.
 
-    So `.venv/bin/qkv train` prints `.venv/bin/qkv serve RUN`, which works as printed; `python -m qkv` stays that.
+    So `.venv/bin/qkv train` prints `.venv/bin/qkv serve RUN`, which works as printed.
+    After `python -m qkv` the result is `python -m qkv`.
     """
     program = Path(sys.argv[0])
     if program.name == "__main__.py":

@@ -13,7 +13,7 @@ Plugin = Annotated[
 
 
 def load_plugins(modules: list[str] | None) -> None:
-    """Import each module, searched in the current folder first, as by `python -m`."""
+    """Import each module, searched in the current folder first, as `python -m` does."""
     if modules and "" not in sys.path:
         sys.path.insert(0, "")
     for module in modules or []:

@@ -126,7 +126,7 @@ def _number(title: str, key: str, better: Better, format_value: Callable[[float]
 
 
 def _outcome(record: Record) -> str:
-    """Return the line below the name of a candidate without figures."""
+    """Return the line below the name of a candidate without metrics."""
     if record["figures"]:
         return ""
     return "\n[red]refused[/]" if record["refused"] else "\n[red]failed[/]"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def print_report(report: "CostReport", label: str, note: str | None, depth: int) -> None:
-    """Print the label with a note on its sizes, then figures, terms, modules, memory, elementwise work, conventions."""
+    """Print the label with a note on its sizes, then totals, terms, modules, memory, elementwise work, conventions."""
     from rich.markup import escape
 
     from qkv.cost import CONVENTION

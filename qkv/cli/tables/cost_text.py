@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def print_document(report: "CostReport", label: str, note: str | None, *, latex: bool) -> None:
-    """Print the figures as a table, and the note on the sizes if there is one."""
+    """Print the totals as a table, and the note on the sizes if there is one."""
     rows = {
         "parameters": report.parameters,
         "multiplications needed": report.needed,
