@@ -23,7 +23,7 @@ class Source(StrEnum):
     punctuation = "punctuation"
     """Punctuation is not pronounced."""
     none = "none"
-    """There is no answer; `reason` tells why."""
+    """There is no answer; `reason` is the cause."""
 
 
 @dataclass(frozen=True)

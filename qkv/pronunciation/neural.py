@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BATCH_SIZE = 128
 """Words per batch; words of similar length share a batch."""
 MAX_LETTERS = 256
-"""Longest word for a model without a limit of its own: each letter takes a step."""
+"""Longest word for a model without a limit: each letter takes a step."""
 
 
 class NeuralG2P:
