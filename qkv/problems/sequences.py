@@ -173,7 +173,7 @@ def attention_helps_translation() -> Answer:
     },
 )
 def three_similarities() -> Answer:
-    """Jaccard, cosine and Damerau-Levenshtein similarity of some pairs: do they say the same?"""
+    """Jaccard, cosine and Damerau-Levenshtein similarity of some pairs: do they agree?"""
     from qkv.metrics import cosine, damerau_levenshtein, jaccard
 
     scores = (jaccard, cosine, damerau_levenshtein)
