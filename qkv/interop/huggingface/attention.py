@@ -138,7 +138,7 @@ def _mechanism(text: str, key_dim: int, scaling: float | None, training: bool) -
 def _run(
     compute: Callable[..., Tensor], query: Tensor, key: Tensor, causal: bool, mask: Tensor | None, mechanism: Attention
 ) -> Tensor:
-    """Run `compute` for queries that are the last of the keys if causal; a mask of pairs replaces causality."""
+    """Run `compute`; causal queries are aligned with the last keys, and a mask of pairs replaces causality."""
     if mask is not None and mask.dim() == 4:
         if mask.dtype == torch.bool:
             return compute(query, mask=mask)

@@ -69,7 +69,7 @@ def require_safetensors(folder: Path) -> None:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors by name, from one file or from those that an index names, in float32."""
+    """Return all tensors by name, from one file or from those that an index names, in float32."""
     require_safetensors(folder)
     files = [WEIGHTS]
     if not (folder / WEIGHTS).exists() and (folder / INDEX).exists():
