@@ -85,18 +85,18 @@ class Flags(ConstexprRecord):
     """Compile-time flags of a pass."""
 
     NORMALIZE: bool
-    """Weights are divided by their sum."""
+    """Whether weights are divided by their sum."""
     EXPANDS: bool
-    """Features are more than the mapped input."""
+    """Whether features are more than the mapped input."""
     REVERSE: bool
-    """Keys attend to queries, from the last token to the first: the backward."""
+    """Whether keys attend to queries, from the last token to the first: the backward."""
     HAS_MASK: bool = False
     HAS_DECAY: bool = False
     HAS_INV_NORM: bool = False
-    """Weights are multiplied by 1 / normalizer of the query, in the backward."""
+    """Whether weights are multiplied by 1 / normalizer of the query, in the backward."""
     INTRA: str = "none"
     """Tokens that are attended to one by one: "none", "causal" (those of the segment) or "all"."""
     LOCAL_PREFIX: bool = False
-    """Each segment reads the state before it in its split."""
+    """Whether each segment reads the state before it in its split."""
     SPLIT_PREFIX: bool = False
-    """Each segment reads the state before its split."""
+    """Whether each segment reads the state before its split."""

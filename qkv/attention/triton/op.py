@@ -131,7 +131,7 @@ def _unpad_state(plan: Plan, state: StateTensors, batch: int, scale: float) -> t
 
 
 def _saved_prefix(plan: Plan, state: StateTensors, batch: int, decay: Tensor | None) -> StatePrefix:
-    """Return what the forward read, from what it saved."""
+    """Return the prefix that the forward read, with the state that it saved."""
     if not plan.causal:
         return StatePrefix(state, NO_ORDER)
     return StatePrefix(state, plan.partition(plan.keys, batch * plan.key_heads, has_decay=decay is not None))

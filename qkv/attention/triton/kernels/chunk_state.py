@@ -223,7 +223,7 @@ def scan(
     HAS_PREFIX: tl.constexpr, HAS_DECAY: tl.constexpr, REVERSE: tl.constexpr, GRAD_DECAY: tl.constexpr,
     SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute running sums over segments: of features with values, and of features alone, each feature by its weight.
+    """Compute running sums over segments: of features times values, and of features alone, times the feature's weight.
 
     `d_decay` collects the gradient of the decay between segments.
     """

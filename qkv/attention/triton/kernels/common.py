@@ -19,7 +19,7 @@ class Strides(NamedTuple):
 
 
 class HeadStrides(NamedTuple):
-    """The same for a single token."""
+    """Strides of a tensor of single tokens, without the time axis."""
 
     batch: int
     head: int
@@ -98,7 +98,7 @@ def safe_inverse(norm, valid):
 
 @triton.jit
 def border_distance(tokens, segment, length, SEGMENT: tl.constexpr, TO_END: tl.constexpr):
-    """Return the distance of each token to the last token of its segment, or to the one before its first."""
+    """Return the distance of each token to the last token of its segment, or to the token before the segment."""
     if TO_END:
         distance = tl.minimum((segment + 1) * SEGMENT, length) - 1 - tokens
     else:
@@ -138,7 +138,7 @@ def causal_decay(w, tokens, others, rate, DIAGONAL: tl.constexpr, REVERSE: tl.co
 
 @triton.jit
 def prefix_bases(batch, head, segment, sizes, PADDED_FEATURES: tl.constexpr):
-    """Return the first feature of the state before the segment in its split, and of the state before the split."""
+    """Return the offsets of two states: the one before the segment in its split, and the one before the split."""
     state = batch.to(tl.int64) * sizes.state_heads + head * sizes.state_heads // sizes.a_heads
     local = (state * sizes.prefix_slots + segment) * PADDED_FEATURES
     before = state * sizes.prefix_slots + sizes.prefix_slots - sizes.num_splits
