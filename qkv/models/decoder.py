@@ -164,7 +164,7 @@ class Decoder(nn.Module):
         return self.dropout(x if self.positions.added is None else self._add_positions(x, packing.positions))
 
     def _add_positions(self, x: Tensor, row_positions: Tensor) -> Tensor:
-        """Add different positions in each row: a scheme takes one index for all rows, so all tokens become one row."""
+        """Add positions that differ between rows, by joining the rows: a scheme takes one index for all rows."""
         assert self.positions.added is not None
         added: Tensor = self.positions.added(x.flatten(0, 1)[None], row_positions.flatten())
         return added[0].view_as(x)

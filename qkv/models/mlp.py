@@ -77,7 +77,7 @@ class MLP(nn.Module):
 
     @classmethod
     def from_config(cls, config: MLPConfig, *sizes: int) -> "MLP":
-        """Return an MLP for examples of these sizes; the last is the number of classes, and two need one output."""
+        """Return an MLP for examples of these sizes; the last is the number of classes (2 need only 1 output)."""
         *axes, classes = sizes
         outputs = 1 if classes == 2 else classes
         return cls(
