@@ -40,7 +40,7 @@ def _check_pair(predicted: Labels, labels: Labels) -> tuple[Tensor, Tensor]:
     given, expected = _to_integers("predicted", predicted), _to_integers("labels", labels)
     if given.dim() != 1 or given.shape != expected.shape or not len(given):
         raise ValueError(
-            f"predicted and labels must be equally many, and at least one, "
+            f"predicted and labels must have the same length, at least 1, "
             f"got shapes {tuple(given.shape)} and {tuple(expected.shape)}"
         )
     return given, expected

@@ -43,7 +43,7 @@ def error_rates(
     """Compare each hypothesis with its closest reference (one list of references per hypothesis)."""
     if len(hypotheses) != len(references) or not hypotheses:
         raise ValueError(
-            f"hypotheses and references must be equally many, and at least one, "
+            f"hypotheses and references must have the same length, at least 1, "
             f"got {len(hypotheses)} hypotheses and {len(references)} lists of references"
         )
     wrong = edits = tokens = 0

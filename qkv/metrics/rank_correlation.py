@@ -12,7 +12,7 @@ from collections.abc import Sequence
 def spearman(left: Sequence[float], right: Sequence[float]) -> float:
     """Return Spearman's rank correlation of two lists of at least two values; NaN if one list is constant."""
     if len(left) != len(right) or len(left) < 2:
-        raise ValueError(f"left and right must be equally many, and at least two, got {len(left)} and {len(right)}")
+        raise ValueError(f"left and right must have the same length, at least 2, got {len(left)} and {len(right)}")
     if any(math.isnan(value) for value in (*left, *right)):
         raise ValueError("left and right must not contain NaN")
     a, b = ranks(left), ranks(right)

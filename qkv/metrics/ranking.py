@@ -28,7 +28,7 @@ def ranked_hits(scores: Sequence[float], found: Sequence[Hashable | None]) -> li
     Ties keep their order. Only the first detection of an object is a hit.
     """
     if len(scores) != len(found):
-        raise ValueError(f"scores and found must be equally many, got {len(scores)} and {len(found)}")
+        raise ValueError(f"scores and found must have the same length, got {len(scores)} and {len(found)}")
     if any(math.isnan(score) for score in scores):
         raise ValueError("scores must not contain NaN")
     seen: set[Hashable] = set()

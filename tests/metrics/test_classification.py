@@ -31,7 +31,7 @@ def test_classes_are_integers():
 @pytest.mark.parametrize(
     ("predicted", "labels", "message"),
     [
-        ([], [], r"at least one, got shapes \(0,\)"),
+        ([], [], r"at least 1, got shapes \(0,\)"),
         ([0, 1], [0], r"got shapes \(2,\) and \(1,\)"),
         ([0, 5], [0, 1], "labels must be 0 to classes - 1 = 2, got 5"),
         ([0, -1], [0, 1], "labels must be 0 to classes - 1 = 2"),

@@ -30,7 +30,7 @@ def test_ties_as_scipy(pairs):
 @pytest.mark.parametrize(
     ("left", "right", "message"),
     [
-        ([1, 2], [1], "left and right must be equally many, and at least two, got 2 and 1"),
+        ([1, 2], [1], "left and right must have the same length, at least 2, got 2 and 1"),
         ([1], [1], "got 1 and 1"),
         ([1, math.nan], [1, 2], "left and right must not contain NaN"),
     ],

@@ -114,7 +114,7 @@ def test_nothing_found():
         (lambda: precision_recall([True], 0), "objects must be at least 1, got 0"),
         (lambda: precision_recall([True, True], 1), "hits must be at most objects=1, got 2"),
         (lambda: average_precision([True], 1, points=7), "points must be None .*, 11 or 101, got 7"),
-        (lambda: ranked_hits([0.5], []), "scores and found must be equally many, got 1 and 0"),
+        (lambda: ranked_hits([0.5], []), "scores and found must have the same length, got 1 and 0"),
         (lambda: ranked_hits([float("nan")], [None]), "scores must not contain NaN"),
     ],
 )
