@@ -21,7 +21,9 @@ class LabeledExamples:
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.labels):
-            raise ValueError(f"labels and inputs must be equally many, got {len(self.labels)} and {len(self.inputs)}")
+            raise ValueError(
+                f"labels and inputs must have the same length, got {len(self.labels)} and {len(self.inputs)}"
+            )
 
     def __len__(self) -> int:
         return len(self.labels)

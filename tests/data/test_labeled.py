@@ -38,7 +38,7 @@ def test_a_fraction_of_each_class_is_held_out():
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match="labels and inputs must be equally many, got 3 and 5"):
+    with pytest.raises(ValueError, match="labels and inputs must have the same length, got 3 and 5"):
         LabeledExamples(torch.zeros(5, 2), torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match="count and batch_size must be at least 1, got 0 and 5"):
         ShuffledBatches(0, 5, 0)

@@ -170,7 +170,7 @@ class TokenFile:
                 _sync(index.fileno(), index.flush)
 
     def _encode(self, texts: list[str], *, last: bool) -> "array[int]":
-        """Concatenate documents; where start and end are one token, it comes once between documents and once last."""
+        """Concatenate documents; a token that is both start and end is written once between documents and once last."""
         tokenizer = self.tokenizer
         tokens = array(self._typecode)
         for ids in tokenizer.encode_batch(texts):

@@ -47,7 +47,7 @@ class WordCounts:
     def __post_init__(self) -> None:
         if len(self.words) != len(self.counts) or not self.words:
             raise ValueError(
-                f"words and counts must be equally many, and at least one, got {len(self.words)} and {len(self.counts)}"
+                f"words and counts must have the same length, at least 1, got {len(self.words)} and {len(self.counts)}"
             )
         if min(self.counts) < 1:
             raise ValueError(f"counts must be at least 1, got {min(self.counts)}")

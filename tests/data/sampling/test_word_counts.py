@@ -45,8 +45,8 @@ def test_negative_probabilities_by_hand():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: WordCounts((), ()), "words and counts must be equally many, and at least one, got 0 and 0"),
-        (lambda: WordCounts(("a",), (1, 2)), "words and counts must be equally many, and at least one, got 1 and 2"),
+        (lambda: WordCounts((), ()), "words and counts must have the same length, at least 1, got 0 and 0"),
+        (lambda: WordCounts(("a",), (1, 2)), "words and counts must have the same length, at least 1, got 1 and 2"),
         (lambda: WordCounts(("a", "a"), (1, 2)), "words must be distinct, got 'a' twice"),
         (lambda: WordCounts(("a",), (0,)), "counts must be at least 1, got 0"),
         (lambda: WordCounts.build([["a", "b"]]), "no word occurs 5 times; the text has 2 distinct words"),
