@@ -85,7 +85,7 @@ class CudaGraphBackward:
             parameter.grad = torch.zeros_like(parameter)
 
     def accumulate(self, batch: TrainBatch, tokens: int) -> list[Tensor]:
-        """Replay the graph of each micro-batch, captured at the first of its shape; all of a shape share one loss."""
+        """Replay the graph of each micro-batch's shape; its loss is copied, since the next replay overwrites it."""
         self.factor.fill_(1 / tokens)
         return [self._replay(micro_batch).clone() for micro_batch in batch.micro_batches]
 
