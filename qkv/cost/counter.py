@@ -168,9 +168,9 @@ def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], index: int, name: s
 
 
 def _causal_excess_doubled(q: Tensor, k: Tensor, v: Tensor) -> Any:
-    """Return twice the multiplications with keys after the query; torch aligns queries and keys at the first.
+    """Return twice the multiplications of queries with later keys; query i has the position of key i, as in torch.
 
-    Doubled to avoid a division, since lengths may be symbolic; q and k are then equally long.
+    Doubled to avoid a division, since lengths may be symbolic; q and k then have the same length.
     """
     batch, heads, queries, key_dim = q.shape
     keys, dims = k.shape[2], key_dim + v.shape[3]

@@ -50,7 +50,7 @@ _HELD_OUT = ((13, 31), (23, 5))
 def interpolate(
     function: Callable[[Sizes], int], degrees: Mapping[str, int], sizes: Sizes, *, checks: int = 2
 ) -> Expression | None:
-    """Return the polynomial of at most these degrees that equals `function`, or None if it is not one.
+    """Return the polynomial of at most these degrees that equals `function`, or None if there is none.
 
     It is checked at `checks` sizes off the grid and at the requested `sizes`.
     """
@@ -125,7 +125,7 @@ def _interpolate_on_grid(function: Callable[[Sizes], int], axes: Mapping[str, Se
 
 @cache
 def _lagrange(nodes: tuple[int, ...]) -> list[list[Fraction]]:
-    """Return the Lagrange basis: per node, the coefficients (lowest first) of the polynomial 1 there, 0 elsewhere."""
+    """Return the Lagrange basis: per node, the coefficients (lowest first) of a polynomial 1 there and 0 at others."""
     basis = []
     for node in nodes:
         coefficients = [Fraction(1)]
