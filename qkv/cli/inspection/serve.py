@@ -13,7 +13,7 @@ def serve(
         typer.Argument(help="Run folder, or pronounce: the bundled model (default: newest in runs/, else pronounce)."),
     ] = None,
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 0,
-    browser: Annotated[bool, typer.Option("--browser", help="Also open the page.")] = False,
+    browser: Annotated[bool, typer.Option("--browser", help="Also open the page in a browser.")] = False,
 ) -> None:
     """Inspect a model in a browser: a page served on this machine only, without a network."""
     try:

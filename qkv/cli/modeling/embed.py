@@ -17,7 +17,7 @@ BATCH_SIZE = 1024
 
 
 def embed(
-    run: Annotated[Path, typer.Argument(help="Run folder of task masked, or of a Hugging Face BERT.")],
+    run: Annotated[Path, typer.Argument(help="Run folder of task masked, or a Hugging Face BERT folder.")],
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts (default: lines of stdin).")] = None,
     similarities: Annotated[
         bool, typer.Option("--similarities", help="Print the cosine of every two texts instead of vectors.")
