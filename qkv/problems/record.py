@@ -58,7 +58,7 @@ class Problem:
     def solve(self) -> Solution:
         """Compute the answer and compare it with the expected values.
 
-        If data or an extra is missing, the answer is that message and is not ok; other problems are not affected.
+        If data or an extra is missing, the answer is the error and is not ok; other problems are not affected.
         """
         try:
             answer = None if self.compute is None else _run_isolated(self.compute)
