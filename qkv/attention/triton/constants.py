@@ -45,7 +45,7 @@ class KernelFunctions(ConstexprRecord):
     features: JitFunction
     """One tile of features: (tokens, features)."""
     grad_features: JitFunction
-    """Gradient of the input by that of one tile of features."""
+    """Gradient of the input, given the gradient of one tile of features."""
     token_features: JitFunction
     """Features of a single token, for decoding."""
 

@@ -59,7 +59,7 @@ def _backward(
     out: Tensor, inv_norm: Tensor, prefix_kv: Tensor, prefix_k: Tensor,
     kernel: str, scale: float, causal: bool, segment: int, with_state: bool,
 ) -> Results:  # fmt: skip
-    """Return the gradients of q, k, v, decay and the initial state; empty tensors where there are none."""
+    """Return the gradients of q, k, v, decay and the initial state; an empty tensor for each that is absent."""
     plan = _plan(q, k, v, kernel, scale, causal, segment, with_state)
     q, k, v, g = (with_contiguous_rows(x) for x in (q, k, v, g))
     mask = None if mask is None else mask.contiguous()

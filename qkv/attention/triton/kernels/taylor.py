@@ -86,7 +86,7 @@ def features(x, features, pointers, scale, PURE: tl.constexpr, TILES: tl.constex
 
 @triton.jit
 def grad_features(total, x, d_phi, features, pointers, PURE: tl.constexpr, TILES: tl.constexpr):
-    """Add to `total` the gradient of x by that of a tile of its features."""
+    """Add to `total` the gradient of x, given the gradient of one tile of its features."""
     first, second = _factors(x, features, pointers, PURE, TILES)
     offsets = tl.arange(0, TILES.BLOCK_K)[None, :] * TILES.PADDED_FEATURES + features[:, None]
     # [tokens, BLOCK_F] x [BLOCK_F, BLOCK_K], twice
