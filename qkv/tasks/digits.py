@@ -59,7 +59,7 @@ class ImageOptions:
     train_labels: str | None = None
     """IDX labels of the training file; default: the file next to it with the matching name."""
     test_file: str | None = None
-    """The same as train_file, to evaluate on."""
+    """File to evaluate on, in the format of train_file."""
     test_labels: str | None = None
     """IDX labels of the test file."""
 

@@ -46,7 +46,7 @@ class Seq2SeqOptions:
     train_file: str | None = None
     """TSV: source, then one or more targets."""
     test_file: str | None = None
-    """The same, to evaluate on."""
+    """TSV file to evaluate on."""
     source: str = "characters"
     """Unit of sources: characters or words."""
     target: str = "words"

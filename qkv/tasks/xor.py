@@ -52,7 +52,7 @@ class PointOptions:
     train_file: str | None = None
     """CSV: values, then the class."""
     test_file: str | None = None
-    """The same, to evaluate on."""
+    """CSV file to evaluate on."""
     held_out: float = 0.1
     """Fraction of the training points held out for validation, and the same again for testing."""
 
