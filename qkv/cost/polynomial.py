@@ -50,7 +50,7 @@ _HELD_OUT = ((13, 31), (23, 5))
 def interpolate(
     function: Callable[[Sizes], int], degrees: Mapping[str, int], sizes: Sizes, *, checks: int = 2
 ) -> Expression | None:
-    """Return the polynomial of at most these degrees that equals `function`, or None if there is none.
+    """Return the polynomial of at most these degrees that equals `function`; None: no such polynomial.
 
     It is checked at `checks` sizes off the grid and at the requested `sizes`.
     """

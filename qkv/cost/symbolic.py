@@ -146,7 +146,7 @@ def _with_our_symbols(expression: Any, symbols: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _without_logs() -> Iterator[None]:
-    """Silence torch's logs of what it cannot trace; the reason is reported by us."""
+    """Silence torch's logs of what it cannot trace; `DerivedFormulas` has the reason."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
