@@ -185,7 +185,7 @@ class Comparison:
             return str(error)
 
     def _train_candidate(self, candidate: Candidate) -> list[Trial]:
-        """Train the first seed with every learning rate and the others with the best; evaluate those of the best."""
+        """Train the first seed with every learning rate, the others with the best; evaluate the trials of the best."""
         first = candidate.config.train.seed
         rates = self.settings.learning_rates_for(candidate.config)
         tried = [self._train_and_save(candidate, rate, first) for rate in rates]
