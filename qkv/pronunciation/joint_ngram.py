@@ -63,7 +63,7 @@ class JointNGram:
     """Factor of the sum of both, which calibrates it."""
 
     def score(self, word: str, phones: Sequence[str]) -> float:
-        """Return log p(word, phones), summed over the likeliest segmentations; -inf if there is none (letter names)."""
+        """Return log p(word, phones), summed over the likeliest segmentations; -inf without any (letter names)."""
         sounds = tuple(phones)
         found = self._sum_over_segmentations(word, sounds, unseen=False)
         return found if found > -inf else self._sum_over_segmentations(word, sounds, unseen=True)

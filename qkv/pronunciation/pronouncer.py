@@ -155,7 +155,7 @@ class Pronouncer:
         return [(source, dictionary) for source, dictionary in pairs if dictionary is not None]
 
     def _predict(self, words: list[str], best: int) -> tuple[dict[str, _PartAnswer], dict[str, str]]:
-        """Return the model's predictions for these words, and why there is none for some of them."""
+        """Return the model's predictions for these words, and the reason for each word without one."""
         if not words:
             return {}, {}
         if self.network is None:
