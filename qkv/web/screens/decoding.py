@@ -101,7 +101,7 @@ class _Decoder:
         )
 
     def next_tokens(self, params: Params) -> Response:
-        """Return the distribution of the token after a prefix, and the source tokens attended to meanwhile."""
+        """Return the distribution of the token after a prefix, and the attention over the source at that step."""
         source = self.reader.read(get_text(params, "text"))
         limits = self._limits()
         prefix = self._prefix(params, limits)
