@@ -11,7 +11,7 @@ from qkv.cost.report import CONVENTION, CostReport, Quantity
 
 
 def to_record(report: CostReport) -> dict[str, Any]:
-    """Return the report; `multiplications` holds those needed, with those executed under `executed`."""
+    """Return the report; `multiplications` has the needed ones, and the executed ones under its key `executed`."""
     needed = {"terms": {}} | _quantity(report.needed)
     return {
         "name": report.name,
