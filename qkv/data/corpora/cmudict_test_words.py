@@ -19,7 +19,7 @@ _VARIANT_SUFFIX = re.compile(r"\s*\(\d+\)$")
 
 
 def is_cmudict_test_word(word: str) -> bool:
-    """Return whether the word is in the standard test list, in any case and as a variant such as `word(2)`."""
+    """Return whether the word is in the standard test list; ignore its case and a variant number, as in `Word(2)`."""
     return _hash_prefix(headword(word)) in _stored_prefixes()
 
 

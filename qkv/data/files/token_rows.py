@@ -40,7 +40,7 @@ class TokenRows:
         return self.file.read(first, self.length + 1)
 
     def _find_rows(self, row: int) -> tuple[Tensor, int]:
-        """Return the shuffled rows of the block, or of the later epoch, that contains `row`, and its index there."""
+        """Return the shuffled rows that contain `row` (of a block or, after epoch 0, of all) and its index in them."""
         total, number = 0, 0
         while True:
             blocks = self.file.blocks(number + 1)
