@@ -16,7 +16,7 @@ from qkv.problems.record import register_problem
     },
 )
 def alternating_sum() -> Answer:
-    """A recurrent cell h_t = x_t - h_(t-1) with y = sigmoid(1000 h_T), T even: what does it compute of a sequence?"""
+    """A recurrent cell h_t = x_t - h_(t-1) with y = sigmoid(1000 h_T), T even: what does it compute?"""
     import torch
 
     from qkv.layers import RecurrentCell
