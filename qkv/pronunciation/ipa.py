@@ -47,7 +47,7 @@ def ipa_symbols(phones: Iterable[str], *, stress: bool = True) -> tuple[str, ...
 
 
 def from_ipa(text: str, *, stress: bool = True) -> Phones:
-    """Return the phones of a text by `to_ipa`; an unmarked vowel is unstressed, or has no digit with `stress=False`."""
+    """Return the phones of a text by `to_ipa`; an unmarked vowel gets stress 0, or no digit with `stress=False`."""
     phones, index, mark = [], 0, ""
     while index < len(text):
         piece = _PIECE.match(text, index)
