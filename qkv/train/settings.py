@@ -66,8 +66,8 @@ def require_no_optimizer_settings(settings: Settings) -> None:
 def cosine_schedule(settings: Settings, step: int) -> float:
     """Return the learning rate of a step: linear warmup over `warmup` steps, then half a cosine to 0 at `steps`.
 
-    With `minutes` the decay starts only when `steps` must be known. So the rate of a step does not depend on whether
-    `steps` was measured in this process or before resuming.
+    With `minutes` the decay starts after the timed steps, which fix `steps`. So the rate of a step does not depend on
+    whether `steps` was measured in this process or before resuming.
     """
     if step < settings.warmup:
         return settings.learning_rate * (step + 1) / settings.warmup
