@@ -170,7 +170,7 @@ def test_bad_input_is_one_sentence(run, xor, tmp_path):
     )
     assert "leave out --raw" in qkv("embed", folder, "a", "--similarities", "--raw", code=2)
     wrong = ("train", "masked", *SMALL, "--steps", "1", "--run", str(tmp_path / "run"))
-    assert "Decoder is of another kind of task" in qkv(*wrong, "--set", "model.family=decoder", code=2)
+    assert "Decoder does not fit this task" in qkv(*wrong, "--set", "model.family=decoder", code=2)
     too_long = qkv(*wrong, "--set", "data.length=33", code=2)
     assert "data.length=33 exceeds model.max_length=32: set both" in too_long
     assert not (tmp_path / "run").exists()
