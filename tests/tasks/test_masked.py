@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from qkv import runs, tasks
-from qkv.compare.resources import example, measure_resources
+from qkv.compare.resources import measure_resources
 from qkv.data import split_sentences
 from qkv.errors import QkvError
 from qkv.models import Encoder, EncoderConfig
@@ -139,7 +139,7 @@ def test_what_a_comparison_counts(job):
     """Four projections, scores and values, two layers of feed-forward; one pooled token; both heads where is asked."""
     changes = {"model": SIZES, "train": {"steps": 1, "batch_size": 2}}
     config = runs.configure("masked", runs.preset("masked", None), changes)
-    row = example(job, config.train)
+    row = job.example_batch(config.train)
     found, time, asked = measure_resources(config, job, row, "cpu"), row[0].shape[1], int(row[4].sum())
     reading = 4 * time * 16 * 16 + 2 * time * time * 16 + 2 * time * 16 * 16
     assert found.multiplications == reading + 16 * 16 + 16 * 2 + asked * (16 * 16 + 16 * 600)

@@ -28,8 +28,7 @@ DEFAULT_TOKENS = 128
 def cost(
     spec: Annotated[str, typer.Argument(help=_HELP, metavar="SPEC")],
     n: Annotated[
-        int | None,
-        typer.Option(help="Number of tokens, in the source if there is one (default: 128, or the model's maximum)."),
+        int | None, typer.Option(help="Number of tokens, in the source if any (default: 128, or the model's maximum).")
     ] = None,
     m: Annotated[int | None, typer.Option(help="Number of tokens in the target (default: as in the source).")] = None,
     size: Annotated[
@@ -67,19 +66,25 @@ def cost(
     Nothing is computed or downloaded. Exit code 3: an operation is unknown, or two methods disagree.
     """
     load_plugins(plugin)
-    widths = {"d_in": d_in, "d_k": d_k, "d_v": d_v, "d_model": d_model, "d_ff": d_ff}
-    block = BlockOptions({k: v for k, v in widths.items() if v is not None}, heads, key_heads, kind, causal, bias)
+    sizes = _given(d_in=d_in, d_k=d_k, d_v=d_v, d_model=d_model, d_ff=d_ff)
+    block = BlockOptions(sizes, heads, key_heads, kind, causal, bias)
     output = OutputOptions(explain, verify, time, depth, json=json, markdown=markdown, latex=latex)
+    call = CallOptions({**_given(n=n, m=m), **_parse_sizes(size)}, input_ or [], optimizer)
     if compare is not None:
-        from qkv.cli.tables.cost_compare import print_kinds
-
         _require_comparable(spec, output, input_)
-        shape = block.attention_shape(DEFAULT_TOKENS if n is None else n)
-        print_kinds(compare, shape, plot or Path("cost.svg"), time=time, json=json)
-        return
-    tokens = {name: count for name, count in (("n", n), ("m", m)) if count is not None}
-    call = CallOptions({**tokens, **_parse_sizes(size)}, input_ or [], optimizer)
-    _print_cost(spec, block, call, output)
+        _print_comparison(compare, block.attention_shape(DEFAULT_TOKENS if n is None else n), plot, output)
+    else:
+        _print_cost(spec, block, call, output)
+
+
+def _given(**sizes: int | None) -> dict[str, int]:
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def _print_comparison(kinds: str, shape: "Shape", plot: Path | None, output: "OutputOptions") -> None:
+    from qkv.cli.tables.cost_compare import print_kinds
+
+    print_kinds(kinds, shape, plot or Path("cost.svg"), time=output.time, json=output.json)
 
 
 @dataclass(frozen=True)

@@ -57,13 +57,11 @@ def evaluate(
         return
     if not stress or best > 1 or joint is not None:
         raise ValueError(f"--no-stress, --best and --joint are for runs of task pronounce; {run} is not one")
-    _, task, model = runs.load(*folders)
-    task = _with_data(folders, task, test_file)
-    model.to(target)
-    options_of_search: dict[str, Any] = {}
-    if task.decodes:
-        options_of_search = {"beams": beams if search == "beam" else 1, "length_penalty": length_penalty}
-    metrics: dict[str, Any] = task.evaluate(model, split, **options_of_search)
+    _, loaded, model = runs.load(*folders)
+    task, model = _with_data(folders, loaded, test_file), model.to(target)
+    width = beams if search == "beam" else 1
+    given = {"beams": width, "length_penalty": length_penalty} if task.decodes else {}
+    metrics: dict[str, Any] = task.evaluate(model, split, **given)
     confusion = task.confusion(model, split)
     if json:
         more = {} if confusion is None else {"confusion_matrix": confusion.counts}

@@ -35,15 +35,10 @@ def joint(
     from qkv.pronunciation.rescore import fit_joint_weights
     from qkv.train import Run
 
-    if beams < 2:
-        raise ValueError(f"--beams must be at least 2, since a single answer cannot be reordered, got {beams}")
-    if order is not None and order < 1:
-        raise ValueError(f"--order must be at least 1, got {order}")
+    _check_options(order, beams, with_, out)
     config = runs.read_config(Run(run))
     if config.task != "pronounce":
         raise ValueError(f"{run} is a run of task {config.task!r}; a joint model needs one of task 'pronounce'")
-    if with_ and out is None:
-        raise ValueError("--with needs --out FILE: the joint model in a run folder is for that run alone")
     network = NeuralG2P.open(run, *(with_ or []), joint=False)
     network.model.to(choose_device(device))
     splits = tasks.tasks[config.task].load(config.data).data.splits  # type: ignore[attr-defined]
@@ -64,3 +59,12 @@ def joint(
         soft_wrap=True,
         markup=False,
     )
+
+
+def _check_options(order: int | None, beams: int, others: list[Path] | None, out: Path | None) -> None:
+    if beams < 2:
+        raise ValueError(f"--beams must be at least 2, since a single answer cannot be reordered, got {beams}")
+    if order is not None and order < 1:
+        raise ValueError(f"--order must be at least 1, got {order}")
+    if others and out is None:
+        raise ValueError("--with needs --out FILE: the joint model in a run folder is for that run alone")
