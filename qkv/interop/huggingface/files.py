@@ -52,7 +52,7 @@ def add_kind(config: dict[str, Any], kind: str) -> dict[str, Any]:
     `transformers` reads the key but never writes it, and raises for a name that is not registered: so a model of
     another kind is never loaded as softmax.
     """
-    return config if kind == Softmax.kind else config | {"attn_implementation": PREFIX + kind}
+    return config if kind == Softmax().kind else config | {"attn_implementation": PREFIX + kind}
 
 
 def require_safetensors(folder: Path) -> None:
