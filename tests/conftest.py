@@ -48,6 +48,21 @@ def tiny(build_once):
     return build_once("tiny-pronouncer", train_tiny) / "run"
 
 
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium, started once per session; required in CI, elsewhere the tests skip without it."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - most sessions do not need it
+
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        assert os.environ.get("CI") != "true", "CI needs Chromium: apt-get install chromium"
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    with sync_playwright() as play:  # one per process: playwright refuses a second
+        found = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items):
     missing = pytest.mark.skip(reason="no CUDA device")

@@ -5,14 +5,12 @@ import http.server
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from docs.generate.formulas import to_mathml
 from qkv.attention import kinds
@@ -110,19 +108,6 @@ def address(site):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}/"
         server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Debian's Chromium; required in CI."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        assert os.environ.get("CI") != "true", "CI needs Chromium: apt-get install chromium"
-        pytest.skip("no chromium: apt-get install chromium")
-    with sync_playwright() as play:
-        found = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture

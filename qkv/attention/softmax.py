@@ -117,8 +117,9 @@ class Softmax(Scored):
         # pad to one width, which torch's fused kernels require; the zeros add nothing
         width = max(q.shape[3], value_dim)
         q, k, v = _pad(q, width), _pad(k, width), _pad(v, width)
-        unmodified = score_mask.mask is None and score_mask.bias is None and self.window is None
-        is_causal = score_mask.causal and unmodified and bool(q.shape[2] == k.shape[2])  # torch takes no SymBool
+        unmodified = score_mask.mask is None and score_mask.bias is None
+        # the window last: where torch traces, comparing lengths gives a SymBool, which SDPA does not take
+        is_causal = score_mask.causal and unmodified and q.shape[2] == k.shape[2] and self.window is None
         out = functional.scaled_dot_product_attention(
             q,
             k,

@@ -1,13 +1,7 @@
-import os
-import shutil
-
 import pytest
-from playwright.sync_api import sync_playwright
 
 from qkv.web.backend import RunBackend
 from tests.web.runs import serving, train_masked, train_pairs, train_recall
-
-CHROMIUM = shutil.which("chromium")
 
 
 @pytest.fixture(scope="session")
@@ -32,15 +26,3 @@ def masked_run(tmp_path_factory):
 def server(pairs_run):
     with serving(RunBackend(pairs_run)) as found:
         yield found
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """Chromium, started once per session; required in CI, elsewhere the tests skip without it."""
-    if CHROMIUM is None:
-        assert os.environ.get("CI") != "true", "CI needs Chromium: apt-get install chromium"
-        pytest.skip("chromium is not installed: apt-get install chromium")
-    with sync_playwright() as play:
-        found = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
