@@ -75,9 +75,9 @@ def test_bad_input(run, arguments, message):
 @pytest.mark.slow
 def test_what_cannot_be_done_with_words(run, tmp_path):
     assert "a run of task 'words' has no attention to show" in qkv("look", str(run[0]), "class", code=2)
-    assert "has no texts to answer" in qkv("predict", str(run[0]), "class", code=2)
+    assert "takes no text input" in qkv("predict", str(run[0]), "class", code=2)
     for change, message in (
-        ("train.max_grad_norm=3", "train.max_grad_norm means nothing"),
+        ("train.max_grad_norm=3", "train.max_grad_norm has no effect"),
         ("model.family=decoder", "got a Decoder"),
     ):
         assert message in qkv("train", "words", "--run", str(tmp_path / "x"), "--set", change, code=2)
