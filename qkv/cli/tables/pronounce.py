@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from qkv.cli.shared.console import console, print_json
 from qkv.cli.shared.stdin import warn
-from qkv.pronunciation.bundled import NAME
 
 if TYPE_CHECKING:
     from qkv.data import Pair
@@ -20,6 +19,7 @@ MAX_BAD_LINES = 5
 def is_pronouncer(run: Path) -> bool:
     """Return whether this names the bundled model or a run of task pronounce."""
     from qkv import runs
+    from qkv.pronunciation.bundled import NAME
     from qkv.runs.huggingface import model_type
     from qkv.train import Run
 
