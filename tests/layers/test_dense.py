@@ -74,7 +74,7 @@ def test_the_residual_path():
         Dense(5, 7, residual=ScaledBranch())
 
 
-def test_invalid_residual_raises():
+def test_bad_input_residual_raises():
     with pytest.raises(TypeError, match=r"residual must be a module such as ScaledBranch\(\), or None, got True"):
         Dense(5, 5, residual=True)
 

@@ -54,7 +54,7 @@ def test_methods_a_scheme_lacks_raise():
 
 @pytest.mark.parametrize("apply", [Sinusoidal(8), Learned(8, 5), Rope().rotate])
 @pytest.mark.parametrize("index", [torch.arange(1), torch.arange(4), torch.zeros(2, 5, dtype=torch.long)])
-def test_index_needs_one_position_per_token(apply, index):
+def test_bad_input_index_needs_one_position_per_token(apply, index):
     x = torch.zeros(2, 5, 8)  # rope rotates any (..., time, dim)
     with pytest.raises(ValueError, match=r"index must hold .* shape \(time,\) = \(5,\), got"):
         apply(x, index)
