@@ -16,7 +16,7 @@ UNSEEN_BY_TORCH = frozenset({"einsum", "mv", "addmv", "dot", "vdot", "addr", "mk
 
 @dataclass(frozen=True)
 class Check:
-    """Multiplications executed by one module, according to each method; None: no result."""
+    """Multiplications of one module, counted by each method; None if a method gives no result."""
 
     part: str
     declared: int | None

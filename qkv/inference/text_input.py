@@ -106,7 +106,7 @@ class Seq2SeqInput(TextInput):
         self.example = example or separator.join(sources.tokens[:6])
 
     def tokenize(self, text: str) -> TokenSequence:
-        """Return the tokens of a source, in the case the model knows."""
+        """Split a source into tokens; letters get the case that the vocabulary has."""
         known = set(self.sources.tokens)
         return _with_notes(in_known_case(split_source(text, self.units.source), known), self.sources)
 

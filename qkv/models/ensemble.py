@@ -16,7 +16,7 @@ from qkv.shapes import Mask, Rows
 
 @dataclass(frozen=True)
 class EnsembleConfig:
-    """The part of a configuration that decoding needs."""
+    """Settings of an ensemble that decoding reads."""
 
     max_length: int
     """Longest sequence that every member accepts."""

@@ -97,7 +97,7 @@ class WordsTask(Task):
 
     @classmethod
     def model_sizes(cls, options: dict[str, Any]) -> ModelSizes | None:
-        """Return the number of words of WikiText-2, which is known without reading it."""
+        """Return the vocabulary size of WikiText-2, a constant; for other texts return None."""
         given = read_text_options(WordOptions, options)
         if (given.source, given.least) != ("wikitext", WordOptions.least):
             return None

@@ -9,7 +9,7 @@ Params = Mapping[str, Any]
 """Parameters of a request, as parsed from JSON: nothing in them is checked yet."""
 
 MAX_TEXT_LENGTH = 20_000
-"""Characters, enough for 2,048 tokens."""
+"""Longest text of a request, in characters; 2,048 tokens fit."""
 
 
 def get_text(params: Params, name: str, default: str = "") -> str:

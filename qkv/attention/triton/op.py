@@ -99,7 +99,11 @@ def _empty_pair(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _pad_state(plan: Plan, kv_sum: Tensor | None, k_sum: Tensor | None, scale: float) -> StateTensors | None:
-    """Return the state as the kernels keep it: in their order, without weights, in whole tiles, a row per key head."""
+    """Convert a state to the layout of the kernels.
+
+    Features are in kernel order, not multiplied by the token weights, and padded to whole tiles. Batch and key heads
+    are one axis.
+    """
     if kv_sum is None:
         return None
     more_features = plan.padded_features - plan.features
@@ -116,7 +120,7 @@ def _pad_state(plan: Plan, kv_sum: Tensor | None, k_sum: Tensor | None, scale: f
 
 
 def _unpad_state(plan: Plan, state: StateTensors, batch: int, scale: float) -> tuple[Tensor, Tensor]:
-    """Return (batch, key_heads, features, value_dim) and (batch, key_heads, features, 1); invert `_pad_state`."""
+    """Invert `_pad_state`: return (batch, key_heads, features, value_dim) and (batch, key_heads, features, 1)."""
     weights, order = plan.token_weights(scale, state.kv_sum.device), plan.feature_order(state.kv_sum.device)
 
     def restore_order(x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from qkv.storage import open_file
 
 Images = UInt8[Tensor, "examples channels height width"]
 NPZ_SPLITS = {"train": "train", "valid": "val", "test": "test"}
-"""Names of the splits, here and in an .npz file."""
+"""Name of each split in an .npz file."""
 
 
 def read_images(images: Path | str, labels: Path | str | None = None) -> LabeledExamples:

@@ -1,4 +1,4 @@
-"""Functions of Taylor attention of order 2 that the kernels call, and its tables of features.
+"""Order-2 Taylor attention for the kernels: weight, slope, features, and the tables that index the features.
 
     weight(s) = 1 + s + s^2 / 2,    slope(s) = 1 + s
     feature_f(x) = (x_i + b_f) (x_j + c_f)
