@@ -192,7 +192,7 @@ class ClassificationTask(Task):
         """Return (examples, classes); a perceptron gives 0 and 1."""
         model.eval()
         scaled = self.scale.apply(inputs).to(next(model.parameters()).device)
-        return to_probabilities(model(scaled), len(self.classes)).cpu()
+        return to_probabilities(model(scaled).cpu(), len(self.classes))  # float64, which not every device has
 
     def parse(self, text: str) -> Tensor:
         """Read an example from text: its values."""

@@ -1,6 +1,6 @@
 """One training loop for every model.
 
-    step:  gradient of (summed loss / tokens of the whole batch), clipped; AdamW; EMA of the weights
+    step:  gradient of (summed loss / tokens of the whole batch), clipped; the optimizer; EMA of the weights
 
 The order of examples, dropout and the learning rate are functions of (seed, step, rank). So resuming from a checkpoint
 gives, on a CPU, the same weights bit for bit as a run that was never stopped. A step whose loss is not finite is
@@ -73,6 +73,8 @@ class Progress:
     best: float = math.inf
     """Lowest validation score."""
     best_step: int = 0
+    stale: int = 0
+    """Validations since the best one."""
     skipped: int = 0
     """Consecutive steps that were skipped because they were not finite."""
     times: list[float] = field(default_factory=list)
@@ -205,6 +207,8 @@ class Loop:
 
     def _run_steps(self) -> None:
         self._validate_if_due()
+        if self._is_out_of_patience():
+            return
         self.loss_module.train()  # every submodule, whatever mode it came in
         self._clock = time.perf_counter()
         with closing(self._batches()) as batches:
@@ -213,6 +217,8 @@ class Loop:
                 self._train_step(batch)
                 self._measure()
                 self._validate_if_due()
+                if self._is_out_of_patience():
+                    return
 
     def _batches(self) -> Generator[TrainBatch, None, None]:
         batches = TrainBatches(self.objective, self.settings.accumulation_steps, self.group)
@@ -297,6 +303,8 @@ class Loop:
         torch.default_generator.manual_seed(number)
         if self.device.type == "cuda":
             torch.cuda.manual_seed_all(number)
+        elif self.device.type == "mps":
+            torch.mps.manual_seed(number)
 
     def _log_skipped(self, step: int, loss: float, norm: float) -> None:
         self.progress.skipped += 1
@@ -316,12 +324,21 @@ class Loop:
         score = self._score()
         if self.group.any(score is None) or score is None:
             raise Interrupted(self.interrupt.received or Interrupt.SIGNALS[0])
+        score = self.group.sum(score) / self.group.world_size  # equal in all processes, which must stop together
         if score < progress.best or not progress.best_step:
             progress.best, progress.best_step = score if math.isfinite(score) else math.inf, progress.step
             self.best = {name: value.clone() for name, value in self._evaluated_weights().items()}
+            progress.stale = 0
+        else:
+            progress.stale += 1
         progress.validated = progress.step
-        self._log({"event": "validated", "score": score, "best": progress.best})
+        stops = {"stops": True} if self._is_out_of_patience() else {}
+        self._log({"event": "validated", "score": score, "best": progress.best, **stops})
         self._save()
+
+    def _is_out_of_patience(self) -> bool:
+        """Return whether training ends early: the last `patience` validations brought no lower score."""
+        return 0 < self.settings.patience <= self.progress.stale
 
     def _score(self) -> float | None:
         """Return the validation score of the evaluated weights, or None if this process received a signal."""

@@ -6,9 +6,11 @@ from torch import Tensor, nn
 from qkv.train.ema import Weights
 from qkv.train.settings import Settings
 
+SGD_MOMENTUM = 0.9
+
 
 def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
-    """Return AdamW; weight decay applies to matrices only."""
+    """Return AdamW, or SGD with momentum; weight decay applies to matrices only."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise ValueError(f"model has no parameter to train: {type(model).__name__}")
@@ -18,6 +20,8 @@ def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimize
     ]
     # fused: one pass over each parameter instead of a dozen, on a CPU too
     fused = parameters[0].device.type in ("cpu", "cuda")
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=settings.learning_rate, momentum=SGD_MOMENTUM, fused=fused)
     return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.98), fused=fused)
 
 

@@ -35,7 +35,10 @@ def make_resume_check(objective: Objective, settings: Settings, device: torch.de
 
 def require_resumable(before: ResumeCheck, now: ResumeCheck, folder: Path) -> None:
     """Raise if the settings or the data differ; `steps` is compared elsewhere, since it may be measured."""
-    for name, (old, new) in _differences(before["settings"], now["settings"]).items():
+    # a setting that is newer than the run had its default
+    started = {**asdict(Settings(steps=1)), **before["settings"]}
+    started.pop("steps")
+    for name, (old, new) in _differences(started, now["settings"]).items():
         raise QkvError(f"the run was started with {name}={old} and cannot continue with {name}={new}", folder)
     if before["data"] != now["data"]:
         raise QkvError("the first batch is not the one that the run was started with: its data have changed", folder)

@@ -3,10 +3,20 @@
 import math
 from dataclasses import dataclass, fields
 
+from qkv.errors import unknown_name_error
+
 MEASURED_STEPS = range(10, 40)
 """Steps whose time decides how many fit into `minutes`."""
-_OPTIMIZER_SETTINGS = ("weight_decay", "max_grad_norm", "accumulation_steps", "ema_decay", "label_smoothing")
-_LOWEST = {"steps": 1, "batch_size": 1, "accumulation_steps": 1, "validate_every": 1, "warmup": 0}
+OPTIMIZERS = ("adamw", "sgd")
+_OPTIMIZER_SETTINGS = (
+    "optimizer",
+    "weight_decay",
+    "max_grad_norm",
+    "accumulation_steps",
+    "ema_decay",
+    "label_smoothing",
+)
+_LOWEST = {"steps": 1, "batch_size": 1, "accumulation_steps": 1, "validate_every": 1, "warmup": 0, "patience": 0}
 
 
 @dataclass(frozen=True)
@@ -19,6 +29,8 @@ class Settings:
     """Training time; the first steps are timed, then `steps` is fixed."""
     batch_size: int = 256
     """Examples per step, over all processes."""
+    optimizer: str = "adamw"
+    """adamw, or sgd (momentum 0.9, which needs a larger learning rate)."""
     learning_rate: float = 1e-3
     """Highest learning rate."""
     warmup: int = 100
@@ -35,12 +47,16 @@ class Settings:
     """Fraction of the probability that is spread over all tokens."""
     validate_every: int = 500
     """Steps between validations; each is followed by a checkpoint."""
+    patience: int = 0
+    """Early stopping: validations in a row without a lower score after which training ends; 0: never."""
     seed: int = 0
     """Seed of initial weights, order of examples and dropout."""
 
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None:
             raise ValueError("give steps or minutes: how long to train")
+        if self.optimizer not in OPTIMIZERS:
+            raise unknown_name_error("optimizer", self.optimizer, OPTIMIZERS)
         for name, lowest in _LOWEST.items():
             value = getattr(self, name)
             if value is not None and not value >= lowest:

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.train.optimizer import clip_grad_norm
+from qkv.train import Settings
+from qkv.train.optimizer import clip_grad_norm, load_optimizer_state, make_optimizer, optimizer_state
 
 
 def pair_of_nets(size):
@@ -49,3 +50,20 @@ def test_a_gradient_that_is_not_finite_has_a_length_that_is_not(value):
 
 def test_no_gradient_has_length_0():
     assert clip_grad_norm(torch.optim.AdamW(nn.Linear(2, 3).parameters()), 1.0) == 0
+
+
+def test_two_steps_of_sgd_by_hand():
+    """w = 1, gradient 1: velocities 1 and 1.9, so w is 1 - 0.1 - 0.19; a vector does not decay."""
+    weight = nn.Module()
+    weight.w = nn.Parameter(torch.ones(1, dtype=torch.float64))
+    settings = Settings(steps=1, optimizer="sgd", learning_rate=0.1, weight_decay=0.5)
+    optimizer = make_optimizer(weight, settings)
+    for _ in range(2):
+        weight.w.grad = torch.ones(1, dtype=torch.float64)
+        optimizer.step()
+    assert weight.w.item() == pytest.approx(0.71)
+    again = make_optimizer(weight, settings)
+    load_optimizer_state(again, optimizer_state(optimizer))
+    weight.w.grad = torch.ones(1, dtype=torch.float64)
+    again.step()  # velocity 2.71
+    assert weight.w.item() == pytest.approx(0.439)

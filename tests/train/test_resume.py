@@ -1,5 +1,7 @@
 """Stopped anywhere, damaged or measured: a run that goes on ends as one that was left alone."""
 
+import json
+import shutil
 import signal
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,15 +12,15 @@ from torch import nn
 
 from qkv.errors import QkvError
 from qkv.models import Decoder, DecoderConfig
-from qkv.storage import save_folder
+from qkv.storage import read_folder, save_folder
 from qkv.train import Interrupted, Objective, Run, cosine_schedule, create_run
 from tests.train.job import events, outcome, settings_of, task_of
 from tests.train.loops import loop_in, resumed, stop_at
 
 
-@pytest.mark.parametrize("average", [0.0, 0.9])
-def test_resumed_at_any_step_the_best_weights_are_the_same_to_the_last_bit(tmp_path, average):
-    values = {"steps": 23, "validate_every": 5, "ema_decay": average}
+@pytest.mark.parametrize(("average", "optimizer"), [(0.0, "adamw"), (0.9, "adamw"), (0.0, "sgd")])
+def test_resumed_at_any_step_the_best_weights_are_the_same_to_the_last_bit(tmp_path, average, optimizer):
+    values = {"steps": 23, "validate_every": 5, "ema_decay": average, "optimizer": optimizer}
     alone = loop_in(tmp_path / "alone", **values)
     alone.train()
     for moment in (1, 4, 5, 7, 10, 22):
@@ -131,6 +133,19 @@ def test_other_settings_are_refused(tmp_path, values, message):
     with pytest.raises(QkvError, match=message):
         resumed(tmp_path / "run", **{"steps": 11, **values})
     assert outcome(tmp_path / "run") == before
+
+
+def test_settings_that_are_newer_than_the_run_have_their_defaults(tmp_path):
+    stop_at(4, loop_in(tmp_path / "run"))
+    path = next((tmp_path / "run" / "checkpoints").iterdir())
+    files = read_folder(path)
+    record = json.loads(files["progress.json"])
+    del record["resume_check"]["settings"]["patience"], record["progress"]["stale"]
+    shutil.rmtree(path)
+    save_folder(path, {**files, "progress.json": json.dumps(record).encode()})
+    assert resumed(tmp_path / "run").progress.step == 4
+    with pytest.raises(QkvError, match="started with patience=0 and cannot continue with patience=2"):
+        resumed(tmp_path / "run", patience=2)
 
 
 def test_other_data_and_other_models_are_refused(tmp_path):

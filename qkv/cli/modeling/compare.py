@@ -54,7 +54,7 @@ def compare(
         ),
     ] = None,
     test_file: Annotated[str | None, typer.Option(help="Test data in the same format.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: cuda if available).")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: cuda if available).")] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder (default: runs/compare-TASK-DATE).")] = None,
     plugin: Plugin = None,
     json: Json = False,

@@ -36,7 +36,7 @@ def evaluate(
         str | None,
         typer.Option(help="pronounce: joint model for beam search (default: the run's own); none: no model."),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: cuda if available).")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: cuda if available).")] = None,
     json: Json = False,
 ) -> None:
     """Evaluate a trained run on held-out data.

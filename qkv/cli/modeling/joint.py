@@ -16,7 +16,7 @@ def joint(
     beams: Annotated[int, typer.Option(help="Beam width for the held-out words on which the weight is fitted.")] = 10,
     with_: With = None,
     out: Annotated[Path | None, typer.Option(help="Output file (default: joint.bin in the run folder).")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: cuda if available).")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: cuda if available).")] = None,
     json: Json = False,
 ) -> None:
     """Fit n-grams of letters and phones to the training words of a run, to rescore its answers. Takes seconds.

@@ -39,7 +39,7 @@ def predict(
     seed: Annotated[int, typer.Option(help="Seed of sampling.")] = 0,
     with_: With = None,
     tokens: Annotated[int | None, typer.Option(help="Text only: maximum number of tokens (default: 100).")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: cuda if available).")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: cuda if available).")] = None,
     json: Json = False,
 ) -> None:
     """Predict with a trained run: `qkv predict runs/mine kubernetes`, `qkv predict runs/xor 0,1`, or lines of stdin.

@@ -44,7 +44,7 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Training time, instead of --steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, example order and dropout.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: cuda if available).")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: cuda if available).")] = None,
     workers: Annotated[int, typer.Option(help="Worker processes that prepare batches.")] = 0,
     compile_: Annotated[
         bool, typer.Option("--compile", help="Use torch.compile; the first steps may take minutes.")

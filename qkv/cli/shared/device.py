@@ -7,8 +7,9 @@ def choose_device(name: str | None) -> str:
 
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if name not in ("cpu", "cuda"):
-        raise ValueError(f"--device {name!r}: expected cpu or cuda")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: no CUDA device available")
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name not in available:
+        raise ValueError(f"--device {name!r}: expected cpu, cuda or mps")
+    if not available[name]:
+        raise ValueError(f"--device {name}: no {name.upper()} device available")
     return name

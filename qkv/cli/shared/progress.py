@@ -62,4 +62,5 @@ def _describe_event(record: dict[str, Any]) -> str:
         "not_finite": "step {step}: {message}; the ids of its examples are in metrics.jsonl",
         "damaged_checkpoint": "skipping a damaged checkpoint: {message}",
     }
-    return known.get(record["event"], "{event} at step {step}").format(**record)
+    stops = "; no improvement for train.patience validations, so training ends" if record.get("stops") else ""
+    return known.get(record["event"], "{event} at step {step}").format(**record) + stops

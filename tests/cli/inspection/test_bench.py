@@ -28,7 +28,7 @@ def test_table_with_backward_and_a_plugin():
     [
         (("--tokens", "many"), "--tokens 'many': expected whole numbers"),
         (("--tokens", "0"), "a length must be at least 1"),
-        (("--device", "tpu"), "--device 'tpu': expected cpu or cuda"),
+        (("--device", "tpu"), "--device 'tpu': expected cpu, cuda or mps"),
         (("--kind", "additive"), "'additive' has learned parameters"),
     ],
 )
