@@ -160,9 +160,12 @@ class Comparison:
         config = replace(candidate.config, train=train, data=self.task.options)
         trial = Trial(candidate.name, learning_rate, seed, folder_name(candidate.name, learning_rate, seed))
         self._report(trial)
-        (run, config), failed = open_run(self.folder / trial.run, config, self.task), None
-        if not run.weights.exists():
+        run, failed = Run(self.folder / trial.run), None
+        if run.weights.exists():
+            open_run(run.folder, config, self.task)
+        else:
             with run.lock():
+                _, config = open_run(run.folder, config, self.task)
                 failed = self._train_to_end(run, config, trial)
         return replace(trial, **read_training_metrics(run), failed=failed)
 

@@ -25,6 +25,16 @@ def get_world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def is_restarted() -> bool:
+    """Return whether torchrun started this process again after a failure (`--max-restarts`)."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def may_restart() -> bool:
+    """Return whether torchrun would start this process again after a failure."""
+    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
+
+
 class ProcessGroup:
     """Rank and world size from torchrun's environment; rank 0 of 1 without torchrun.
 

@@ -106,10 +106,14 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from training in this folder; in a process group, rank 0 holds the lock."""
+        """Create the folder, and keep other processes from training in it; in a process group, rank 0 holds the lock.
+
+        A training takes the lock before it writes anything else, so that two that start at once never mix.
+        """
         if get_rank() > 0:
             yield
             return
+        _make_folder(self.folder)
         try:
             file = (self.folder / LOCK).open("a")
         except OSError as error:
@@ -136,11 +140,15 @@ def create_run(folder: Path) -> Run:
             raise QkvError(
                 f"there is a run already ({path.name}); continue it with --resume or choose another --run", folder
             )
+    _make_folder(folder)
+    return run
+
+
+def _make_folder(folder: Path) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise QkvError(f"the run folder cannot be created ({error.strerror})", folder) from error
-    return run
 
 
 def _lock_file(file: IO[str], folder: Path) -> None:
