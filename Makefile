@@ -7,6 +7,10 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 RUN    ?= runs/pronounce-quick
 
+# the constraints hold for the isolated build as well
+LIMITS  := $(CURDIR)/constraints.txt
+INSTALL := PIP_CONSTRAINT=$(LIMITS) PIP_BUILD_CONSTRAINT=$(LIMITS) $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
 PYTEST := $(BIN)/python -m pytest -q
 QUICK  := not gpu and not slow
 INNER  := $(QUICK) and not process and not browser and not triton and not training
@@ -14,7 +18,7 @@ INNER  := $(QUICK) and not process and not browser and not triton and not traini
 # the same tests with every annotated shape checked; bad input is left to our own errors
 SHAPES := --jaxtyping-packages=qkv,beartype.beartype tests/layers tests/positions tests/contract -k "not bad_input"
 
-.PHONY: run serve check test test-slow lint browser bench docs clean
+.PHONY: run serve check test test-slow test-install lint browser bench docs clean
 
 run: $(READY)  ## train a pronouncer for about four minutes and show its predictions for words it has never seen
 	$(BIN)/qkv train pronounce --preset quick --run $(RUN) $(if $(wildcard $(RUN)/config.json),--resume)
@@ -32,6 +36,9 @@ test: lint browser  ## lint and every quick test that needs no GPU, within 12 mi
 test-slow: browser $(READY)  ## the rest, within 30 minutes: trainings, kills, mutants, speed
 	$(PYTEST) -n 2 --dist worksteal -m "slow and not alone and not gpu"
 	$(PYTEST) -m "alone and not gpu"
+
+test-install: $(READY)  ## build the wheel; install it with each extra alone into fresh environments; run the README's commands
+	$(BIN)/python -m benchmarks.install
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -56,6 +63,6 @@ clean:
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(INSTALL) pip setuptools torch
+	$(INSTALL) -e ".[dev]"
 	touch $@

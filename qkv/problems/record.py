@@ -15,6 +15,9 @@ from typing import Any
 from qkv.errors import QkvError
 from qkv.problems.expectation import Answer, Expected, meets
 
+NOT_COMPUTED = "not computed"
+"""Only key of an answer that lacks its data or an extra; the value is the reason."""
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -30,6 +33,11 @@ class Solution:
     """Mistake in the hand-written answer; None: it is right."""
     ok: bool | None
     """Whether the computed answer is as expected; None: the problem is open."""
+
+    @property
+    def reason_not_computed(self) -> str | None:
+        """What was missing, such as a package; None: the answer was computed, or the problem is open."""
+        return None if self.answer is None else self.answer.get(NOT_COMPUTED)
 
     def to_record(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -63,7 +71,7 @@ class Problem:
         try:
             answer = None if self.compute is None else _run_isolated(self.compute)
         except QkvError as error:
-            answer = {"not computed": str(error)}
+            answer = {NOT_COMPUTED: str(error)}
         ok = None if answer is None else meets(answer, self.expected)
         return Solution(self.id, self.question, self.call, answer, self.hand_written, self.slip, ok)
 

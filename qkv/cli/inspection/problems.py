@@ -40,6 +40,7 @@ def problems(
     if plot is not None:
         _make_folder(plot)
     solutions = list(_solve(chosen))
+    _require_computed(solutions)
     pictures = [path for solution in solutions for path in _draw(solution, plot)]
     if json:
         print_json([solution.to_record() for solution in solutions])
@@ -102,6 +103,15 @@ def _solve(chosen: list[str]) -> Iterator["Solution"]:
     yield from (found[name] for name in chosen)
 
 
+def _require_computed(solutions: list["Solution"]) -> None:
+    """Raise if no answer could be computed; if others could, its panel says why."""
+    from qkv.errors import QkvError
+
+    reasons = [solution.reason_not_computed for solution in solutions]
+    if all(reasons):
+        raise QkvError(f"{solutions[0].id} cannot be computed: {reasons[0]}")
+
+
 def _make_folder(folder: Path) -> None:
     from qkv.errors import QkvError
 
@@ -154,6 +164,8 @@ def _describe(solution: "Solution") -> "RenderableType":
         False: "[bold red]✗ the computed answer is not as expected[/]",
         None: "[yellow]open: not answered by this version[/]",
     }[solution.ok]
+    if solution.reason_not_computed:
+        verdict = "[yellow]not computed[/]"
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     for name, value in (solution.answer or {}).items():

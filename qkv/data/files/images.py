@@ -5,6 +5,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
@@ -65,10 +66,6 @@ def read_npz(path: Path | str) -> dict[str, LabeledExamples]:
 
 
 def _load_arrays(path: Path) -> dict[str, Any]:
-    try:
-        import numpy  # noqa: PLC0415 - an optional dependency
-    except ImportError:
-        raise QkvError('.npz files need numpy, which is not installed: pip install "qkv[data]"') from None
     with open_file(path) as file:
         if file.read(2) != b"PK":  # numpy would suggest allow_pickle=True
             raise QkvError(f"{path.name} is not an .npz file: it does not start with PK", path.parent)

@@ -23,14 +23,10 @@ from qkv.layers import FeedForward, MultiHead, PreNorm
 from qkv.layers.blocks import DecoderBlock, EncoderBlock
 from qkv.models.builders import PositionEmbedding
 from qkv.models.encoder_decoder import EncoderDecoder
+from qkv.models.fast.fused_numpy import NumpyDecoder, NumpyState
 from qkv.models.validation import require_length, require_mask
 from qkv.positions.rope import Rope, rotary_angles
 from qkv.shapes import Mask, Rows
-
-try:
-    from qkv.models.fast.fused_numpy import NumpyDecoder, NumpyState
-except ImportError:  # numpy is optional
-    NumpyDecoder = None  # type: ignore[assignment, misc]
 
 MAX_TABLE_NUMEL = 2**24
 """Largest table over positions and tokens: 64 MB in float32."""
@@ -114,7 +110,7 @@ class FusedEncoderDecoder(nn.Module):
         self.register_buffer("source_table", source_table, persistent=False)
         self.target_tables = target_table.unbind(0)  # one per position
         on_cpu = source_table.device.type == "cpu"
-        self.numpy_decoder = NumpyDecoder(self) if on_cpu and NumpyDecoder is not None else None
+        self.numpy_decoder = NumpyDecoder(self) if on_cpu else None
 
     def start(self, inputs: Tensor, mask: Mask | None) -> "FusedState | NumpyState":
         """Encode the source and return the state before the first token; one row on a CPU runs in numpy."""

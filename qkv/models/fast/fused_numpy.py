@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy import vecdot  # numpy 2; without it the import fails, and torch is used
+from numpy import vecdot
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional

@@ -64,3 +64,21 @@ def test_wrong_use(tmp_path):
     assert "unknown problem 'B55'; did you mean 'B5'?" in qkv("problems", "B55", code=2)
     (tmp_path / "file").write_text("")
     assert "cannot be created" in qkv("problems", "A9", "--plot", str(tmp_path / "file"), code=2)
+
+
+@pytest.mark.parametrize("name", ["A1", "A5"])
+def test_a_missing_extra_is_one_sentence_that_names_it(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    error = qkv("problems", name, code=2)
+    assert error.count("\n") == 1
+    assert f"{name} cannot be computed: linear programming needs scipy" in error
+    assert 'pip install "qkv[optimize]"' in error
+
+
+def test_a_missing_extra_leaves_other_problems(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    text = qkv("problems", "A1", "C3", code=3)
+    assert "1 of 2 computed answers" in text
+    assert text.count("✓") == 1
+    assert "✗" not in text
+    assert 'pip install "qkv[optimize]"' in " ".join(text.split())

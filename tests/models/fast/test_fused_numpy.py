@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from qkv.decode import SearchLimits, beam, greedy
-from qkv.models.fast import fused
 from qkv.models.fast.fused import FusedEncoderDecoder, FusedState
 from qkv.models.fast.fused_numpy import NumpyState
 from qkv.pronunciation import NeuralG2P
@@ -65,11 +64,9 @@ def test_another_activation():
         torch.testing.assert_close(logits, model(inputs, given, None)[:, 0], rtol=1e-11, atol=1e-11)
 
 
-def test_what_is_padded_or_has_no_numpy_is_fused_in_torch_only(monkeypatch):
+def test_what_is_padded_is_fused_in_torch_only():
     inputs, mask = word(3), torch.tensor([[True, True, False]])
     assert isinstance(FusedEncoderDecoder(built()).start(inputs, mask), FusedState)
-    monkeypatch.setattr(fused, "NumpyDecoder", None)
-    assert isinstance(FusedEncoderDecoder(built()).start(inputs, None), FusedState)
 
 
 @pytest.mark.slow
