@@ -5,6 +5,12 @@ from .bias_variance import NoisySample as NoisySample
 from .bias_variance import bias_variance as bias_variance
 from .classification import accuracy as accuracy
 from .classification import confusion_matrix as confusion_matrix
+from .detection import CocoResult as CocoResult
+from .detection import CocoScores as CocoScores
+from .detection import Detections as Detections
+from .detection import Objects as Objects
+from .detection import coco_evaluate as coco_evaluate
+from .detection import voc_average_precision as voc_average_precision
 from .error_rate import ErrorRates as ErrorRates
 from .error_rate import closest_reference as closest_reference
 from .error_rate import edit_distance as edit_distance
