@@ -14,6 +14,7 @@ from qkv.draw.line_chart import Axis, line_chart
 from qkv.draw.series import Point, Series, is_drawable, smooth
 from qkv.draw.style import STYLE
 from qkv.draw.text import escape_text, shorten
+from qkv.metrics.display import format_metric, metric_title
 
 Value = str | int | float | bool | None
 
@@ -68,7 +69,7 @@ class TrainingReport:
     validation_loss: Sequence[Point] = ()
     """(step, loss)"""
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Row (such as "test, beam 4") -> metric -> value; a metric that ends in _rate is shown in percent."""
+    """Row (such as "test, beam 4") -> metric -> value; shares are shown in percent."""
     examples: Sequence[Example] = ()
     alignments: Sequence[AlignmentFigure] = ()
     note: str = ""
@@ -186,10 +187,10 @@ def _metrics_section(metrics: Mapping[str, Mapping[str, float]]) -> str:
     if not metrics:
         return ""
     names = list(dict.fromkeys(name for row in metrics.values() for name in row))
-    head = "".join(f'<th scope="col" class="number">{_safe_text(_as_words(name))}</th>' for name in names)
+    head = "".join(f'<th scope="col" class="number">{_safe_text(metric_title(name))}</th>' for name in names)
     rows = "\n".join(
         f'<tr><th scope="row">{_safe_text(title)}</th>'
-        + "".join(f'<td class="number">{_format_metric(name, row.get(name))}</td>' for name in names)
+        + "".join(f'<td class="number">{format_metric(name, row.get(name))}</td>' for name in names)
         + "</tr>"
         for title, row in metrics.items()
     )
@@ -197,14 +198,6 @@ def _metrics_section(metrics: Mapping[str, Mapping[str, float]]) -> str:
     return _section(
         "Metrics", "Each prediction is compared with its closest reference.", f'<div class="card">{table}</div>'
     )
-
-
-def _format_metric(metric: str, value: float | None) -> str:
-    if value is None:
-        return "none"
-    if metric.endswith("_rate"):
-        return f"{100 * value:.1f}%"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
 
 
 def _examples_section(examples: Sequence[Example]) -> str:

@@ -36,9 +36,9 @@ class Finished:
     stderr: str
 
 
-def qkv(*arguments: str, code: int = 0, stdin: bytes = b"") -> str:
+def qkv(*arguments: str, code: int = 0, stdin: bytes = b"", columns: int = 160) -> str:
     """Run `qkv arguments` in this process; return its stdout, or its stderr if it fails. It must exit with `code`."""
-    return _checked(run(*arguments, stdin=stdin), code)
+    return _checked(run(*arguments, stdin=stdin, columns=columns), code)
 
 
 def qkv_process(*arguments: str | bytes, code: int = 0, stdin: bytes = b"") -> str:
@@ -46,13 +46,13 @@ def qkv_process(*arguments: str | bytes, code: int = 0, stdin: bytes = b"") -> s
     return _checked(run_process(*arguments, stdin=stdin), code)
 
 
-def run(*arguments: str, stdin: bytes = b"") -> Finished:
+def run(*arguments: str, stdin: bytes = b"", columns: int = 160) -> Finished:
     """Run `qkv arguments` in this process, with pipes for stdin, stdout and stderr, and undo all that it changed."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", errors) for errors in ("strict", "backslashreplace"))
     streams = {"stdin": io.TextIOWrapper(io.BytesIO(stdin), "utf-8", "surrogateescape"), "stdout": out, "stderr": err}
     code = 0
     program = patch.object(sys.modules["__main__"], "__package__", None)  # or click takes pytest for the program
-    with _restored(arguments), program, patch.multiple(sys, argv=["qkv", *arguments], **streams):
+    with _restored(arguments, columns), program, patch.multiple(sys, argv=["qkv", *arguments], **streams):
         try:
             main()
         except SystemExit as left:
@@ -78,14 +78,14 @@ def _written(stream: io.TextIOWrapper) -> str:
 
 
 @contextmanager
-def _restored(arguments: tuple[str, ...]) -> Iterator[None]:
+def _restored(arguments: tuple[str, ...], columns: int) -> Iterator[None]:
     """Undo what a command changes: environment, folder, import path, registries, torch's generator and threads."""
     folder, threads, generator = Path.cwd(), torch.get_num_threads(), torch.get_rng_state()
     registries = [kinds._classes, schemes._classes, tasks._classes, families._classes]
     plugins = {name for option, name in pairwise(arguments) if option == "--plugin"}
     plugins -= sys.modules.keys()
     with ExitStack() as stack:
-        stack.enter_context(patch.dict(os.environ, COLUMNS="80"))  # the width that rich takes for a pipe
+        stack.enter_context(patch.dict(os.environ, COLUMNS=str(columns)))
         stack.enter_context(patch.object(sys, "path", list(sys.path)))
         for registry in registries:
             stack.enter_context(patch.dict(registry))

@@ -116,8 +116,8 @@ def test_tables():
     assert rows(page, 1) == [["learning rate", "0.001"], ["compile", "yes"]]
     assert rows(page, 2) == [
         ["", "examples", "token error rate", "cosine"],
-        ["test, greedy", "1,200", "6.2%", "none"],
-        ["test, beam 4", "1,200", "5.0%", "0.988"],
+        ["test, greedy", "1,200", "6.25%", "none"],
+        ["test, beam 4", "1,200", "5.00%", "0.9877"],
     ]
     assert rows(page, 3) == [
         ["input", "references", "predictions", "probability"],

@@ -1,6 +1,7 @@
 """`qkv bench attention`: time and memory of every kind against softmax, on this machine."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.device import choose_device
 from qkv.cli.shared.plugin import Plugin, load_plugins
+from qkv.cli.tables.layout import split_columns
 
 if TYPE_CHECKING:
     from qkv.attention import Attention
@@ -129,17 +131,30 @@ def _parse_lengths(tokens: str) -> list[int]:
 
 
 def _print_table(rows: list[Row], lengths: list[int], passes: str) -> None:
+    """Print a table of kinds by lengths; several on a narrow screen."""
     from rich.table import Table
 
-    columns = [f"{n:,} tokens" for n in lengths]
-    title = f"{passes}: milliseconds, speedup over softmax, peak memory"
-    table = Table("kind", *columns, "growth", title=title, title_justify="left")
-    for kind in dict.fromkeys(row.kind for row in rows):
-        row = [r for r in rows if r.kind == kind]
-        cells = [f"{r.milliseconds:,.1f} ms  {r.ratio_to_softmax:.1f}x  {r.peak_bytes / 2**20:,.0f} MiB" for r in row]
-        table.add_row(kind, *cells, _growth(row))
-    console().print(table)
-    console().print("growth: exponent of time in length between the shortest and the longest (2: quadratic, 1: linear)")
+    kinds = list(dict.fromkeys(row.kind for row in rows))
+
+    def make_table(chosen: Sequence[int]) -> Table:
+        title = f"{passes}: milliseconds, speedup over softmax, peak memory"
+        table = Table("kind", title=title, title_justify="left")
+        for heading in (*(f"{n:,} tokens" for n in chosen), "growth"):
+            table.add_column(heading, no_wrap=True)
+        for kind in kinds:
+            found = [row for row in rows if row.kind == kind]
+            cells = [_format_row(row) for row in found if row.tokens in chosen]
+            table.add_row(kind, *cells, _growth(found))
+        return table
+
+    screen = console()
+    for table in split_columns(lengths, make_table, screen.width):
+        screen.print(table)
+    screen.print("growth: exponent of time in length between the shortest and the longest (2: quadratic, 1: linear)")
+
+
+def _format_row(row: Row) -> str:
+    return f"{row.milliseconds:,.1f} ms  {row.ratio_to_softmax:.1f}x  {row.peak_bytes / 2**20:,.0f} MiB"
 
 
 def _growth(rows: list[Row]) -> str:

@@ -2,15 +2,21 @@
 
 import time
 from ast import literal_eval
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.plugin import Plugin, load_plugins
+from qkv.cli.tables.layout import split_columns
 
 if TYPE_CHECKING:
     from qkv.attention import Attention, Result
+
+
+IDENTITY_WRAP = 20
+"""Columns by which the names of identities may wrap."""
 
 
 def check(
@@ -71,16 +77,26 @@ def _run(mechanisms: list["Attention"]) -> list["Result"]:
 
 
 def _print_table(results: list["Result"]) -> None:
-    """Print a table of identities by kinds."""
+    """Print a table of identities by kinds; several on a narrow screen."""
     from rich.table import Table
 
+    identities = list(dict.fromkeys(result.identity for result in results))
+    cells = {(result.identity, result.kind): result for result in results}
     kinds = list(dict.fromkeys(result.kind for result in results))
-    table = Table("identity", "may be", *kinds, title="largest error of each identity", title_justify="left")
-    for identity in dict.fromkeys(result.identity for result in results):
-        found = {result.kind: result for result in results if result.identity == identity}
-        bound = " / ".join(dict.fromkeys(f"{result.bound:.3g}" for result in found.values()))
-        table.add_row(identity, bound, *(_cell(found.get(kind)) for kind in kinds))
-    console().print(table)
+
+    def make_table(chosen: Sequence[str]) -> Table:
+        table = Table("identity", title="largest error of each identity", title_justify="left")
+        for heading in ("allowed", *chosen):
+            table.add_column(heading, no_wrap=True)
+        for identity in identities:
+            found = [cells[identity, kind] for kind in kinds if (identity, kind) in cells]
+            bound = "\n".join(dict.fromkeys(f"{result.bound:.3g}" for result in found))
+            table.add_row(identity, bound, *(_cell(cells.get((identity, kind))) for kind in chosen))
+        return table
+
+    screen = console()
+    for table in split_columns(kinds, make_table, screen.width + IDENTITY_WRAP):
+        screen.print(table)
 
 
 def _cell(result: "Result | None") -> str:

@@ -10,6 +10,10 @@ from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.plugin import Plugin, load_plugins
 
 
+MIN_ROOM = 6
+"""Columns that each detail of a table needs beyond its longest word."""
+
+
 class ListGroup(StrEnum):
     """Groups of names."""
 
@@ -33,15 +37,33 @@ def list_registered(
     if json:
         print_json([{"group": name, **record} for name, rows in records.items() for record in rows])
         return
+    for name, rows in records.items():
+        _print_group(name, rows)
+
+
+def _print_group(group: str, rows: list[dict[str, Any]]) -> None:
+    """Print a table, or paragraphs on a screen that is too narrow for its columns."""
     from rich.markup import escape
+    from rich.padding import Padding
     from rich.table import Table
 
-    for name, rows in records.items():
-        details = [key for key in rows[0] if key not in ("name", "summary")]
-        table = Table("name", "description", *details, title=name, title_justify="left", title_style="bold")
-        for row in rows:
-            table.add_row(row["name"], escape(row["summary"]), *(", ".join(row[key]) for key in details))
-        console().print(table)
+    screen = console()
+    details = [key for key in rows[0] if key not in ("name", "summary")]
+    table = Table(title=group, title_justify="left", title_style="bold")
+    table.add_column("name", no_wrap=True)
+    for heading in ("description", *details):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(row["name"], escape(row["summary"]), *(", ".join(row[key]) for key in details))
+    if screen.measure(table).minimum <= screen.width - MIN_ROOM * len(details):
+        screen.print(table)
+        return
+    screen.print(f"[bold]{group}[/]")
+    for row in rows:
+        screen.print(f"\n[bold]{escape(row['name'])}[/]: {escape(row['summary'])}")
+        for key in details:
+            screen.print(Padding(f"{key}: {', '.join(row[key]) or '-'}", (0, 0, 0, 2)))
+    screen.print()
 
 
 def _attention() -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.device import choose_device
 from qkv.cli.shared.options import absolute_path, merge_options, parse_changes, training_length
 from qkv.cli.shared.plugin import Plugin, load_plugins
-from qkv.cli.tables.comparison import make_rates_table, make_tables
+from qkv.cli.tables.comparison import make_rates_tables, make_tables
 
 if TYPE_CHECKING:
     from qkv.compare.comparison import Comparison, ComparisonStatus, StatusCallback
@@ -88,10 +88,9 @@ def compare(
 
 def _print(comparison: "Comparison") -> None:
     screen = console()
-    for table in make_tables(comparison.records, screen.width):
+    tables = make_tables(comparison.records, screen.width) + make_rates_tables(comparison.records, screen.width)
+    for table in tables:
         screen.print(table)
-    if (rates := make_rates_table(comparison.records)) is not None:
-        screen.print(rates)
     for record in comparison.records:
         reasons = [f"refused: {record['refused']}"] if record["refused"] else record["failed"]
         for reason in reasons:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from typing import Annotated, Any
 
@@ -17,9 +18,11 @@ def print_json(records: Any) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return the console for tables; 160 columns wide if it is not a terminal."""
+    """Return the console for tables: as wide as COLUMNS says, else as the terminal, else 160 columns."""
     found = Console(stderr=stderr, highlight=False)
-    return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=160)
+    if found.is_terminal or os.environ.get("COLUMNS", "").isdigit():
+        return found
+    return Console(stderr=stderr, highlight=False, width=160)
 
 
 def format_count(value: int | None) -> str:

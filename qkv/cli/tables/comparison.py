@@ -1,22 +1,16 @@
 """The table of a comparison: a row per candidate, a column per metric and cost, the best of each in bold."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from qkv.cli.tables.layout import split_columns, table_width
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 Record = dict[str, Any]
 Better = Callable[[list[float]], float]
-
-_TITLES = {
-    "sequence_error_rate": "sequence\nerrors",
-    "token_error_rate": "token\nerrors",
-    "damerau_levenshtein": "Damerau-\nLevenshtein",
-    "own_loss": "loss of\nits own",
-}
-
 
 @dataclass(frozen=True)
 class Column:
@@ -41,25 +35,32 @@ class Column:
 
 
 def make_tables(records: list[Record], width: int) -> list["Table"]:
-    """Return one table, or one of metrics and one of costs if a single one would be too wide."""
-    from rich.console import Console
-
-    figures, costs = _figures(records), _costs()
-    title = f"{records[0]['split']} figures, mean over seeds (worst to best)"
+    """Return one table, or some of metrics and some of costs if a single one would be too wide."""
+    figures, costs = _shown(_figures(records), records), _shown(_costs(), records)
+    title = f"{records[0]['split']} metrics, mean over seeds (worst to best)"
     whole = _make_table(records, [*figures, *costs], title)
-    if Console(width=1000).measure(whole).maximum <= width:
+    if table_width(whole) <= width:
         return [whole]
-    return [_make_table(records, figures, title), _make_table(records, costs, "costs")]
+    parts = ((figures, title), (costs, "costs"))
+    return [
+        table
+        for columns, name in parts
+        for table in split_columns(columns, lambda chosen, name=name: _make_table(records, chosen, name), width)
+    ]
 
 
-def make_rates_table(records: list[Record]) -> "Table | None":
-    """Return the validation score of each candidate by learning rate; None if only one rate was tried."""
+def make_rates_tables(records: list[Record], width: int) -> list["Table"]:
+    """Return the validation score of each candidate by learning rate; nothing if only one rate was tried."""
+    rates = sorted({one["rate"] for record in records for one in record["rates"]})
+    if len(rates) < 2:
+        return []
+    return split_columns(rates, lambda chosen: _make_rates_table(records, chosen), width)
+
+
+def _make_rates_table(records: list[Record], rates: Sequence[float]) -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
-    rates = sorted({one["rate"] for record in records for one in record["rates"]})
-    if len(rates) < 2:
-        return None
     table = Table("candidate", title="held-out score (lower is better) by learning rate", title_justify="left")
     for rate in rates:
         table.add_column(f"{rate:g}", justify="right", no_wrap=True)
@@ -73,40 +74,46 @@ def make_rates_table(records: list[Record]) -> "Table | None":
     return table
 
 
-def _make_table(records: list[Record], columns: list[Column], title: str) -> "Table":
+def _make_table(records: list[Record], columns: Sequence[Column], title: str) -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
-    shown = [column for column in columns if any(column.read(record) is not None for record in records)]
     table = Table("candidate", title=title, title_justify="left")
-    for column in shown:
+    for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)
-    best = [column.best(records) for column in shown]
+    best = [column.best(records) for column in columns]
     for record in records:
-        cells = [column.cell(record, top) for column, top in zip(shown, best, strict=True)]
+        cells = [column.cell(record, top) for column, top in zip(columns, best, strict=True)]
         table.add_row(escape(record["contestant"]) + _outcome(record), *cells)
     return table
 
 
+def _shown(columns: list[Column], records: list[Record]) -> list[Column]:
+    """Return the columns that have a value."""
+    return [column for column in columns if any(column.read(record) is not None for record in records)]
+
+
 def _figures(records: list[Record]) -> list[Column]:
     from qkv.compare.comparison import lower_is_better
+    from qkv.metrics.display import format_metric
 
     metrics = dict.fromkeys(metric for record in records for metric in record["figures"])
-    chance = Column("chance", lambda record: record["chance"], lambda record: f"{record['chance']:.3f}")
+    chance = Column("chance", lambda record: record["chance"], lambda record: format_metric("chance", record["chance"]))
     return [*(_figure(metric, min if lower_is_better(metric) else max) for metric in metrics), chance]
 
 
 def _figure(metric: str, better: Better) -> Column:
+    from qkv.metrics.display import format_metric, metric_title
+
     worst, top = ("high", "low") if better is min else ("low", "high")
 
     def format_spread(record: Record) -> str:
         spread = record["figures"][metric]
-        seeds = f"\n{spread[worst]:.3f} to {spread[top]:.3f}" if len(record["seeds"]) > 1 else ""
-        return f"{spread['mean']:.3f}{seeds}"
+        mean, first, last = (format_metric(metric, spread[key]) for key in ("mean", worst, top))
+        return f"{mean}\n{first} to {last}" if len(record["seeds"]) > 1 else mean
 
-    return Column(
-        _TITLES.get(metric, metric), lambda r: r["figures"].get(metric, {}).get("mean"), format_spread, better
-    )
+    title = metric_title(metric).replace(" ", "\n")
+    return Column(title, lambda r: r["figures"].get(metric, {}).get("mean"), format_spread, better)
 
 
 def _costs() -> list[Column]:

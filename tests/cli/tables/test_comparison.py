@@ -21,16 +21,16 @@ def drawn(records, width=160):
 
 def test_figures_with_their_spread_and_costs():
     text = drawn([record("softmax", (0.98, 0.99, 1.0))])
-    for cell in ("softmax", "0.990", "0.980 to 1.000", "0.125", "0.01", "4,608", "79,360", "1,234", "1.5 MiB"):
+    for cell in ("softmax", "99.00%", "98.00% to 100.00%", "12.50%", "0.01", "4,608", "79,360", "1,234", "1.5 MiB"):
         assert cell in text
     assert "decoded" not in text  # nobody decoded
-    assert "\x1b[1m0.990" not in text  # alone, it is not the best
+    assert "\x1b[1m99.00%" not in text  # alone, it is not the best
 
 
 def test_the_best_is_bold():
     text = drawn([record("a", (0.1, 0.2, 0.3)), record("b", (0.4, 0.5, 0.6), state_bytes=5000)])
-    assert "\x1b[1m0.500" in text
-    assert "\x1b[1m0.200" not in text
+    assert "\x1b[1m50.00%" in text
+    assert "\x1b[1m20.00%" not in text
     assert "\x1b[1m4,608" in text
     assert "\x1b[1m5,000" not in text
 
@@ -38,8 +38,8 @@ def test_the_best_is_bold():
 def test_errors_are_best_when_few_and_the_worst_comes_first():
     rates = [{"token_error_rate": {"low": m - 0.1, "mean": m, "high": m + 0.1}} for m in (0.3, 0.2)]
     text = drawn([record(name, figures=figures) for name, figures in zip("ab", rates, strict=True)])
-    assert "\x1b[1m0.200" in text
-    assert "0.400 to 0.200" in text
+    assert "\x1b[1m20.00%" in text
+    assert "40.00% to 20.00%" in text
 
 
 def test_one_seed_has_no_spread():
@@ -54,7 +54,11 @@ def test_one_without_figures_says_why_not():
     assert "failed" in text
 
 
-def test_a_narrow_screen_gets_two_tables():
+def test_a_narrow_screen_gets_more_tables_and_all_numbers():
     records = [record("softmax", (0.98, 0.99, 1.0))]
     assert len(make_tables(records, 160)) == 1
-    assert len(make_tables(records, 60)) == 2
+    assert len(make_tables(records, 100)) == 2
+    for width in (50, 80):
+        text = drawn(records, width)
+        for cell in ("98.00% to 100.00%", "12.50%", "0.01", "4,608", "79,360", "1,234", "1.5 MiB"):
+            assert cell in text
