@@ -9,7 +9,6 @@ import typer
 from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.plugin import Plugin, load_plugins
 
-
 MIN_ROOM = 6
 """Columns that each detail of a table needs beyond its longest word."""
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 Better = Callable[[list[float]], float]
 
+
 @dataclass(frozen=True)
 class Column:
     """A column: how to read, format and rank its values."""
@@ -41,11 +42,9 @@ def make_tables(records: list[Record], width: int) -> list["Table"]:
     whole = _make_table(records, [*figures, *costs], title)
     if table_width(whole) <= width:
         return [whole]
-    parts = ((figures, title), (costs, "costs"))
     return [
-        table
-        for columns, name in parts
-        for table in split_columns(columns, lambda chosen, name=name: _make_table(records, chosen, name), width)
+        *split_columns(figures, lambda chosen: _make_table(records, chosen, title), width),
+        *split_columns(costs, lambda chosen: _make_table(records, chosen, "costs"), width),
     ]
 
 

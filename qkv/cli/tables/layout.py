@@ -24,7 +24,11 @@ def split_columns(
     start = 0
     while start < len(columns):
         count = next(
-            (n for n in _halvings(len(columns) - start) if table_width(make_table(columns[start : start + n])) <= width),
+            (
+                n
+                for n in _halvings(len(columns) - start)
+                if table_width(make_table(columns[start : start + n])) <= width
+            ),
             1,
         )
         while start + count < len(columns):

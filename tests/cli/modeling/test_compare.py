@@ -61,7 +61,7 @@ def test_the_caveat_of_short_strings_is_printed(tmp_path):
         *("--out", str(tmp_path / "out"), "--plugin", "examples.relu_kind"),
     )
     assert "strings of at most 24 tokens: short strings are no evidence about long range" in text
-    assert "Levenshtein" in text
+    assert "levenshtein" in text
 
 
 def test_no_valid_candidate_is_wrong_use(tmp_path):

@@ -45,7 +45,7 @@ def test_train_and_eval_agree(run):
     assert 0 < figures["unigram_accuracy"] < 0.2
     assert figures["examples"] == 64
     assert figures["masked_loss"] < 6.397  # log 600: it has learned more than nothing
-    assert "unigram_accuracy" in qkv("eval", str(folder), "--split", "valid")
+    assert "unigram accuracy" in qkv("eval", str(folder), "--split", "valid")
 
 
 def test_fillers(run):

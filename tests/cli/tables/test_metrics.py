@@ -24,7 +24,9 @@ def evaluated(tmp_path_factory):
     """Task -> metrics of an untrained model."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "pairs.tsv").write_text("".join(f"{'ab'[i % 2]}{'cd'[i // 2 % 2]}{i}\tx{i} y\n" for i in range(40)))
-    sentences = " ".join(f"The {a} sees the {b}. Then it runs." for a in ("cat", "dog", "cow", "fox") for b in ("hen", "owl", "ant"))
+    sentences = " ".join(
+        f"The {a} sees the {b}. Then it runs." for a in ("cat", "dog", "cow", "fox") for b in ("hen", "owl", "ant")
+    )
     (folder / "book.txt").write_text("\n\n".join(f"{sentences}\n{sentences}" for _ in range(30)))
     files = {"pairs": "pairs.tsv", "text": "book.txt", "masked": "book.txt", "words": "book.txt"}
     found = {}
