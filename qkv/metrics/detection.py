@@ -201,7 +201,7 @@ def _match(given: Detections, truth: Objects, label: int) -> _Matches | None:
 def _assign(overlaps: ndarray, crowd: ndarray, skipped: ndarray) -> tuple[ndarray, ndarray]:
     """Assign objects to detections greedily; return (hit, hit of a skipped object), (areas, thresholds, detections).
 
-    An object that counts goes before a skipped one. Of equal IoU the last object is taken, as COCO's evaluator does.
+    An object that counts goes before a skipped one. Ties in IoU go to the last object, as in COCO's evaluator.
     """
     detections, objects = overlaps.shape
     shape = (len(AREAS), len(THRESHOLDS))

@@ -21,7 +21,7 @@ Kept = Bool[Tensor, "*rows boxes"]
 def nms(boxes: Boxes, scores: Scores, threshold: float, *, groups: Groups | None = None) -> Kept:
     """Return which boxes are kept; boxes of different `groups` (classes) do not suppress each other.
 
-    A score of -inf marks a padded box: never kept, suppresses nothing. Of equal scores the first box is the higher.
+    A score of -inf marks a padded box: never kept, suppresses nothing. Among equal scores the first box ranks higher.
     """
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold must be in 0..1, got {threshold}")
