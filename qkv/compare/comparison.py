@@ -161,7 +161,7 @@ class Comparison:
         trial = Trial(candidate.name, learning_rate, seed, folder_name(candidate.name, learning_rate, seed))
         self._report(trial)
         run, failed = Run(self.folder / trial.run), None
-        if run.weights.exists():
+        if run.is_finished():
             open_run(run.folder, config, self.task)
         else:
             with run.lock():

@@ -63,7 +63,7 @@ def open_run(folder: Path, config: Config, task: Task) -> tuple[Run, Config]:
         save_config(run, config, task)
         return run, config
     run = Run(folder)
-    saved = read_config(run)
+    saved = read_config(run, resume=not run.is_finished())
     require_unchanged(folder, "choose another --out")
     if config.train.steps is None:  # the run may have measured its steps already
         config = replace(config, train=replace(config.train, steps=saved.train.steps))

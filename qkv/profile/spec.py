@@ -20,7 +20,8 @@ from qkv.cost import Input
 from qkv.errors import QkvError, unknown_name_error
 from qkv.models import family
 from qkv.runs import Config, configure, preset, read_config
-from qkv.storage import open_file, read_json
+from qkv.runs.files import read_run_file
+from qkv.storage import open_file, parse_json
 from qkv.tasks import ModelSizes, Task, tasks
 from qkv.train import Run
 
@@ -69,8 +70,10 @@ def _from_preset(task: str, chosen: str | None, given: tuple[Input, ...]) -> Pro
 def _from_folder(folder: Path, given: tuple[Input, ...]) -> ProfileTarget:
     if "model_type" in _read_json_object(folder / "config.json"):
         return _from_config(folder / "config.json", given)
-    config = read_config(Run(folder))
-    task = tasks[config.task].restore(config.data, read_json(folder / "vocabulary.json"))
+    run = Run(folder)
+    config = read_config(run)
+    vocabulary = parse_json(read_run_file(run, "vocabulary.json"), folder / "vocabulary.json")
+    task = tasks[config.task].restore(config.data, vocabulary)
     return _from_model_sizes(str(folder), _read_sizes(task), config, given)
 
 

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from qkv.errors import QkvError
-from qkv.storage import FORMAT, open_file, parse_json, save_folder, verify_folder
+from qkv.storage import FORMAT, open_file, parse_json, read_sealed, save_folder, verify_folder
 from qkv.storage.format_1 import upgrade_config
 
 FOLDER = Path(__file__).with_name("model")
@@ -46,10 +46,11 @@ def pack(run: Path | str, folder: Path | str = FOLDER, *, half: bool = False, ca
     `half` stores weights in float16; loading converts them back to float32. `card` is a model card: README.md.
     Paths of training files and teachers are reduced to file names.
     """
-    names = (*MODEL_FILES, JOINT_FILE) if (Path(run) / JOINT_FILE).exists() else MODEL_FILES
-    sources = {name: Path(run) / name for name in names}
-    contents = {}
-    for name, path in (sources if card is None else {**sources, "README.md": Path(card)}).items():
+    contents = {name: read_sealed(Path(run), name) for name in MODEL_FILES}
+    others = {} if card is None else {"README.md": Path(card)}
+    if (Path(run) / JOINT_FILE).exists():
+        others[JOINT_FILE] = Path(run) / JOINT_FILE
+    for name, path in others.items():
         with open_file(path) as file:
             contents[name] = file.read()
     contents["config.json"] = _strip_folders(contents["config.json"])

@@ -6,6 +6,7 @@ from .config import preset as preset
 from .config import read_config as read_config
 from .data_hash import require_same_splits as require_same_splits
 from .data_hash import require_unchanged as require_unchanged
+from .files import require_same_vocabulary as require_same_vocabulary
 from .load import build as build
 from .load import embed as embed
 from .load import load as load

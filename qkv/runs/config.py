@@ -7,8 +7,9 @@ from typing import Any
 from qkv.errors import QkvError, unknown_name_error
 from qkv.models import family
 from qkv.records import from_mapping
+from qkv.runs.files import read_run_file, require_seal
 from qkv.runs.huggingface import model_type
-from qkv.storage import read_json
+from qkv.storage import parse_json
 from qkv.storage.format_1 import upgrade_config
 from qkv.tasks.base import Preset, tasks
 from qkv.train import Run, Settings
@@ -62,11 +63,13 @@ def configure(task: str, chosen: Preset, changes: dict[str, dict[str, Any]]) -> 
     return Config(task, name, asdict(family(name).configure(model)), settings, data)
 
 
-def read_config(run: Run) -> Config:
-    """Read the configuration of a run folder."""
+def read_config(run: Run, *, resume: bool = False) -> Config:
+    """Read the configuration of a run folder; to `resume` it, a missing manifest is no error."""
     path = run.folder / "config.json"
     if not run.folder.is_dir():
         raise QkvError("there is no such run folder", str(run.folder))
     if model_type(run.folder) is not None:
         raise QkvError("this is a Hugging Face model, which can predict but has no run to resume", run.folder)
-    return Config.from_record(read_json(path, upgrade_config), path)
+    if not resume:
+        require_seal(run)
+    return Config.from_record(parse_json(read_run_file(run, path.name), path, upgrade_config), path)

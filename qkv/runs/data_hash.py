@@ -10,24 +10,26 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import QkvError
-from qkv.storage import open_file, read_json, write_json
+from qkv.runs.files import read_run_file
+from qkv.storage import open_file, parse_json, sealed_names
+from qkv.train import Run
 
 FILE_NAME = "data.json"
 HASHED_BYTES = 2**30
 """Bytes of a file that are hashed, with its length."""
 
 
-def record_hashes(folder: Path, options: dict[str, Any]) -> None:
-    """Write the hash of each file that these data options name into the run folder."""
-    hashes = {str(path): _file_hash(path) for path in _training_files(options)}
-    write_json(folder / FILE_NAME, {"sha256": hashes})
+def hash_training_files(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of data.json: the hash of each training file that these data options name."""
+    return {"sha256": {str(path): _file_hash(path) for path in _training_files(options)}}
 
 
 def require_unchanged(folder: Path, remedy: str) -> None:
     """Raise if a training file has changed; a missing file is reported when it is read."""
-    if not (folder / FILE_NAME).exists():
+    path = folder / FILE_NAME
+    if not path.exists() and FILE_NAME not in sealed_names(folder):
         return
-    for name, digest in read_json(folder / FILE_NAME).get("sha256", {}).items():
+    for name, digest in parse_json(read_run_file(Run(folder), FILE_NAME), path).get("sha256", {}).items():
         path = Path(name)
         if path.exists() and _file_hash(path) != digest:
             raise QkvError(

@@ -14,9 +14,10 @@ from qkv.inference import MaskedLM
 from qkv.models import Ensemble, family
 from qkv.random import derive_seed
 from qkv.runs.config import Config, read_config
-from qkv.runs.data_hash import record_hashes
+from qkv.runs.data_hash import hash_training_files
+from qkv.runs.files import read_run_files
 from qkv.runs.huggingface import load_huggingface, model_type
-from qkv.storage import read_json, write_json
+from qkv.storage import parse_json, seal_files, to_json, write_atomic
 from qkv.storage.format_1 import upgrade_state_dict
 from qkv.tasks.base import Task, tasks
 from qkv.train import Objective, Run, Settings
@@ -52,10 +53,16 @@ def make_objective(config: Config, task: Task, model: nn.Module) -> Objective:
 
 
 def save_config(run: Run, config: Config, task: Task) -> None:
-    """Write what a run folder needs before the first step; config.json last, since with it a run can resume."""
-    write_json(run.folder / "vocabulary.json", task.vocabulary())
-    record_hashes(run.folder, task.options)
-    write_json(run.folder / "config.json", replace(config, data=task.options).to_record())
+    """Write and seal what a run needs before the first step; config.json last, since with it a run can resume."""
+    records = {
+        "vocabulary.json": task.vocabulary(),
+        "data.json": hash_training_files(task.options),
+        "config.json": replace(config, data=task.options).to_record(),
+    }
+    files = {name: to_json(record) for name, record in records.items()}
+    seal_files(run.folder, files)
+    for name, data in files.items():
+        write_atomic(run.folder / name, data)
 
 
 def load(folder: Path, *others: Path) -> tuple[Config, Task, nn.Module]:
@@ -84,12 +91,14 @@ def _load_one(folder: Path) -> tuple[Config, Task, nn.Module]:
         return config, found.task, found.model
     run = Run(folder)
     config = read_config(run)
-    task = tasks[config.task].restore(config.data, read_json(folder / "vocabulary.json"))
+    files = read_run_files(run)
+    vocabulary = parse_json(files["vocabulary.json"], folder / "vocabulary.json")
+    task = tasks[config.task].restore(config.data, vocabulary)
     model = build(config, task)
-    if not run.weights.exists():
+    if run.weights.name not in files:
         raise QkvError("the run has no model yet; train it to the end, or continue with --resume", str(run.weights))
     try:
-        weights = load_safetensors(run.weights.read_bytes())
+        weights = load_safetensors(files[run.weights.name])
         model.load_state_dict(upgrade_state_dict(weights, model.state_dict()))
     except (SafetensorError, RuntimeError) as error:
         message = str(error).split("\n")[0]

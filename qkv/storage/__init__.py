@@ -18,3 +18,9 @@ from .json import read_json as read_json
 from .json import to_json as to_json
 from .json import write_json as write_json
 from .package_data import package_member as package_member
+from .seal import is_sealed as is_sealed
+from .seal import read_all_sealed as read_all_sealed
+from .seal import read_sealed as read_sealed
+from .seal import seal_files as seal_files
+from .seal import sealed_names as sealed_names
+from .seal import write_sealed as write_sealed

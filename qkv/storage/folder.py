@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from io import BufferedReader, BytesIO
 from pathlib import Path
+from typing import Any
 
 from qkv.errors import QkvError
 from qkv.storage.atomic import list_names, save_errors, sync_folder, write_synced
@@ -33,8 +34,7 @@ def save_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     for name in files:
         if not _is_plain(name):
             raise ValueError(f"files must have plain names (no folders, not {MANIFEST}), got {name!r}")
-    listed = {name: {"bytes": len(data), "sha256": sha256(data).hexdigest()} for name, data in sorted(files.items())}
-    manifest = to_json({"files": listed})
+    manifest = to_json({"files": make_entries(files)})
     temporary = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
     with save_errors(folder, sum(map(len, files.values())) + len(manifest)):
         if _already_saved(folder, manifest):
@@ -57,8 +57,8 @@ def save_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def verify_folder(folder: Path) -> None:
     """Raise a QkvError that names the first file whose contents do not match the manifest."""
-    for name, entry in _read_manifest(folder).items():
-        with _open_member(folder, name) as file:
+    for name, entry in read_manifest(folder).items():
+        with open_member(folder, name) as file:
             entry.check(folder, name, file, os.fstat(file.fileno()).st_size)
 
 
@@ -76,8 +76,8 @@ def is_valid_folder(folder: Path) -> bool:
 def read_folder(folder: Path) -> dict[str, bytes]:
     """Return the contents of every file of a folder, verified against its manifest."""
     contents = {}
-    for name, entry in _read_manifest(folder).items():
-        with _open_member(folder, name) as file:
+    for name, entry in read_manifest(folder).items():
+        with open_member(folder, name) as file:
             data = file.read()
         entry.check(folder, name, BytesIO(data), len(data))  # the same bytes are checked and returned
         contents[name] = data
@@ -114,23 +114,38 @@ def set_aside(folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _ManifestEntry:
+class ManifestEntry:
     """Size and checksum of one file."""
 
     bytes: int
     sha256: str
 
     def check(self, folder: Path, name: str, file: BufferedReader | BytesIO, size: int) -> None:
+        """Raise if the file has another size or other contents."""
         if size != self.bytes:
             raise QkvError(f"{name} has {size} bytes, but {MANIFEST} has {self.bytes}", folder)
         if file_digest(file, "sha256").hexdigest() != self.sha256:
             raise QkvError(f"{name} is damaged: its sha256 is not the one in {MANIFEST}", folder)
 
 
-def _read_manifest(folder: Path) -> dict[str, _ManifestEntry]:
+def read_manifest(folder: Path) -> dict[str, ManifestEntry]:
+    """Return the entries of a manifest that must list every file of the folder."""
     names = list_names(folder)
-    with _open_member(folder, MANIFEST) as file:
-        listed = parse_json(file.read(), folder / MANIFEST).get("files")
+    with open_member(folder, MANIFEST) as file:
+        entries = parse_entries(parse_json(file.read(), folder / MANIFEST).get("files"), folder)
+    for name in names:
+        if name != MANIFEST and name not in entries:
+            raise QkvError(f"{name} is not in {MANIFEST}", folder)
+    return entries
+
+
+def make_entries(files: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
+    """Return bytes and sha256 of each file, as a manifest lists them."""
+    return {name: {"bytes": len(data), "sha256": sha256(data).hexdigest()} for name, data in sorted(files.items())}
+
+
+def parse_entries(listed: Any, folder: Path) -> dict[str, ManifestEntry]:
+    """Return the entries that a manifest lists; raise if one is not complete."""
     if not isinstance(listed, dict):
         raise QkvError(f"{MANIFEST} lists no files", folder)
     entries = {}
@@ -139,12 +154,9 @@ def _read_manifest(folder: Path) -> dict[str, _ManifestEntry]:
             raise QkvError(f"{MANIFEST} lists {name!r}, which is not a plain file name", folder)
         match entry:
             case {"bytes": int(size), "sha256": str(digest)}:
-                entries[name] = _ManifestEntry(size, digest)
+                entries[name] = ManifestEntry(size, digest)
             case _:
                 raise QkvError(f"{MANIFEST} does not give bytes and sha256 of {name}", folder)
-    for name in names:
-        if name != MANIFEST and name not in entries:
-            raise QkvError(f"{name} is not in {MANIFEST}", folder)
     return entries
 
 
@@ -153,7 +165,8 @@ def _is_plain(name: str) -> bool:
 
 
 @contextmanager
-def _open_member(folder: Path, name: str) -> Iterator[BufferedReader]:
+def open_member(folder: Path, name: str) -> Iterator[BufferedReader]:
+    """Open a file of a folder for reading; a link, a device or a folder raises."""
     path = folder / name
     try:
         if not stat.S_ISREG(path.lstat().st_mode):

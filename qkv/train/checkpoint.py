@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from qkv.errors import QkvError
-from qkv.storage import FORMAT, is_valid_folder, latest_valid_step, list_steps, parse_json, read_folder, save_folder
+from qkv.storage import FORMAT, is_valid_folder, list_steps, parse_json, read_folder, save_folder
 from qkv.storage.format_1 import CHECKPOINT_FILES, upgrade_progress
 from qkv.train.ema import Weights, to_cpu
 
@@ -57,17 +58,55 @@ def save_checkpoint(parent: Path, step: int, tensors: dict[str, Weights], record
 
 def load_checkpoint(parent: Path) -> Checkpoint | None:
     """Return the latest valid checkpoint, or None without any; raise if all are damaged."""
-    folder, problems = latest_valid_step(parent)
-    if folder is None:
-        if problems:
-            raise problems[0]
-        return None
+    problems: list[QkvError] = []
+    for step, folder in reversed(list_steps(parent)):
+        try:
+            tensors, record = _read_checkpoint(step, folder)
+        except QkvError as error:
+            problems.append(error)
+        else:
+            return Checkpoint(tensors, record, problems)
+    if problems:
+        raise problems[0]
+    return None
+
+
+def _read_checkpoint(step: int, folder: Path) -> tuple[dict[str, Weights], dict[str, Any]]:
+    """Return tensors and progress of a checkpoint; raise if a file is damaged or holds what no training can leave."""
     files = read_folder(folder)
     if PROGRESS not in files:
         raise QkvError(f"{PROGRESS} is missing", folder)
     record = parse_json(files.pop(PROGRESS), folder / PROGRESS, upgrade_progress)
+    _require_possible(record, step, folder)
     tensors = {}
     for name, data in files.items():
         stem = Path(name).stem
-        tensors[CHECKPOINT_FILES.get(stem, stem)] = load(data)
-    return Checkpoint(tensors, record, problems)
+        try:
+            weights = load(data)
+        except SafetensorError as error:
+            raise QkvError(f"{name} is damaged: {error}", folder) from None
+        _require_no_nan(weights, name, folder)
+        tensors[CHECKPOINT_FILES.get(stem, stem)] = weights
+    return tensors, record
+
+
+def _require_no_nan(weights: Weights, name: str, folder: Path) -> None:
+    for key, value in weights.items():
+        if value.is_floating_point() and bool(value.isnan().any()):
+            raise QkvError(f"{name} has NaN in {key}", folder)
+
+
+def _require_possible(record: dict[str, Any], step: int, folder: Path) -> None:
+    """Raise unless the recorded steps are those of a checkpoint of this step."""
+    match record.get("progress"):
+        case {"step": int(recorded), **others}:
+            if recorded != step:
+                raise QkvError(f"{PROGRESS} has step {recorded}, but the folder is of step {step}", folder)
+            for name, value in others.items():
+                if name in ("validated", "best_step") and not (type(value) is int and 0 <= value <= step):
+                    raise QkvError(f"{PROGRESS} has {name}={value!r}, which must be from 0 to {step}", folder)
+            steps = others.get("steps")
+            if steps is not None and not (type(steps) is int and steps >= step):
+                raise QkvError(f"{PROGRESS} has steps={steps!r}, which must be at least {step}", folder)
+        case _:
+            raise QkvError(f"{PROGRESS} has no step", folder)

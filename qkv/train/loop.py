@@ -135,7 +135,7 @@ class Loop:
         self.best: Weights = clone_weights(self.model)
         self.progress = Progress(steps=settings.steps)
         self.interrupt = Interrupt()
-        self._resume_check = make_resume_check(objective, settings, self.device, self.group.world_size)
+        self._resume_check = make_resume_check(objective, settings, self.device, self.group.world_size, run)
         self._started = False
         self._clock = 0.0
         self._tensorboard: TensorBoard | None = None
@@ -152,10 +152,12 @@ class Loop:
             self.run.rewind(step, self.progress.validated)
         self.group.barrier()
         self._started = True
+        if self.group.rank == 0 and self.run.seal():
+            self._log({"event": "sealed"})
         if found is not None:
             for problem in found.problems:
                 self._log({"event": "damaged_checkpoint", "message": str(problem)})
-            changed = changed_conditions(found.record["resume_check"], self._resume_check)
+            changed = changed_conditions(found, self._resume_check)
             exact = not changed and self.device.type == "cpu"
             self._log({"event": "resumed", "exact": exact, "changed": changed})
 
@@ -184,7 +186,7 @@ class Loop:
         return self.progress
 
     def _restore(self, found: Checkpoint) -> None:
-        require_resumable(found.record["resume_check"], self._resume_check, self.run.folder)
+        require_resumable(found, self._resume_check, self.run.folder)
         progress = Progress(**found.record["progress"])
         progress.best = math.inf if progress.best is None else progress.best
         progress.steps = progress.steps or self.settings.steps  # measured after this checkpoint, before a kill

@@ -1,6 +1,7 @@
 """A run folder: configuration, metrics, checkpoints and the trained model.
 
-    config.json  vocabulary.json  data.json  metrics.jsonl  checkpoints/step-00001200/  model.safetensors  report.html
+    config.json  vocabulary.json  data.json  model.safetensors     sealed: MANIFEST.json has their checksums
+    metrics.jsonl  checkpoints/step-00001200/  report.html
     lock (empty; locked while a process trains)  tensorboard/ (where that package is installed)
 
 A kill at any moment leaves the last saved state readable. Nothing is pickled.
@@ -18,7 +19,19 @@ from typing import IO, Any
 from safetensors.torch import save
 
 from qkv.errors import QkvError
-from qkv.storage import list_steps, read_json, remove_stale, set_aside, write_atomic, write_json
+from qkv.storage import (
+    is_sealed,
+    list_steps,
+    parse_json,
+    read_sealed,
+    remove_stale,
+    seal_files,
+    sealed_names,
+    set_aside,
+    to_json,
+    write_atomic,
+    write_sealed,
+)
 from qkv.storage.format_1 import upgrade_config
 from qkv.train.checkpoint import Checkpoint, has_checkpoint, load_checkpoint, save_checkpoint
 from qkv.train.distributed import get_rank
@@ -31,6 +44,8 @@ except ImportError:  # a system without file locks
 
 LOCK = "lock"
 """Name of the file that is locked while a process trains; the empty file stays."""
+SEALED = ("config.json", "vocabulary.json", "data.json")
+"""Files that are sealed when a run is created; model.safetensors is sealed when training ends."""
 
 
 class Run:
@@ -41,6 +56,18 @@ class Run:
         self.checkpoints = folder / "checkpoints"
         self.metrics = folder / "metrics.jsonl"
         self.weights = folder / "model.safetensors"
+
+    def is_finished(self) -> bool:
+        """Return whether the trained model is saved and sealed; a run of format 1 has no seal."""
+        return self.weights.exists() and (not is_sealed(self.folder) or self.weights.name in sealed_names(self.folder))
+
+    def seal(self) -> bool:
+        """Write a manifest of what a run has when it is created, if it has none; return whether it was written."""
+        names = [name for name in SEALED if (self.folder / name).exists()]
+        if is_sealed(self.folder) or not names:
+            return False
+        seal_files(self.folder, {name: read_sealed(self.folder, name) for name in names})
+        return True
 
     def save_checkpoint(self, step: int, tensors: dict[str, Weights], record: dict[str, Any]) -> None:
         """Save the state at this step; older checkpoints are removed after it is on disk.
@@ -86,12 +113,15 @@ class Run:
         """
         path = self.folder / "config.json"
         if path.exists():
-            record = read_json(path, upgrade_config)
-            write_json(path, {**record, "train": {**record["train"], "steps": steps}})
+            self.seal()
+            record = parse_json(read_sealed(self.folder, path.name), path, upgrade_config)
+            record["train"]["steps"] = steps
+            write_sealed(self.folder, path.name, to_json(record))
 
     def save_weights(self, weights: Weights) -> None:
-        """Save the trained model."""
-        write_atomic(self.weights, save(to_cpu(weights)))
+        """Save the trained model and seal it with the files that it needs; a kill in between leaves no model."""
+        self.seal()
+        write_sealed(self.folder, self.weights.name, save(to_cpu(weights)))
 
     def log(self, record: dict[str, Any]) -> None:
         """Append a line of metrics; a value that is not finite becomes null."""

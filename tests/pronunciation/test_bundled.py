@@ -8,6 +8,7 @@ from qkv.pronunciation import NeuralG2P, Pronouncer, bundled, pack
 from qkv.pronunciation.bundled import model_folder
 from qkv.pronunciation.joint_fit import fit_joint_ngram
 from tests.pronunciation.tiny import made_up, spoken
+from tests.runs.sealing import reseal
 
 
 @pytest.fixture
@@ -93,5 +94,6 @@ def test_a_run_of_something_else_is_refused(tiny, tmp_path):
     config = json.loads((tmp_path / "other" / "config.json").read_text())
     config["data"]["target"] = "characters"
     (tmp_path / "other" / "config.json").write_text(json.dumps(config))
+    reseal(tmp_path / "other")
     with pytest.raises(QkvError, match="does not map letters to phones"):
         NeuralG2P.open(tmp_path / "other")

@@ -19,6 +19,7 @@ from qkv.pronunciation.joint_ngram import END, LOG_STEPS, START, JointNGram
 from qkv.pronunciation.rescore import fit_joint_weights
 from tests.pronunciation.test_alignment import PAIRS, cuts_of
 from tests.pronunciation.tiny import made_up, spoken
+from tests.runs.sealing import reseal
 
 
 @pytest.fixture(scope="module")
@@ -245,6 +246,7 @@ def test_a_network_asks_the_joint_model_of_its_folder(tiny, tmp_path):
     folder.mkdir()
     for name in ("config.json", "vocabulary.json", "model.safetensors"):
         (folder / name).write_bytes((tiny / name).read_bytes())
+    reseal(folder)
     wrong = [(word, tuple("B" if phone == "K" else phone for phone in spoken(word))) for word in made_up(3)]
     replace(fit_joint_ngram(wrong, order=2), weight=100.0).write(folder / "joint.bin")
     plain, advised = NeuralG2P.open(folder, joint=False), NeuralG2P.open(folder)

@@ -19,6 +19,8 @@ from qkv.storage import FORMAT, verify_folder
 from qkv.storage.format_1 import upgrade_config, upgrade_key, upgrade_progress, upgrade_state_dict
 from qkv.tasks import tasks
 from qkv.train import Loop, Run
+from qkv.train.cpu_conditions import cpu_conditions
+from tests.runs.sealing import reseal
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "format_1"
 NAMES = ["masked", "recurrent", "text", "transformer", "words", "xor"]
@@ -101,7 +103,9 @@ def test_a_run_resumes_bit_for_bit(name, tmp_path, one_thread):
     assert len(expected) == 25  # 20 updates and 5 validations
     torch.testing.assert_close(metrics(run.read_metrics()), expected, rtol=tolerance(), atol=tolerance())
     resumed = [line for line in run.read_metrics() if line.get("event") == "resumed"]
-    assert [(line["step"], set(line["changed"]) - {"torch"}) for line in resumed] == [(8, set())]
+    assert [(line["step"], set(line["changed"]) - {"torch"}) for line in resumed] == [(8, set(cpu_conditions()))]
+    assert {line["changed"]["cpu"][0] for line in resumed} == {None}  # not recorded at that time: not claimed as exact
+    assert not resumed[0]["exact"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -173,9 +177,11 @@ def test_a_config_of_format_2_is_not_renamed(tmp_path):
     run = copy_run("xor", tmp_path)
     record = json.loads((run.folder / "config.json").read_text())
     (run.folder / "config.json").write_text(json.dumps({**record, "format": 2}))
+    reseal(run.folder)
     with pytest.raises(QkvError, match="unknown training setting 'clip'"):
         runs.read_config(run)
     (run.folder / "config.json").write_text(json.dumps({**record, "format": 3}))
+    reseal(run.folder)
     with pytest.raises(QkvError, match=r"config.json has format 3, but this version of qkv reads up to 2"):
         runs.read_config(run)
 

@@ -7,6 +7,7 @@ import torch
 from qkv import runs, tasks
 from qkv.errors import QkvError
 from qkv.train import Loop, Settings, create_run
+from tests.runs.sealing import reseal
 
 SMALL = {
     "model": {"dim": 16, "heads": 2, "hidden_dim": 16, "encoder_layers": 1, "decoder_layers": 1, "max_length": 24},
@@ -96,9 +97,13 @@ def test_broken_run_folders(trained, tmp_path):
     weights = folder / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(QkvError, match=r"model.safetensors has \d+ bytes, but MANIFEST.json has"):
+        runs.load(folder)
+    reseal(folder)
     with pytest.raises(QkvError, match=r"the weights are damaged.*model.safetensors"):
         runs.load(folder)
     weights.unlink()
+    reseal(folder)
     with pytest.raises(QkvError, match="has no model yet"):
         runs.load(folder)
     _rewrite(folder / "config.json", format=99)
@@ -111,6 +116,7 @@ def test_broken_run_folders(trained, tmp_path):
 
 def _rewrite(path: Path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    reseal(path.parent)
 
 
 def test_settings_of_presets_are_valid():

@@ -13,6 +13,7 @@ from qkv.models import EncoderDecoder, EncoderDecoderConfig, Ensemble
 from qkv.tasks.distillation import TeacherProbabilities, make_distillation_objective, pseudo_label
 from qkv.tasks.seq2seq import Seq2SeqData, collate, encode, make_objective
 from qkv.train import Loop, Run, Settings, create_run
+from tests.runs.sealing import reseal
 from tests.tasks.tiny import write_pairs
 
 PAIRS = [Pair(tuple(word), (tuple(word[::-1]), tuple(word.upper()))) for word in ("abc", "ab", "cab", "bacca", "b")]
@@ -126,6 +127,7 @@ def test_teachers_of_other_tokens_are_refused(tmp_path):
     vocabulary = json.loads((tmp_path / "first" / "vocabulary.json").read_text())
     vocabulary["sources"]["tokens"][0] = "q"
     (tmp_path / "first" / "vocabulary.json").write_text(json.dumps(vocabulary))
+    reseal(tmp_path / "first")
     with pytest.raises(QkvError, match="teachers must have the vocabulary of the new model"):
         run_of(tmp_path / "pupil", {**data, "teachers": str(tmp_path / "first")})
     with pytest.raises(QkvError, match="there is no such run folder"):

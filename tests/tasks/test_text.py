@@ -13,6 +13,7 @@ from qkv.inference.sliding_window import IGNORE_INDEX, measure_perplexity, slidi
 from qkv.storage import write_json
 from qkv.tasks.text import collate
 from qkv.train import Loop, Settings, create_run
+from tests.runs.sealing import reseal
 
 SIZES = {"dim": 16, "heads": 2, "hidden_dim": 16, "layers": 1, "max_length": 64}
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
@@ -176,6 +177,7 @@ def test_a_run_is_restored_and_its_tokenizer_proven(folder, tmp_path):
     assert again.with_data().evaluate(Uniform(len(job.tokenizer)), "test")["tokens"] > 0
     other = Tokenizer.train(["other text"], "characters", 40)
     write_json(path / "vocabulary.json", other.to_record())
+    reseal(path)
     with pytest.raises(QkvError, match="the tokenizer in vocabulary.json is not the one that the model was trained"):
         runs.load(path)
 

@@ -1,9 +1,13 @@
 """Stopped anywhere, damaged or measured: a run that goes on ends as one that was left alone."""
 
 import json
+import os
 import shutil
 import signal
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +18,8 @@ from qkv.errors import QkvError
 from qkv.models import Decoder, DecoderConfig
 from qkv.storage import read_folder, save_folder
 from qkv.train import Interrupted, Objective, Run, cosine_schedule, create_run
-from tests.train.job import events, outcome, settings_of, task_of
+from qkv.train.cpu_conditions import VARIABLES
+from tests.train.job import command, events, outcome, settings_of, task_of
 from tests.train.loops import loop_in, resumed, stop_at
 
 
@@ -289,3 +294,28 @@ def test_a_run_whose_steps_were_measured_is_the_same_when_resumed_with_them(tmp_
     mine, expected = outcome(tmp_path / "run"), outcome(tmp_path / "alone")
     assert mine["weights"] == expected["weights"]
     assert mine["losses"] == expected["losses"]
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_variables_that_choose_cpu_kernels_are_conditions(tmp_path, monkeypatch, variable):
+    monkeypatch.delenv(variable, raising=False)
+    stop_at(3, loop_in(tmp_path / "run"))
+    monkeypatch.setenv(variable, "something")
+    resumed(tmp_path / "run")
+    (line,) = events(tmp_path / "run", "resumed")
+    assert not line["exact"]
+    assert f"{variable}=something" in line["changed"]["environment"][1]
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="this CPU has one set of kernels")
+def test_other_cpu_kernels_are_not_called_exact(tmp_path):
+    """In a new process, since torch chooses its kernels when it starts."""
+    stop_at(3, loop_in(tmp_path / "run"))
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, *command(tmp_path / "run", {"steps": 60})], check=True, env=environment, cwd=root)
+    (line,) = events(tmp_path / "run", "resumed")
+    assert not line["exact"]
+    assert line["changed"]["cpu_capability"][1] == "DEFAULT"

@@ -13,6 +13,7 @@ from qkv.explain import observe
 from qkv.web import SavedPage
 from qkv.web.static_files import static_files
 from tests.cli.run import qkv as run_qkv
+from tests.runs.sealing import reseal
 from tests.tasks.tiny import write_pairs
 from tests.web.pages import go, number, opened
 from tests.web.runs import train
@@ -168,12 +169,15 @@ def test_a_broken_run(pairs_run, tmp_path):
     broken.mkdir()
     for name in ("config.json", "vocabulary.json"):
         (broken / name).write_bytes((pairs_run / name).read_bytes())
+    reseal(broken)
     with pytest.raises(QkvError, match="the run has no model yet"):
         qkv.look(broken, TEXT)
     (broken / "model.safetensors").write_bytes(b"x" * 100)
+    reseal(broken)
     with pytest.raises(QkvError, match="the weights are damaged or of another model"):
         qkv.look(broken, TEXT)
     (broken / "config.json").write_text('{"format": 99}')
+    reseal(broken)
     with pytest.raises(QkvError, match="has format 99"):
         qkv.look(broken, TEXT)
 

@@ -65,10 +65,12 @@ def open_run(request: Request) -> Iterator[OpenedRun]:
 def _reopen(request: Request, run: "Run") -> tuple["Config", "Task"]:
     from qkv import runs, tasks
 
-    config = runs.read_config(run)
+    config = runs.read_config(run, resume=True)
     require_same_run(config, run.folder, request.task, request.preset, request.changes)
     runs.require_unchanged(run.folder, "start another training with another --run")
-    return config, tasks.tasks[config.task].load(config.data)
+    task = tasks.tasks[config.task].load(config.data)
+    runs.require_same_vocabulary(run, task.vocabulary())
+    return config, task
 
 
 def _prepare(request: Request) -> tuple["Config", "Task"]:

@@ -60,6 +60,7 @@ def _describe_event(record: dict[str, Any]) -> str:
         "validated": "step {step}: held-out loss {score:.4f}, best {best:.4f}",
         "resumed": "resuming at step {step}",
         "not_finite": "step {step}: {message}; the ids of its examples are in metrics.jsonl",
+        "sealed": "MANIFEST.json was missing; a new one is written",
         "damaged_checkpoint": "skipping a damaged checkpoint: {message}",
     }
     stops = "; no improvement for train.patience validations, so training ends" if record.get("stops") else ""

@@ -7,6 +7,7 @@ import pytest
 
 from qkv.pronunciation.joint_ngram import JointNGram
 from tests.cli.run import qkv
+from tests.runs.sealing import reseal
 
 
 @pytest.fixture
@@ -70,4 +71,4 @@ def _pairs(tiny, tmp_path):
     folder = shutil.copytree(tiny, tmp_path / "pairs")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "task": "pairs"}))
-    return folder
+    return reseal(folder)

@@ -10,6 +10,7 @@ from qkv.inference import measure_perplexity
 from qkv.interop import save_gpt2
 from qkv.models import Decoder, DecoderConfig
 from tests.cli.run import qkv
+from tests.runs.sealing import reseal
 
 MODEL = ("--set", "model.dim=16", "--set", "model.hidden_dim=16", "--set", "model.layers=1", "--set", "model.heads=2")
 DATA = ("--set", "data.tokenizer=characters", "--set", "data.length=32", "--set", "model.max_length=100")
@@ -126,8 +127,10 @@ def test_bad_input(run, corpus, tmp_path):
     vocabulary = run / "vocabulary.json"
     kept = vocabulary.read_text()
     vocabulary.write_text(json.dumps({"format": 1, "tokenizer": json.loads(other.read_text())}))
+    reseal(run)
     said = qkv("predict", str(run), "x", code=2)
     vocabulary.write_text(kept)
+    reseal(run)
     assert said == "qkv: the tokenizer in vocabulary.json is not the one that the model was trained with\n"
 
 

@@ -17,6 +17,7 @@ from qkv.cli.shared import progress
 from qkv.train import loop
 from tests.cli.run import COMMAND, ROOT, qkv
 from tests.cli.run import run as run_qkv
+from tests.runs.sealing import reseal
 
 SMALL = (
     *(
@@ -189,6 +190,7 @@ def test_a_run_does_not_go_on_with_other_data(file, tmp_path):
     assert "pass --test-file" in qkv("eval", str(folder), code=2)
     assert json.loads(qkv("eval", str(folder), "--test-file", str(mine), "--json"))
     (folder / "data.json").unlink()  # a run of an older version
+    reseal(folder)
     assert json.loads(qkv("eval", str(folder), "--split", "train", "--json"))["examples"] == before["examples"]
 
 
@@ -200,6 +202,7 @@ def test_answers_are_judged_with_the_vocabularies_of_the_run(run, file, tmp_path
     config = json.loads((folder / "config.json").read_text())
     config["data"]["train_file"] = str(renamed)
     (folder / "config.json").write_text(json.dumps(config))
+    reseal(folder)
     _, job, _ = runs.load(folder)
     loaded = job.with_data()
     assert loaded.vocabulary() == job.vocabulary() != tasks.tasks["pairs"].load(job.options).vocabulary()
@@ -230,6 +233,7 @@ def test_every_event_has_a_line():
         "resumed": {"exact": True, "changed": {}},
         "not_finite": {"message": "no update", "ids": [1]},
         "damaged_checkpoint": {"message": "cut off"},
+        "sealed": {},
     }
     source = inspect.getsource(loop)
     assert set(re.findall(r'"event": "(\w+)"', source)) == set(tell)
