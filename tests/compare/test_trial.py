@@ -6,7 +6,8 @@ import pytest
 from qkv import runs, tasks
 from qkv.compare.trial import Trial, choose_best, open_run
 from qkv.errors import QkvError
-from qkv.runs.data_hash import record_hashes, require_same_splits
+from qkv.runs.data_hash import hash_training_files, require_same_splits
+from qkv.storage import write_json
 from tests.tasks.tiny import write_pairs
 
 
@@ -54,7 +55,7 @@ def test_the_hash_of_a_folder_covers_all_its_texts(tmp_path):
     folder.mkdir()
     for name in ("a.txt", "more/b.txt"):
         (texts / name).write_text("one\n\ntwo\n")
-    record_hashes(folder, {"source": str(texts)})
+    write_json(folder / "data.json", hash_training_files({"source": str(texts)}))
     require_same_splits([folder])
     (texts / "more/b.txt").rename(texts / "more/c.txt")
     with pytest.raises(QkvError, match=r"texts has changed"):
