@@ -24,6 +24,7 @@ from .dataset_registry import DatasetEntry as DatasetEntry
 from .dataset_registry import datasets as datasets
 from .dataset_registry import register_dataset as register_dataset
 from .files.idx import read_idx as read_idx
+from .files.image_files import read_image_folder as read_image_folder
 from .files.images import read_images as read_images
 from .files.images import read_npz as read_npz
 from .files.pairs import MalformedLine as MalformedLine

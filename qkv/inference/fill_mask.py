@@ -7,7 +7,7 @@ lm.embed(["one text", "another"])    one vector per text; their dot products are
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -131,6 +131,8 @@ class MaskedLM:
 class FillMaskPredictor(Predictor):
     """Predict masked tokens; a record is {"input", "filled", "masks": [[candidate]], "error"}."""
 
+    columns: ClassVar[tuple[str, ...]] = ("input", "mask", "answer", "probability")
+
     def __init__(self, lm: MaskedLM, best: int):
         lm.check_best(best)
         self.lm = lm
@@ -156,6 +158,15 @@ class FillMaskPredictor(Predictor):
             for number, candidates in enumerate(record["masks"], 1)
             for one in candidates
         )
+
+    def rows(self, record: dict[str, Any]) -> Sequence[tuple[str, ...]]:
+        """Return a row per mask and candidate."""
+        found = [
+            (record["input"], str(number), one["text"], f"{one['probability']:.6g}")
+            for number, candidates in enumerate(record["masks"], 1)
+            for one in candidates
+        ]
+        return found or [(record["input"], "", "", "")]
 
     def failed(self, text: str, error: str) -> dict[str, Any]:
         """Return a record without masks."""

@@ -1,7 +1,8 @@
 """The interface of prediction: a task implements it; the command line, a server or a notebook calls it."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -50,6 +51,13 @@ class Predictor(ABC):
     reads_whole_stdin: ClassVar[bool] = False
     """Whether standard input is one input, not one per line."""
 
+    columns: ClassVar[tuple[str, ...]] = ("input", "answer", "probability")
+    """Names of the columns of `rows`."""
+
+    def expand(self, text: str) -> Iterable[str]:
+        """Return the inputs that a text stands for: itself, unless it names a folder or file of several inputs."""
+        return (text,)
+
     def problem(self, text: str) -> str | None:
         """Return why this input cannot be predicted, as a sentence; None: it can."""
         if any("\ud800" <= character <= "\udfff" for character in text):
@@ -75,6 +83,11 @@ class Predictor(ABC):
     def format(self, record: dict[str, Any]) -> str:
         """Return a record as lines of text."""
 
+    def rows(self, record: dict[str, Any]) -> Sequence[tuple[str, ...]]:
+        """Return a record as rows of a table; an input without a prediction has one with empty cells."""
+        found = [(record["input"], one["text"], _format_probability(one)) for one in record["answers"]]
+        return found or [(record["input"], *("" for _ in self.columns[1:]))]
+
     @abstractmethod
     def failed(self, text: str, error: str) -> dict[str, Any]:
         """Return the record of an input that has no prediction."""
@@ -84,6 +97,11 @@ class Predictor(ABC):
         (record,) = self.predict([text], [index])
         yield self.format(record)
         yield record
+
+
+def _format_probability(answer: dict[str, Any]) -> str:
+    probability = math.exp(answer["log_probability"]) if "log_probability" in answer else answer["probability"]
+    return f"{probability:.6g}"
 
 
 class AnswerPredictor(Predictor):

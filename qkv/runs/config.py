@@ -39,12 +39,12 @@ class Config:
             raise QkvError(f"the configuration is incomplete or from another version: {error}", str(where)) from error
 
 
-def preset(task: str, name: str | None) -> Preset:
-    """Return a preset of a task by name (default: its first)."""
+def preset(task: str, name: str | None, data: dict[str, Any] | None = None) -> Preset:
+    """Return a preset of a task by name (default: the one for these data options, mostly its first)."""
     presets = tasks[task].presets
     if name is not None and name not in presets:
         raise unknown_name_error(f"preset of task {task!r}:", name, presets)
-    return presets[name or next(iter(presets))]()
+    return presets[name or tasks[task].default_preset(data or {})]()
 
 
 def configure(task: str, chosen: Preset, changes: dict[str, dict[str, Any]]) -> Config:

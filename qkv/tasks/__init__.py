@@ -8,8 +8,10 @@ from .base import Sample as Sample
 from .base import Task as Task
 from .base import register as register
 from .base import tasks as tasks
-from .classification import ClassificationTask as ClassificationTask
-from .digits import DigitsTask as DigitsTask
+from .classification.classify import ClassifyTask as ClassifyTask
+from .classification.digits import DigitsTask as DigitsTask
+from .classification.task import ClassificationTask as ClassificationTask
+from .classification.xor import XorTask as XorTask
 from .masked import MaskedTask as MaskedTask
 from .pairs import PairsTask as PairsTask
 from .pairs import Seq2SeqTask as Seq2SeqTask
@@ -18,4 +20,3 @@ from .recall import RecallTask as RecallTask
 from .seq2seq import Seq2SeqData as Seq2SeqData
 from .text import TextTask as TextTask
 from .words import WordsTask as WordsTask
-from .xor import XorTask as XorTask

@@ -81,6 +81,11 @@ class Task(ABC):
     presets: ClassVar[dict[str, Callable[[], Preset]]]
     """Named presets; the first is the default."""
 
+    @classmethod
+    def default_preset(cls, options: dict[str, Any]) -> str:
+        """Return the preset to use for these data options where none is chosen: the first."""
+        return next(iter(cls.presets))
+
     # --- data ---
 
     @classmethod
@@ -158,6 +163,8 @@ class Task(ABC):
     def objective(self, model: nn.Module, settings: Settings, teachers: nn.Module | None = None) -> Objective:
         """Return batches, loss and validation for the training loop; `teachers` is the model of `teacher_runs`."""
 
+    unit: ClassVar[str] = "tokens"
+    """What `Objective.count` counts, as a plural: the unit of speed."""
     decodes: ClassVar[bool] = False
     """Whether `evaluate` takes search options: `beams`, `length_penalty`."""
 

@@ -5,8 +5,9 @@ from torch.nn import functional
 from qkv import tasks
 from qkv.data import LabeledExamples
 from qkv.errors import QkvError
+from qkv.inference import PredictOptions
 from qkv.models import MLP, Perceptron
-from qkv.tasks.classification import Scale, loss, to_probabilities
+from qkv.tasks.classification.task import Scale, loss, to_probabilities
 from qkv.train import Settings
 
 
@@ -116,6 +117,6 @@ def test_examples_that_do_not_fit(job):
         job.with_test_examples(LabeledExamples(torch.zeros(2, 7), torch.tensor([0, 1])))
     with pytest.raises(QkvError, match="labels must be 0 to 2, got 3"):
         job.with_test_examples(LabeledExamples(torch.zeros(2, 5), torch.tensor([0, 3])))
-    with pytest.raises(ValueError, match="'1,2,3' has 3 values, but the model takes 5"):
-        job.parse("1,2,3")
-    assert job.parse("1 2 3 4 5").tolist() == [1, 2, 3, 4, 5]
+    predictor = job.predictor(MLP((5, 3)), PredictOptions())
+    assert predictor.problem("1,2,3") == "'1,2,3' has 3 values, but the model takes 5"
+    assert predictor.problem("1 2;3,4 5") is None

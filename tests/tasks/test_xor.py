@@ -107,7 +107,7 @@ def test_large_numbers_that_differ_by_little_are_told_apart(tmp_path):
     path.write_text("".join(f"{1_700_000_000 + n},{'late' if n % 2 else 'early'}\n" * 12 for n in (0, 1)))
     job = tasks.tasks["xor"].load({"train_file": str(path)})
     assert sorted(set(job.objective(None, Settings(steps=1)).collate(range(20))[0][:, 0].tolist())) == [-1, 1]
-    assert job.scale.apply(job.parse("1700000001")).tolist() == [1]
+    assert job.scale.apply(torch.tensor([1700000001], dtype=torch.float64)).tolist() == [1]
 
 
 def test_bad_options(tmp_path, rings):

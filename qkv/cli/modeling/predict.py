@@ -1,16 +1,17 @@
 """`qkv predict`: predict with a trained run."""
 
+import csv
+import io
 import sys
 from collections.abc import Iterable, Iterator
-from io import IncrementalNewlineDecoder
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli.modeling.eval import With
-from qkv.cli.shared.console import Json, print_json
+from qkv.cli.shared.console import Json, console, format_json, print_json
 from qkv.cli.shared.device import choose_device
 from qkv.cli.shared.stdin import read_lines, warn
 from qkv.cli.shared.warnings import WarningLimit
@@ -18,11 +19,14 @@ from qkv.cli.shared.warnings import WarningLimit
 if TYPE_CHECKING:
     from qkv.inference import Predictor
 
+OUT_SUFFIXES = (".tsv", ".json")
+
 
 def predict(
     run: Annotated[Path, typer.Argument(help="Run folder, or a Hugging Face BERT or GPT-2 folder.")],
     inputs: Annotated[
-        list[str] | None, typer.Argument(metavar="INPUT", help="Inputs (default: lines of stdin).")
+        list[str] | None,
+        typer.Argument(metavar="INPUT", help="Inputs, also image files and folders (default: lines of stdin)."),
     ] = None,
     search: Annotated[
         str | None, typer.Option(help="greedy, beam or sample (default: sample for text, else beam).")
@@ -40,32 +44,53 @@ def predict(
     with_: With = None,
     tokens: Annotated[int | None, typer.Option(help="Text only: maximum number of tokens (default: 100).")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: cuda if available).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the predictions to this file, .tsv or .json, instead of stdout.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Predict with a trained run: `qkv predict runs/mine kubernetes`, `qkv predict runs/xor 0,1`, or lines of stdin.
 
     `qkv predict runs/bert "the [MASK] sat" --best 5` fills masks.
     `qkv predict runs/text "The statement" --tokens 200 --top-k 40` continues a text.
-    """
-    from qkv.errors import unknown_name_error
-    from qkv.inference import PredictOptions
-    from qkv.inference.predictor import SEARCHES
+    `qkv predict runs/digits photo.png folder --out answers.tsv` classifies images.
 
-    if search is not None and search not in SEARCHES:
-        raise unknown_name_error("search", search, SEARCHES)
-    if beams < 1:
-        raise ValueError(f"--beams must be at least 1, got {beams}")
-    if best < 1:
-        raise ValueError(f"--best must be at least 1, got {best}")
+    Exit code 3: an input has no answer; the others are answered all the same.
+    """
+    from qkv.inference import PredictOptions
+
+    _check_options(search, beams, best, out)
     options = PredictOptions(search, beams, best, temperature, top_k, top_p, seed, tokens, warn)
     if search is not None:
         options.require_beam(search)
     predictor = _load_predictor([run, *(with_ or [])], choose_device(device), options)
     if not inputs and predictor.reads_whole_stdin:
         inputs = [_read_stdin()]
-    records = _predict_all(predictor, inputs or read_lines(warn), keep=json)
+    expanded = chain.from_iterable(map(predictor.expand, inputs or read_lines(warn)))
+    records, failed = _predict_all(predictor, expanded, keep=json or out is not None, warns=not json)
+    if out is not None:
+        _write_predictions(predictor, records, out)
     if json:
         print_json(records)
+    elif out is not None:
+        console().print(f"{len(records) - failed:,} of {len(records):,} inputs predicted: {out}", soft_wrap=True)
+    if failed:
+        raise typer.Exit(3)
+
+
+def _check_options(search: str | None, beams: int, best: int, out: Path | None) -> None:
+    """Raise ValueError for options that have no meaning."""
+    from qkv.errors import unknown_name_error
+    from qkv.inference.predictor import SEARCHES
+
+    if search is not None and search not in SEARCHES:
+        raise unknown_name_error("search", search, SEARCHES)
+    if out is not None and out.suffix not in OUT_SUFFIXES:
+        raise ValueError(f"--out {out}: the name must end in .tsv or .json")
+    if beams < 1:
+        raise ValueError(f"--beams must be at least 1, got {beams}")
+    if best < 1:
+        raise ValueError(f"--best must be at least 1, got {best}")
 
 
 def _load_predictor(folders: list[Path], device: str, options: Any) -> "Predictor":
@@ -81,21 +106,39 @@ def _load_predictor(folders: list[Path], device: str, options: Any) -> "Predicto
     return predictor
 
 
-def _predict_all(predictor: "Predictor", inputs: Iterable[str], *, keep: bool) -> list[dict[str, Any]]:
+def _write_predictions(predictor: "Predictor", records: list[dict[str, Any]], path: Path) -> None:
+    """Write records as JSON, or as a table with a header; a tab or a line end in a cell is quoted."""
+    from qkv.storage import write_atomic
+
+    text = io.StringIO(newline="")
+    if path.suffix == ".json":
+        text.write(format_json(records))
+    else:
+        table = csv.writer(text, delimiter="\t", lineterminator="\n")
+        table.writerow(predictor.columns)
+        table.writerows(row for record in records for row in predictor.rows(record))
+    write_atomic(path, text.getvalue().encode("utf-8", "backslashreplace"))
+
+
+def _predict_all(
+    predictor: "Predictor", inputs: Iterable[str], *, keep: bool, warns: bool
+) -> tuple[list[dict[str, Any]], int]:
     """Predict every input, in batches; print the predictions, or with `keep` return the records.
 
-    An input that has no prediction stops no other: it is reported on stderr, or its record has an `error`.
+    An input that has no prediction stops no other: it is counted, and with `warns` reported on stderr.
     """
     records: list[dict[str, Any]] = []
-    warnings = WarningLimit()
+    failed, warnings = 0, WarningLimit()
     for start, batch in _batches(inputs, predictor):
         for record in _predict_batch(predictor, batch, start, stream=not keep):
             if keep:
                 records.append(record)
-            elif record.get("error") is not None:
-                warnings.warn(record["error"])
+            if record.get("error") is not None:
+                failed += 1
+                if warns:
+                    warnings.warn(record["error"])
     warnings.print_suppressed("inputs")
-    return records
+    return records, failed
 
 
 def _predict_batch(predictor: "Predictor", texts: list[str], start: int, *, stream: bool) -> list[dict[str, Any]]:
@@ -138,4 +181,6 @@ def _batches(inputs: Iterable[str], predictor: "Predictor") -> Iterator[tuple[in
 def _read_stdin() -> str:
     """Read all of stdin as training text is read: no byte order mark, one newline per line end."""
     text = "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8", errors="replace")
-    return IncrementalNewlineDecoder(None, translate=True).decode(text.removeprefix("\ufeff"), final=True).rstrip("\n")
+    return (
+        io.IncrementalNewlineDecoder(None, translate=True).decode(text.removeprefix("\ufeff"), final=True).rstrip("\n")
+    )

@@ -78,7 +78,9 @@ def _prepare(request: Request) -> tuple["Config", "Task"]:
     from qkv import runs, tasks
     from qkv.train.ema import require_no_split_batch_norm
 
-    config = runs.configure(request.task, runs.preset(request.task, request.preset), request.changes)
+    config = runs.configure(
+        request.task, runs.preset(request.task, request.preset, request.changes.get("data")), request.changes
+    )
     task = tasks.tasks[request.task].load(config.data)
     for warning in task.warnings:
         console(stderr=True).print(warning, markup=False)

@@ -13,8 +13,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 
 
 def print_json(records: Any) -> None:
-    """Print records as JSON on stdout; NaN and inf, which JSON cannot represent, become null."""
-    sys.stdout.write(json.dumps(_finite(records), indent=1, allow_nan=False) + "\n")
+    """Print records as JSON on stdout."""
+    sys.stdout.write(format_json(records))
+
+
+def format_json(records: Any) -> str:
+    """Return records as JSON; NaN and inf, which JSON cannot represent, become null."""
+    return json.dumps(_finite(records), indent=1, allow_nan=False) + "\n"
 
 
 def console(*, stderr: bool = False) -> Console:

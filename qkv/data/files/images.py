@@ -65,14 +65,33 @@ def read_npz(path: Path | str) -> dict[str, LabeledExamples]:
     return splits
 
 
-def _load_arrays(path: Path) -> dict[str, Any]:
+def read_image_arrays(path: Path) -> dict[str, Images]:
+    """Read images without labels: those of an IDX file, or every uint8 array of images in an .npz file, by name."""
+    if path.suffix != ".npz":
+        return {"": read_idx(path, 3)[:, None]}
+    found = _load_arrays(path, r".*")
+    arrays = {name: array for name, array in found.items() if str(array.dtype) == "uint8" and array.ndim in (3, 4)}
+    if not arrays:
+        raise QkvError(f"{path.name} has no uint8 images (examples, height, width[, channels])", path.parent)
+    return {name: _to_images(array, name, path) for name, array in arrays.items()}
+
+
+def is_image_array(path: Path) -> bool:
+    """Return whether a file is .npz, or IDX (gzipped, too) by its first bytes."""
+    if path.suffix == ".npz" or not path.is_file():
+        return path.suffix == ".npz"
+    with open_file(path) as file:
+        return file.read(4).startswith((b"\0\0\x08\x03", b"\x1f\x8b"))
+
+
+def _load_arrays(path: Path, names: str = r"(train|val|test)_\w+") -> dict[str, Any]:
     with open_file(path) as file:
         if file.read(2) != b"PK":  # numpy would suggest allow_pickle=True
             raise QkvError(f"{path.name} is not an .npz file: it does not start with PK", path.parent)
         file.seek(0)
         try:
             with numpy.load(file, allow_pickle=False) as found:
-                return {name: found[name] for name in found.files if re.fullmatch(r"(train|val|test)_\w+", name)}
+                return {name: found[name] for name in found.files if re.fullmatch(names, name)}
         except (ValueError, OSError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
             raise QkvError(f"{path.name} is not a valid .npz file ({error})", path.parent) from None
 

@@ -1,12 +1,14 @@
-"""Labeled points from a CSV file: coordinates, then the class in the last column.
+"""Labeled points from a CSV file: coordinates, then the class in the last column or in another one.
 
     0.5,1.25,red
 
-A first line without any number is a header. nan and inf parse as numbers, but a point must be finite.
+Columns are separated by commas, tabs or semicolons; with semicolons, 0,5 is one half. A first line without any number
+is a header. nan and inf parse as numbers, but a point must be finite.
 """
 
 import csv
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from qkv.storage import open_file
 
 MAX_FLOAT32 = torch.finfo(torch.float32).max
 """Largest coordinate, since models compute in float32."""
+SEPARATORS = "\t;,"
+LAST = "-1"
 
 
 @dataclass(frozen=True)
@@ -28,23 +32,73 @@ class Points:
     classes: tuple[str, ...]
 
 
-def read_points(path: Path | str, classes: tuple[str, ...] = ()) -> Points:
-    """Read a file; `classes` are the only ones allowed (default: those that occur, sorted, at least two).
+class _Columns:
+    """The separator of a file, its header and the column of the class, found in its first line."""
 
-    Coordinates are float64: large values that differ slightly would be equal in float32.
+    def __init__(self, label: str, path: Path):
+        self.label, self.path = label, path
+        self.separator, self.index, self.count = "", -1, 0
+
+    def read(self, line: bytes, number: int) -> list[str]:
+        """Return the fields of a line; empty for a blank line and for the header."""
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip(" \r\n")
+            if not text.strip():
+                return []
+            self.separator = self.separator or _sniff_separator(text)
+            (fields,) = csv.reader([text], strict=True, delimiter=self.separator)
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise QkvError(f"line {number}: {error}", self.path) from None
+        fields = [field.strip() for field in fields]
+        if len(fields) == 1:
+            raise QkvError(
+                f"line {number}: one column, expected numbers and a class, separated by commas, tabs or semicolons",
+                self.path,
+            )
+        if self.separator == ";":
+            fields = [_with_decimal_point(field) for field in fields]
+        return self._locate(fields, number) if not self.count else fields
+
+    def _locate(self, fields: list[str], number: int) -> list[str]:
+        """Find the column of the class in the first line; return the line unless it is a header."""
+        is_header = number == 1 and not any(map(_is_number, fields))
+        self.count = len(fields)
+        if is_header and self.label in fields:
+            self.index = fields.index(self.label)
+        elif self.label.removeprefix("-").isdecimal() and -self.count <= int(self.label) < self.count:
+            self.index = int(self.label) % self.count
+        else:
+            names = ", ".join(fields) if is_header else "the file has no header"
+            raise QkvError(
+                f"data.label={self.label}: no such column among {self.count} ({names}); "
+                f"give a name of the header, or a number from 0 to {self.count - 1}",
+                self.path,
+            )
+        return [] if is_header else fields
+
+
+def read_points(path: Path | str, classes: tuple[str, ...] = (), *, label: str = LAST) -> Points:
+    """Read a file of points.
+
+    Args:
+        path: The file. Coordinates are float64: large values that differ slightly would be equal in float32.
+        classes: The only classes allowed (default: those that occur, sorted, at least two).
+        label: Column of the class: its name in the header, or its number from 0 (default: -1, the last).
     """
     path = Path(path)
     rows: list[tuple[list[float], str]] = []
+    columns = _Columns(label, path)
     with open_file(path) as file:
         for number, line in enumerate(file, 1):
-            fields = _fields(line, number, path)
-            if not fields or (number == 1 and not any(map(_is_number, fields))):
+            fields = columns.read(line, number)
+            if not fields:
                 continue
-            if rows and len(fields) != len(rows[0][0]) + 1:
-                raise QkvError(f"line {number}: {len(fields)} columns, expected {len(rows[0][0]) + 1} as above", path)
-            rows.append((_parse_coordinates(fields[:-1], number, path), fields[-1]))
-            if classes and fields[-1] not in classes:
-                raise QkvError(f"line {number}: class must be one of {', '.join(classes)}, got {fields[-1]!r}", path)
+            if len(fields) != columns.count:
+                raise QkvError(f"line {number}: {len(fields)} columns, expected {columns.count} as above", path)
+            name = fields.pop(columns.index)
+            rows.append((_parse_coordinates(fields, columns.index, number, path), name))
+            if classes and name not in classes:
+                raise QkvError(f"line {number}: class must be one of {', '.join(classes)}, got {name!r}", path)
     if not rows:
         raise QkvError("the file has no points", path)
     found = classes or tuple(sorted({name for _, name in rows}))
@@ -56,29 +110,30 @@ def read_points(path: Path | str, classes: tuple[str, ...] = ()) -> Points:
 
 
 def parse_numbers(text: str) -> list[float]:
-    """Parse numbers separated by commas or spaces; raise ValueError naming the first that is not valid."""
-    fields = text.replace(",", " ").split()
+    """Parse numbers separated by commas, semicolons or whitespace; raise ValueError naming one that is not valid."""
+    fields = text.replace(",", " ").replace(";", " ").split()
     for field in fields:
         if problem := _number_problem(field):
             raise ValueError(f"{field!r} in {text[:40]!r} is {problem}")
     return [float(field) for field in fields]
 
 
-def _fields(line: bytes, number: int, path: Path) -> list[str]:
-    try:
-        text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-        (fields,) = csv.reader([text], strict=True) if text else ([],)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise QkvError(f"line {number}: {error}", path) from None
-    if len(fields) == 1:
-        raise QkvError(f"line {number}: one column, expected numbers and a class, separated by commas", path)
-    return [field.strip() for field in fields]
+def _sniff_separator(line: str) -> str:
+    """Return the separator of a line: a tab, else a semicolon, else a comma."""
+    bare = re.sub(r'"[^"]*"', "", line)
+    return next((separator for separator in SEPARATORS if separator in bare), ",")
 
 
-def _parse_coordinates(fields: list[str], number: int, path: Path) -> list[float]:
-    for column, field in enumerate(fields, 1):
+def _with_decimal_point(field: str) -> str:
+    """Return a number such as 0,5 with a point; any other field as it is."""
+    return field.replace(",", ".") if field.count(",") == 1 and _is_number(field.replace(",", ".")) else field
+
+
+def _parse_coordinates(fields: list[str], label: int, number: int, path: Path) -> list[float]:
+    """Return the numbers of a line without the field of its class, which was in column `label`."""
+    for index, field in enumerate(fields):
         if problem := _number_problem(field):
-            raise QkvError(f"line {number}: {field!r} in column {column} is {problem}", path)
+            raise QkvError(f"line {number}: {field!r} in column {index + 1 + (index >= label)} is {problem}", path)
     return [float(field) for field in fields]
 
 

@@ -1,11 +1,13 @@
 """Answers of a recurrent run to sources of any length and number, as a user asks for them."""
 
+import csv
 import json
 
 import pytest
 
 from qkv import runs
 from tests.cli.run import qkv
+from tests.cli.run import run as run_qkv
 from tests.web.runs import train
 
 WORDS = [f"{number:012b}".replace("0", "a").replace("1", "b") for number in range(0, 4096, 45)]
@@ -46,7 +48,7 @@ def test_every_line_has_draws_of_its_own(run, monkeypatch):
     monkeypatch.setattr("qkv.inference.Predictor.batch_size", 4)
     assert answers(run, *[WORDS[0]] * 10, *sampled) == together
     assert len(set(together)) > 5
-    lines = qkv("predict", str(run), WORDS[0], "\udc80", *[WORDS[0]] * 8, *sampled).splitlines()
+    lines = qkv("predict", str(run), WORDS[0], "\udc80", *[WORDS[0]] * 8, *sampled, code=3).splitlines()
     assert [line.split("\t")[1] for line in lines] == [together[0], *together[2:]]
 
 
@@ -57,3 +59,37 @@ def test_what_is_drawn_is_never_the_unknown_token(run):
     }
     assert found <= set(job.data.targets.tokens)
     assert len(found) > 1
+
+
+def test_an_input_without_an_answer_is_exit_code_3(run):
+    """And the others are answered."""
+    done = run_qkv("predict", str(run), WORDS[0], "\udc80")
+    assert (done.code, done.stdout.count("\n")) == (3, 1)
+    assert done.stderr == "qkv: '\\udc80' is not valid UTF-8\n"
+    nothing = run_qkv("predict", str(run), "\udc80", "--json")
+    assert (nothing.code, len(json.loads(nothing.stdout))) == (3, 1)
+    assert run_qkv("predict", str(run), WORDS[0]).code == 0
+
+
+def test_predictions_go_to_a_file(run, tmp_path):
+    words = (WORDS[0], "a\tb", "\udc80", "--best", "2")
+    said = run_qkv("predict", str(run), *words, "--out", str(tmp_path / "answers.tsv"))
+    assert said.stdout == f"2 of 3 inputs predicted: {tmp_path / 'answers.tsv'}\n"
+    assert said.code == 3
+    with (tmp_path / "answers.tsv").open(newline="") as file:
+        rows = list(csv.reader(file, delimiter="\t"))
+    assert rows[0] == ["input", "answer", "probability"]
+    assert [row[0] for row in rows[1:]] == [WORDS[0]] * 2 + ["a\tb"] * 2 + ["\\udc80"]
+    assert rows[-1][1:] == ["", ""]
+    records = json.loads(run_qkv("predict", str(run), *words, "--json").stdout)
+    expected = [(one["text"], one["probability"]) for record in records for one in record["answers"]]
+    assert [(text, float(probability)) for _, text, probability in rows[1:-1]] == [
+        (text, pytest.approx(probability, rel=1e-5)) for text, probability in expected
+    ]
+    run_qkv("predict", str(run), *words, "--out", str(tmp_path / "answers.json"))
+    assert json.loads((tmp_path / "answers.json").read_text()) == records
+
+
+def test_bad_input_names_of_the_file(run, tmp_path):
+    said = qkv("predict", str(run), WORDS[0], "--out", str(tmp_path / "x.csv"), code=2)
+    assert said == f"qkv: --out {tmp_path / 'x.csv'}: the name must end in .tsv or .json\n"

@@ -37,7 +37,7 @@ def test_classes_may_be_given(tmp_path):
         ("1,2,a\n3,4,a\n", "all 2 points are of class 'a'; at least two classes are needed, in .*points"),
         ("", "the file has no points, in .*points"),
         ("x,y,class\n", "the file has no points"),
-        ("1;2;a\n", "line 1: one column, expected numbers and a class, separated by commas"),
+        ("1|2|a\n", "line 1: one column, expected numbers and a class, separated by commas, tabs or semicolons"),
         (b"1,2,\xff\n", "line 1: 'utf-8' codec can't decode byte 0xff"),
         ('1,2,"a\n', "line 1: unexpected end of data"),
     ],
@@ -65,3 +65,36 @@ def test_coordinates_are_float64(tmp_path):
     assert points.examples.inputs.tolist() == [[1700000000], [1700000001]]
     with pytest.raises(ValueError, match="'1e300' in '1 1e300' is outside the range of float32"):
         parse_numbers("1 1e300")
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("1\t2.5\tred\n-3e2\t4\tblue\n", "-1"),
+        ("1;2,5;red\n-3e2;4;blue\n", "-1"),
+        ('"kind, of";x;y\nred;1;2,5\nblue;-300;4\n', "kind, of"),
+        ("x,color,y\n1,red,2.5\n-300,blue,4\n", "color"),
+        ("x,color,y\n1,red,2.5\n-300,blue,4\n", "1"),
+        ("red,1,2.5\nblue,-300,4\n", "0"),
+        ("red,1,2.5\nblue,-300,4\n", "-3"),
+    ],
+)
+def test_separators_and_the_column_of_the_class(tmp_path, text, label):
+    points = read_points(write(tmp_path, text), label=label)
+    assert points.classes == ("blue", "red")
+    assert points.examples.inputs.tolist() == [[1.0, 2.5], [-300.0, 4.0]]
+    assert points.examples.labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "message"),
+    [
+        ("x,y,color\n1,2,red\n", "colour", r"data.label=colour: no such column among 3 \(x, y, color\)"),
+        ("1,2,red\n", "color", r"data.label=color: no such column among 3 \(the file has no header\); give a name"),
+        ("1,2,red\n", "3", "data.label=3: no such column among 3 .* or a number from 0 to 2"),
+        ("red,1,x\n", "0", "line 1: 'x' in column 3 is not a finite number"),
+    ],
+)
+def test_bad_input_columns(tmp_path, text, label, message):
+    with pytest.raises(QkvError, match=message):
+        read_points(write(tmp_path, text), label=label)

@@ -1,21 +1,21 @@
 """Classification: examples with one label each, the loss, accuracy and confusion matrix."""
 
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qkv.data import LabeledExamples, ShuffledBatches
-from qkv.data.files.points import parse_numbers
+from qkv.data import LabeledExamples, ShuffledBatches, read_points
+from qkv.data.files.points import LAST
 from qkv.errors import QkvError, unknown_name_error
-from qkv.inference import AnswerPredictor, PredictOptions
+from qkv.inference import PredictOptions
 from qkv.metrics import accuracy, confusion_matrix
 from qkv.tasks.base import ConfusionMatrix, Task
+from qkv.tasks.classification.files import read_test_images
+from qkv.tasks.classification.predictor import ClassPredictor
 from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
 
@@ -70,6 +70,10 @@ class ClassificationTask(Task):
     scale: Scale
     given: dict[str, Any]
     """All data options."""
+    notes: tuple[str, ...] = ()
+    """Sentences about what was read."""
+
+    unit = "examples"
 
     @classmethod
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "ClassificationTask":
@@ -77,9 +81,11 @@ class ClassificationTask(Task):
         scale = Scale(tuple(vocabulary["mean"]), tuple(vocabulary["deviation"]))
         return cls({}, tuple(vocabulary["classes"]), tuple(vocabulary["shape"]), scale, options)
 
-    @abstractmethod
     def read_test(self, path: str) -> LabeledExamples:
         """Read other examples of the same classes to evaluate on."""
+        if len(self.shape) == 1:
+            return read_points(path, self.classes, label=self.given.get("label", LAST)).examples
+        return read_test_images(path, self.classes, self.shape)
 
     def with_test_file(self, path: str) -> "ClassificationTask":
         """Return this task with the examples of a file as its test split."""
@@ -108,6 +114,11 @@ class ClassificationTask(Task):
     def options(self) -> dict[str, Any]:
         """All data options."""
         return self.given
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was read from the files."""
+        return self.notes
 
     @property
     def chance(self) -> float:
@@ -194,17 +205,14 @@ class ClassificationTask(Task):
         scaled = self.scale.apply(inputs).to(next(model.parameters()).device)
         return to_probabilities(model(scaled).cpu(), len(self.classes))  # float64, which not every device has
 
-    def parse(self, text: str) -> Tensor:
-        """Read an example from text: its values."""
-        numbers = parse_numbers(text)
-        if len(numbers) != prod(self.shape):
-            raise ValueError(f"{text[:40]!r} has {len(numbers)} values, but the model takes {prod(self.shape)}")
-        return torch.tensor(numbers, dtype=torch.float64).view(self.shape)
-
-    def predictor(self, model: nn.Module, options: PredictOptions) -> "ClassPredictor":
+    def predictor(self, model: nn.Module, options: PredictOptions) -> ClassPredictor:
         """Return a predictor of classes."""
         options.reject_tokens(self.kind)
-        return ClassPredictor(self, model, options.best)
+
+        def probabilities(examples: Tensor) -> Tensor:
+            return self.probabilities(model, examples)
+
+        return ClassPredictor(probabilities, self.classes, self.shape, options)
 
     def _split(self, split: str) -> LabeledExamples:
         if split not in self.splits:
@@ -214,31 +222,6 @@ class ClassificationTask(Task):
     def _batch(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> LabeledBatch:
         device = next(model.parameters()).device
         return LabeledBatch(self.scale.apply(inputs).to(device), labels.to(device))
-
-
-class ClassPredictor(AnswerPredictor):
-    """Predict the class of an example given as a line of values."""
-
-    def __init__(self, task: ClassificationTask, model: nn.Module, best: int):
-        super().__init__(best)
-        self.task, self.model = task, model
-
-    def check(self, text: str) -> None:
-        """Raise ValueError unless the text holds the values of one example."""
-        self.task.parse(text)
-
-    def predict(self, texts: Sequence[str], indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the most probable classes; an example whose probabilities are not finite has an error instead."""
-        found = self.task.probabilities(self.model, torch.stack([self.task.parse(text) for text in texts]))
-        ranked = found.argsort(descending=True, stable=True)[:, : self.best].tolist()
-        records = []
-        for text, probabilities, classes in zip(texts, found, ranked, strict=True):
-            if probabilities.isfinite().all():
-                answers = [{"text": self.task.classes[c], "probability": float(probabilities[c])} for c in classes]
-                records.append({"input": text, "answers": answers, "error": None})
-            else:
-                records.append(self.failed(text, f"{text[:40]!r} has values too large for a finite prediction"))
-        return records
 
 
 def _batches(examples: LabeledExamples) -> list[tuple[Tensor, Tensor]]:

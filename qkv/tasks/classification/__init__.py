@@ -1,0 +1,1 @@
+"""Classification: points and images with one label each; one file per task."""
