@@ -66,7 +66,12 @@ def predict(
     predictor = _load_predictor([run, *(with_ or [])], choose_device(device), options)
     if not inputs and predictor.reads_whole_stdin:
         inputs = [_read_stdin()]
-    expanded = chain.from_iterable(map(predictor.expand, inputs or read_lines(warn)))
+    _predict_and_print(predictor, inputs or read_lines(warn), out, json)
+
+
+def _predict_and_print(predictor: "Predictor", inputs: Iterable[str], out: Path | None, json: bool) -> None:
+    """Predict every input, and write the predictions to `out` or print them; exit with 3 if one has no answer."""
+    expanded = chain.from_iterable(map(predictor.expand, inputs))
     records, failed = _predict_all(predictor, expanded, keep=json or out is not None, warns=not json)
     if out is not None:
         _write_predictions(predictor, records, out)
