@@ -7,6 +7,7 @@ from typing import Generic
 import torch
 from torch import Tensor
 
+from qkv.cancellation import check_canceled
 from qkv.decode.limits import SearchLimits
 from qkv.decode.protocol import Decodable, Inputs, Logits, S
 from qkv.shapes import Mask
@@ -30,6 +31,7 @@ class Stepper(Generic[S]):
         Row i continues row `parents[i]` of the previous step with `tokens[i]`. Forbidden tokens are masked before
         normalizing, so the others sum to 1.
         """
+        check_canceled()
         if list(parents) != list(range(self.rows)):
             self.state = self.state.select(torch.tensor(parents, dtype=torch.int64, device=self.device))
             self.rows = len(parents)

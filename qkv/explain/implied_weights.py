@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.attention import Attention, FeatureMap, Softmax
+from qkv.cancellation import check_canceled
 from qkv.explain.record_calls import AttentionCall
 
 ORDERS = range(8)
@@ -98,6 +99,7 @@ def _step_through(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tens
     state = attention.start(1, k.shape[1], k.shape[3], v.shape[3], dtype=q.dtype)
     outputs = []
     for t in range(k.shape[2]):
+        check_canceled()
         now = slice(t, t + 1)
         output, state = attention.step(q[:, :, now], k[:, :, now], v[:, :, now], state)
         outputs.append(output)
@@ -112,6 +114,7 @@ def _state_norms(attention: Attention, k: Tensor, v: Tensor) -> tuple[Tensor, in
     state = torch.zeros(features.shape[1], v.shape[-1], dtype=k.dtype)
     norms = []
     for phi, value in zip(features, v[0, 0], strict=True):
+        check_canceled()
         state = state + phi[:, None] * value
         norms.append(state.norm(dim=0))
     return torch.stack(norms), features.shape[1]

@@ -4,8 +4,6 @@ import asyncio
 import json
 import secrets
 import socket
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import uvicorn
@@ -14,12 +12,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from qkv.cancellation import CanceledError
 from qkv.errors import QkvError
 from qkv.web.api import respond
 from qkv.web.backend import Backend
+from qkv.web.connections import HEADER_TIMEOUT, BoundedListener, Connections
+from qkv.web.overload import REJECTION, OverloadFilter
 from qkv.web.security import Guard
 from qkv.web.static_files import TYPES, static_files
 from qkv.web.wire import pack
+from qkv.web.worker import Worker, WorkerFullError
 
 MAX_BODY_BYTES = 64 * 1024
 BODY_TIMEOUT = 10.0
@@ -44,10 +46,8 @@ class Workbench:
 
     def __init__(self, backend: Backend, max_pending: int = MAX_PENDING, body_timeout: float = BODY_TIMEOUT):
         self.backend = backend
-        self.max_pending = max_pending
         self.body_timeout = body_timeout
-        self.pending = 0
-        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="qkv")
+        self.worker = Worker(max_pending)
         self.files = static_files()
 
     def routes(self) -> list[Route]:
@@ -73,14 +73,15 @@ class Workbench:
         """Serve an API request; errors are JSON with a message."""
         try:
             params = _parse(await self._read_body(request))
-            packed = await self._compute(request.path_params["name"], params)
+            packed = await self._compute(request, params)
         except RequestError as error:
-            headers = {"retry-after": "1"} if error.status == 429 else None
-            return JSONResponse({"error": error.message}, status_code=error.status, headers=headers)
+            return JSONResponse({"error": error.message}, status_code=error.status)
+        except WorkerFullError:
+            return REJECTION
         except (QkvError, ValueError, TypeError) as error:
             return JSONResponse({"error": str(error)[:2000]}, status_code=400)
-        except ClientDisconnect:
-            return Response(status_code=400)
+        except (ClientDisconnect, CanceledError):
+            return Response(status_code=400)  # which nobody reads
         return Response(packed, media_type="application/octet-stream")
 
     async def _read_body(self, request: Request) -> bytes:
@@ -98,39 +99,37 @@ class Workbench:
             raise RequestError(408, f"the request body did not arrive within {self.body_timeout:g} seconds") from None
         return bytes(body)
 
-    async def _compute(self, name: str, params: dict[str, Any]) -> bytes:
-        """Run the request on the worker thread."""
-        if self.pending >= self.max_pending:
-            raise RequestError(429, "too many requests are pending; try again in a moment")
-        self.pending += 1
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self.thread, lambda: pack(respond(self.backend, name, params)))
-        # pending until the thread is done with it, even if the client has gone
-        future.add_done_callback(self._done)
+    async def _compute(self, request: Request, params: dict[str, Any]) -> bytes:
+        """Run the request on the worker thread, unless its client disconnects."""
+        name = request.path_params["name"]
         try:
-            return await asyncio.wait_for(asyncio.shield(future), RESPONSE_TIMEOUT)
+            return await self.worker.run(
+                lambda: pack(respond(self.backend, name, params)), lambda: _disconnected(request), RESPONSE_TIMEOUT
+            )
         except TimeoutError:
             raise RequestError(
                 408, f"no response after {RESPONSE_TIMEOUT:g} seconds; a shorter text is quicker"
             ) from None
 
-    def _done(self, future: "asyncio.Future[bytes]") -> None:
-        self.pending -= 1
-        with suppress(asyncio.CancelledError):
-            future.exception()  # a response that no client waits for may fail silently
+
+async def _disconnected(request: Request) -> None:
+    """Wait until the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def application(workbench: Workbench, token: str, port: int) -> Guard:
     """Return the ASGI application behind its guard."""
     hosts = [f"{name}:{port}" for name in ("127.0.0.1", "localhost")]
-    return Guard(Starlette(routes=workbench.routes()), token, hosts, f"qkv-{port}")
+    app = OverloadFilter(Starlette(routes=workbench.routes()), workbench.worker)
+    return Guard(app, token, hosts, f"qkv-{port}")
 
 
-def listen(port: int) -> socket.socket:
+def listen(port: int) -> BoundedListener:
     """Return a listening socket on the loopback interface; port 0 takes a free one."""
     if not 0 <= port <= 65535:
         raise ValueError(f"port must be from 0 to 65535, got {port}")
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    found = BoundedListener()
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind(("127.0.0.1", port))
@@ -144,16 +143,27 @@ def listen(port: int) -> socket.socket:
 class Server:
     """A backend with an address."""
 
-    def __init__(self, backend: Backend, port: int = 0, token: str | None = None, **limits: Any):
+    def __init__(
+        self,
+        backend: Backend,
+        port: int = 0,
+        token: str | None = None,
+        *,
+        max_connections: int | None = None,
+        header_timeout: float = HEADER_TIMEOUT,
+        **limits: Any,
+    ):
         self.socket = listen(port)
         self.port = self.socket.getsockname()[1]
         self.token = token or secrets.token_urlsafe(24)
         self.workbench = Workbench(backend, **limits)
+        self.connections = Connections(max_connections, header_timeout)
         config = uvicorn.Config(
             application(self.workbench, self.token, self.port),
             log_level="critical",
             lifespan="off",
-            http="h11",
+            loop="asyncio",  # other loops do not accept by `BoundedListener.accept`
+            http=self.connections.protocol,  # type: ignore[arg-type]
             ws="none",
             timeout_keep_alive=10,
             timeout_graceful_shutdown=2,
@@ -171,7 +181,7 @@ class Server:
         try:
             self.uvicorn.run(sockets=[self.socket])
         finally:
-            self.workbench.thread.shutdown(wait=False, cancel_futures=True)
+            self.workbench.worker.stop()
             self.socket.close()
 
     def stop(self) -> None:

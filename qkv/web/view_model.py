@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qkv.attention import Attention
 from qkv.attention.internal.precision import upcast
+from qkv.cancellation import check_canceled
 from qkv.explain import AttentionRecord
 
 
@@ -86,6 +87,7 @@ class ModelViewModel(ViewModel):
 
     def weights(self, site: int, head: int) -> Tensor:
         """Compute the definition from the q and k of the pass."""
+        check_canceled()
         with torch.no_grad():
             return self.records[site].head(head).weights()[0, 0]
 

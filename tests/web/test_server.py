@@ -139,7 +139,7 @@ def test_too_many_pending_requests_get_429():
         ]
         for thread in threads:
             thread.start()
-        while server.workbench.pending < 3:
+        while server.workbench.worker.pending < 3:
             time.sleep(0.01)
         status, headers, body = request(server, "POST", "/api/about", b"{}")
         assert (status, headers["retry-after"]) == (429, "1")
@@ -160,10 +160,10 @@ def test_a_client_that_disconnects_frees_its_slot():
         ).encode()
         with socket.create_connection(("127.0.0.1", server.port)) as gone:
             gone.sendall(head)
-            while server.workbench.pending < 1:
+            while server.workbench.worker.pending < 1:
                 time.sleep(0.01)
         backend.may_answer.set()
-        while server.workbench.pending:
+        while server.workbench.worker.pending:
             time.sleep(0.01)
         assert request(server, "POST", "/api/about", b"{}")[0] == 200
 

@@ -1,0 +1,45 @@
+"""Reject requests while the worker is full, at little cost: each rejection takes time from the computation."""
+
+import asyncio
+import json
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from qkv.web.worker import Worker
+
+HURRY = 0.1
+"""Seconds after a rejection within which the next request of the same connection waits."""
+WAIT = 0.25
+"""Seconds that it waits. A client that ignores Retry-After would else ask thousands of times a second."""
+REJECTION = Response(
+    json.dumps({"error": "too many requests are pending; try again in a moment"}),
+    status_code=429,
+    headers={"retry-after": "1"},
+    media_type="application/json",
+)
+
+
+class OverloadFilter:
+    """ASGI middleware that answers API requests with 429 while the worker is full, before they are read."""
+
+    def __init__(self, app: ASGIApp, worker: Worker):
+        self.app = app
+        self.worker = worker
+        self._rejected: dict[tuple[str, int], float] = {}  # address of a client: time of its last rejection
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or reject it."""
+        if not self.worker.is_full or scope["type"] != "http" or not scope["path"].startswith("/api/"):
+            await self.app(scope, receive, send)
+            return
+        client, now = scope["client"], asyncio.get_running_loop().time()
+        if now - self._rejected.get(client, 0.0) < HURRY:
+            await asyncio.sleep(WAIT)
+        if not self.worker.is_full:
+            await self.app(scope, receive, send)
+            return
+        if len(self._rejected) > 1000:
+            self._rejected.clear()
+        self._rejected[client] = asyncio.get_running_loop().time()
+        await REJECTION(scope, receive, send)
