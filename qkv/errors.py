@@ -1,4 +1,4 @@
-"""Errors of the library: `QkvError` for files and runs, `ValueError` for an unknown name."""
+"""Errors of the library: `QkvError` for files and runs, `ValueError` for an unknown name; `QkvWarning`."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -18,6 +18,10 @@ class QkvError(Exception):
         where = f", in {self.where}" if str(self.where) else ""
         hint = f"; did you mean {self.nearest}?" if self.nearest else ""
         return self.what + where + hint
+
+
+class QkvWarning(UserWarning):
+    """A sentence about a run that can be used, but not as its user may expect; the command line prints it."""
 
 
 def unknown_name_error(what: str, name: object, names: Iterable[str]) -> ValueError:

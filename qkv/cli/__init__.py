@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from qkv.cli.shared.warnings import printed_warnings
 from qkv.errors import QkvError
 
 COMMANDS = {
@@ -71,7 +72,8 @@ def main() -> None:
     """Run a command; an error of the user is one sentence on stderr, without a traceback."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or torch's profiler, which measures memory, prints
     try:
-        app()
+        with printed_warnings():
+            app()
     except (QkvError, ValueError, TypeError, OverflowError, OSError) as error:
         sys.stderr.write(f"qkv: {error}\n")
         sys.exit(2)

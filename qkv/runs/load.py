@@ -17,6 +17,7 @@ from qkv.runs.config import Config, read_config
 from qkv.runs.data_hash import hash_training_files
 from qkv.runs.files import read_run_files
 from qkv.runs.huggingface import load_huggingface, model_type
+from qkv.runs.stopped import read_stopped
 from qkv.storage import parse_json, seal_files, to_json, write_atomic
 from qkv.storage.format_1 import upgrade_state_dict
 from qkv.tasks.base import Task, tasks
@@ -66,7 +67,10 @@ def save_config(run: Run, config: Config, task: Task) -> None:
 
 
 def load(folder: Path, *others: Path) -> tuple[Config, Task, nn.Module]:
-    """Load a trained run, ready to predict; with `others`, the model averages the probabilities of all runs."""
+    """Load a trained run, ready to predict; with `others`, the model averages the probabilities of all runs.
+
+    A run that was stopped gives the best weights of its newest valid checkpoint, with a `QkvWarning`.
+    """
     config, task, model = _load_one(folder)
     if not others:
         return config, task, model
@@ -95,10 +99,9 @@ def _load_one(folder: Path) -> tuple[Config, Task, nn.Module]:
     vocabulary = parse_json(files["vocabulary.json"], folder / "vocabulary.json")
     task = tasks[config.task].restore(config.data, vocabulary)
     model = build(config, task)
-    if run.weights.name not in files:
-        raise QkvError("the run has no model yet; train it to the end, or continue with --resume", str(run.weights))
+    name = run.weights.name
     try:
-        weights = load_safetensors(files[run.weights.name])
+        weights = load_safetensors(files[name]) if name in files else read_stopped(run, config)
         model.load_state_dict(upgrade_state_dict(weights, model.state_dict()))
     except (SafetensorError, RuntimeError) as error:
         message = str(error).split("\n")[0]

@@ -21,6 +21,7 @@ from .package_data import package_member as package_member
 from .seal import is_sealed as is_sealed
 from .seal import read_all_sealed as read_all_sealed
 from .seal import read_sealed as read_sealed
+from .seal import remove_sealed as remove_sealed
 from .seal import seal_files as seal_files
 from .seal import sealed_names as sealed_names
 from .seal import write_sealed as write_sealed

@@ -64,6 +64,15 @@ def write_sealed(folder: Path, name: str, data: bytes) -> None:
     write_json(folder / MANIFEST, {"files": dict(sorted({**listed, **new}.items()))})
 
 
+def remove_sealed(folder: Path, name: str) -> None:
+    """Remove a file and its checksum, if they are there; the checksum first: a sealed file must not be missing."""
+    if is_sealed(folder):
+        listed = _settle(folder)
+        if listed.pop(name, None) is not None:
+            write_json(folder / MANIFEST, {"files": listed})
+    (folder / name).unlink(missing_ok=True)
+
+
 def _settle(folder: Path) -> dict[str, Any]:
     """Return the listed entries; where a kill interrupted `write_sealed`, the entry of the file that is there."""
     record = _read_record(folder)

@@ -1,10 +1,10 @@
 """Training: one loop for every model."""
 
 from .checkpoint import Checkpoint as Checkpoint
-from .loop import Compute as Compute
+from .compute import Compute as Compute
 from .loop import Loop as Loop
-from .loop import Progress as Progress
 from .objective import Objective as Objective
+from .progress import Progress as Progress
 from .run import Run as Run
 from .run import create_run as create_run
 from .settings import Settings as Settings

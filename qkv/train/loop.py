@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from statistics import mean, median
 from typing import Any
 
@@ -21,13 +21,15 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.random import derive_seed
 from qkv.storage.format_1 import upgrade_state_dict
-from qkv.train.backward import Backward, CudaGraphBackward, EagerBackward, require_single_gpu
+from qkv.train.backward import Backward, CudaGraphBackward, EagerBackward
 from qkv.train.batches import TrainBatch, TrainBatches
 from qkv.train.checkpoint import Checkpoint
-from qkv.train.distributed import ProcessGroup, get_world_size
+from qkv.train.compute import Compute
+from qkv.train.distributed import ProcessGroup
 from qkv.train.ema import Weights, batch_norm_buffers, clone_weights, require_no_split_batch_norm, to_device, update_ema
 from qkv.train.objective import Objective
 from qkv.train.optimizer import clip_grad_norm, load_optimizer_state, make_optimizer, optimizer_state
+from qkv.train.progress import Progress
 from qkv.train.resume_check import changed_conditions, make_resume_check, require_resumable
 from qkv.train.run import Run
 from qkv.train.settings import MEASURED_STEPS, Settings, require_no_optimizer_settings
@@ -40,45 +42,7 @@ MAX_NONFINITE_STEPS = 20
 Report = Callable[[dict[str, Any]], None]
 
 
-@dataclass(frozen=True)
-class Compute:
-    """Device and execution options; on a CPU, results do not depend on `workers`."""
-
-    device: str = "cpu"
-    workers: int = 0
-    """Processes that collate batches in advance."""
-    compile: bool = False
-    """Whether to torch.compile the model."""
-    graphs: bool = False
-    """Whether to replay CUDA graphs, one per shape; for a small model in one process on CUDA."""
-
-    def __post_init__(self) -> None:
-        if self.workers < 0:
-            raise ValueError(f"workers must be 0 or more, got {self.workers}")
-        if self.graphs:
-            require_single_gpu(torch.device(self.device), get_world_size())
-
-
 _CPU = Compute()
-
-
-@dataclass
-class Progress:
-    """The state of a training run besides its tensors; part of every checkpoint."""
-
-    step: int = 0
-    steps: int | None = None
-    validated: int = 0
-    """Step of the last validation."""
-    best: float = math.inf
-    """Lowest validation score."""
-    best_step: int = 0
-    stale: int = 0
-    """Validations since the best one."""
-    skipped: int = 0
-    """Consecutive steps that were skipped because they were not finite."""
-    times: list[float] = field(default_factory=list)
-    """Seconds of each measured step, until `steps` is known."""
 
 
 class _LossModule(nn.Module):
@@ -137,29 +101,30 @@ class Loop:
         self.interrupt = Interrupt()
         self._resume_check = make_resume_check(objective, settings, self.device, self.group.world_size, run)
         self._started = False
+        self._has_saved = False
         self._clock = 0.0
         self._tensorboard: TensorBoard | None = None
 
     def resume(self) -> None:
         """Continue from the latest valid checkpoint, or from the start without one."""
         found = self.run.load_checkpoint()
-        if found is not None:
+        if found is None:
+            self.run.require_unfinished()
+        else:
             self._restore(found)
         step = self.progress.step
         if self.group.sum(step) != step * self.group.world_size:
             raise QkvError(f"not all processes found the checkpoint of step {step}; they must share", self.run.folder)
-        if self.group.rank == 0:
-            self.run.rewind(step, self.progress.validated)
+        dropped = self.run.rewind(step, self.progress.validated) if self.group.rank == 0 else 0
         self.group.barrier()
         self._started = True
         if self.group.rank == 0 and self.run.seal():
             self._log({"event": "sealed"})
         if found is not None:
-            for problem in found.problems:
-                self._log({"event": "damaged_checkpoint", "message": str(problem)})
-            changed = changed_conditions(found, self._resume_check)
-            exact = not changed and self.device.type == "cpu"
-            self._log({"event": "resumed", "exact": exact, "changed": changed})
+            self._has_saved = True
+            self._log_resumed(found, dropped)
+        elif dropped:
+            self._log({"event": "restarted", "dropped": dropped})
 
     def train(self) -> Progress:
         """Train to the last step; on SIGTERM or Ctrl-C save and raise `Interrupted`."""
@@ -187,14 +152,10 @@ class Loop:
 
     def _restore(self, found: Checkpoint) -> None:
         require_resumable(found, self._resume_check, self.run.folder)
-        progress = Progress(**found.record["progress"])
-        progress.best = math.inf if progress.best is None else progress.best
+        progress = Progress.from_record(found.record["progress"])
         progress.steps = progress.steps or self.settings.steps  # measured after this checkpoint, before a kill
         if self.settings.steps not in (None, progress.steps):
-            raise QkvError(
-                f"the run was started with steps={progress.steps} and cannot continue with steps={self.settings.steps}",
-                self.run.folder,
-            )
+            progress.change_length(self.settings.steps, self.run.folder)
         names = self.model.state_dict().keys()
         model, ema, best = (upgrade_state_dict(found.tensors[name], names) for name in ("model", "ema", "best"))
         try:
@@ -206,6 +167,16 @@ class Loop:
         self.ema, self.best = to_device(ema, self.device), to_device(best, self.device)
         self.progress = progress
         self.settings = replace(self.settings, steps=progress.steps)
+
+    def _log_resumed(self, found: Checkpoint, dropped: int) -> None:
+        for problem in found.problems:
+            self._log({"event": "damaged_checkpoint", "message": str(problem)})
+        changed = changed_conditions(found, self._resume_check)
+        exact = not changed and self.device.type == "cpu"
+        self._log({"event": "resumed", "exact": exact, "changed": changed, "dropped": dropped})
+        before = found.record["progress"]["steps"]
+        if before not in (None, self.progress.steps):
+            self._log({"event": "length_changed", "before": before})
 
     def _run_steps(self) -> None:
         self._validate_if_due()
@@ -368,8 +339,10 @@ class Loop:
                 "best": self.best,
                 "optimizer": optimizer_state(self.optimizer),
             }
-            best = self.progress.best if math.isfinite(self.progress.best) else None
-            record = {"progress": {**asdict(self.progress), "best": best}, "resume_check": self._resume_check}
+            record = {"progress": self.progress.to_record(), "resume_check": self._resume_check}
+            if self._has_saved and not self.run.checkpoints.exists():
+                self._log({"event": "checkpoints_removed"})
+            self._has_saved = True
             self.run.save_checkpoint(self.progress.step, tensors, record)
         self.group.barrier()
 

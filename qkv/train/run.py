@@ -24,6 +24,7 @@ from qkv.storage import (
     list_steps,
     parse_json,
     read_sealed,
+    remove_sealed,
     remove_stale,
     seal_files,
     sealed_names,
@@ -36,6 +37,7 @@ from qkv.storage.format_1 import upgrade_config
 from qkv.train.checkpoint import Checkpoint, has_checkpoint, load_checkpoint, save_checkpoint
 from qkv.train.distributed import get_rank
 from qkv.train.ema import Weights, to_cpu
+from qkv.train.progress import Progress
 
 try:
     import fcntl
@@ -74,6 +76,7 @@ class Run:
 
         A valid checkpoint of the same step is kept: it can only lack its validation, which resuming repeats.
         """
+        self._require_own_checkpoints()
         if has_checkpoint(self.checkpoints, step):
             return
         if self.metrics.exists():
@@ -85,31 +88,67 @@ class Run:
         """Return the latest valid checkpoint, or None without any; raise if all are damaged."""
         return load_checkpoint(self.checkpoints)
 
+    def _require_own_checkpoints(self) -> None:
+        """Raise if checkpoints are links: saving and resuming remove files, which must never be those of others."""
+        for path in (self.checkpoints, *(path for _, path in list_steps(self.checkpoints))):
+            if path.is_symlink():
+                name = path.relative_to(self.folder)
+                raise QkvError(
+                    f"{name} is a symbolic link, and training would remove files where it points to; "
+                    "replace it with a folder",
+                    self.folder,
+                )
+
     def require_no_checkpoint(self) -> None:
         """Raise if there is a checkpoint to resume from."""
         for _, path in list_steps(self.checkpoints):
             raise QkvError(f"there is a checkpoint {path.name} already; resume() first", self.folder)
 
-    def rewind(self, step: int, validated: int) -> None:
+    def require_unfinished(self) -> None:
+        """Raise if the run is finished; called where there is no checkpoint, since it would start again from step 0."""
+        if self.is_finished():
+            raise QkvError(
+                "the run is finished and its checkpoints were removed, so it cannot be continued; "
+                "--start-from makes a new run from its weights",
+                self.folder,
+            )
+
+    def rewind(self, step: int, validated: int) -> int:
         """Return the folder to its state at this step, whose last validation was at `validated`.
 
         Half-written files and the metrics of later steps are removed. Newer checkpoints are damaged, and are renamed.
+        Return the number of removed lines of metrics.
         """
+        self._require_own_checkpoints()
         remove_stale(self.folder)
         remove_stale(self.checkpoints)
         for number, path in list_steps(self.checkpoints):
             if number > step:
                 set_aside(path)
         if not self.metrics.exists():
-            return
+            return 0
         lines = self.metrics.read_text("utf-8", errors="replace").split("\n")
         kept = [line for line in lines if _is_before(line, step, validated)]
         write_atomic(self.metrics, "".join(line + "\n" for line in kept).encode())
+        return sum(map(bool, lines)) - len(kept)
+
+    def reopen(self, steps: int) -> None:
+        """Prepare a run that is stopped or finished to train to another number of steps.
+
+        The finished model is removed: the last checkpoint has the same weights, and becomes the model until the end.
+        """
+        found = self.load_checkpoint()
+        if found is None:
+            self.require_unfinished()
+        else:
+            Progress.from_record(found.record["progress"]).change_length(steps, self.folder)
+        remove_sealed(self.folder, self.weights.name)
+        self.record_steps(steps)
 
     def record_steps(self, steps: int) -> None:
-        """Write the number of steps that fit into the minutes to config.json, if there is one.
+        """Write the number of steps to config.json, if there is one.
 
-        A run that is killed before its first checkpoint then takes the same number of steps.
+        A run that measured them and is killed before its first checkpoint then takes the same number of steps.
         """
         path = self.folder / "config.json"
         if path.exists():

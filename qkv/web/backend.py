@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
+from safetensors.torch import save
 from torch import nn
 
 from qkv import runs, tasks
@@ -18,6 +19,7 @@ from qkv.inference.source_text import longest_source
 from qkv.inference.text_input import TokenSequence
 from qkv.pronunciation.bundled import NAME, run_folder
 from qkv.train import Run
+from qkv.train.ema import to_cpu
 from qkv.web.params import Params, get_text
 from qkv.web.view_model import ModelViewModel, ViewModel
 
@@ -83,7 +85,9 @@ class RunBackend(Backend):
         self.text_input: TextInput = text_input
         if text_input.writes:
             self.target_reader = cast("TargetReader", text_input)
-        self.weights_hash = sha256(Run(self.folder).weights.read_bytes()).hexdigest()
+        saved = Run(self.folder).weights  # a stopped run has none yet
+        data = saved.read_bytes() if saved.exists() else save(to_cpu(self.model.state_dict()))
+        self.weights_hash = sha256(data).hexdigest()
         self._view_models: OrderedDict[tuple[str, str], ModelViewModel] = OrderedDict()
 
     def about(self) -> dict[str, Any]:

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,7 @@ def test_broken_run_folders(trained, tmp_path):
         runs.load(folder)
     weights.unlink()
     reseal(folder)
+    shutil.rmtree(folder / "checkpoints")
     with pytest.raises(QkvError, match="has no model yet"):
         runs.load(folder)
     _rewrite(folder / "config.json", format=99)

@@ -129,7 +129,7 @@ def test_checkpoints_are_not_trained_over(tmp_path):
             "the run was started with learning_rate=0.003 and cannot continue with learning_rate=0.5",
         ),
         ({"seed": 1}, "the run was started with seed=0 and cannot continue with seed=1"),
-        ({"steps": 12}, "the run was started with steps=11 and cannot continue with steps=12"),
+        ({"steps": 10}, "steps=10 is fewer than the 11 steps that the run has done"),
     ],
 )
 def test_other_settings_are_refused(tmp_path, values, message):

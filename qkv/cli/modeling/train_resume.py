@@ -1,4 +1,4 @@
-"""`qkv train --resume`: options given with it must equal the settings of the run."""
+"""`qkv train --resume`: options given with it must equal the settings of the run; only `--steps` may change."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from qkv.runs import Config
 
 _OPTIONS = {
-    "train.steps": "--steps",
     "train.minutes": "--minutes",
     "train.seed": "--seed",
     "data.train_file": "--train-file",
@@ -32,7 +31,7 @@ def require_same_run(
         f"{_option(f'{group}.{name}')}{value}, where the run has {_recorded_value(config, group, name)}"
         for group, values in changes.items()
         for name, value in values.items()
-        if _as_json(value) != _recorded_value(config, group, name)
+        if (group, name) != ("train", "steps") and _as_json(value) != _recorded_value(config, group, name)
     ]
     if differing:
         raise QkvError(

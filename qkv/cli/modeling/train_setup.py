@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -64,10 +64,19 @@ def open_run(request: Request) -> Iterator[OpenedRun]:
 
 def _reopen(request: Request, run: "Run") -> tuple["Config", "Task"]:
     from qkv import runs, tasks
+    from qkv.records import from_mapping
+    from qkv.train import Settings
+    from qkv.train.distributed import get_rank
 
     config = runs.read_config(run, resume=True)
     require_same_run(config, run.folder, request.task, request.preset, request.changes)
     runs.require_unchanged(run.folder, "start another training with another --run")
+    steps = request.changes.get("train", {}).get("steps")
+    if steps not in (None, config.train.steps):
+        train = from_mapping(Settings, {**asdict(config.train), "steps": steps}, "training setting")
+        config = replace(config, train=train)
+        if get_rank() == 0:
+            run.reopen(steps)
     task = tasks.tasks[config.task].load(config.data)
     runs.require_same_vocabulary(run, task.vocabulary())
     return config, task

@@ -58,10 +58,15 @@ def _describe_event(record: dict[str, Any]) -> str:
     known = {
         "steps": "step {step}: speed measured, {steps} steps in total",
         "validated": "step {step}: held-out loss {score:.4f}, best {best:.4f}",
-        "resumed": "resuming at step {step}",
+        "resumed": "resuming at step {step}{lost}",
+        "restarted": "no checkpoint is there: starting again from step 0{lost}",
+        "length_changed": "the run had {before} steps and is trained to {steps} now",
+        "checkpoints_removed": "step {step}: the folder checkpoints/ was removed; saving a new one",
         "not_finite": "step {step}: {message}; the ids of its examples are in metrics.jsonl",
         "sealed": "MANIFEST.json was missing; a new one is written",
         "damaged_checkpoint": "skipping a damaged checkpoint: {message}",
     }
     stops = "; no improvement for train.patience validations, so training ends" if record.get("stops") else ""
-    return known.get(record["event"], "{event} at step {step}").format(**record) + stops
+    count = record.get("dropped", 0)
+    lost = f"; {count:,} lines of metrics.jsonl after it are dropped" if count else ""
+    return known.get(record["event"], "{event} at step {step}").format(**record, lost=lost) + stops

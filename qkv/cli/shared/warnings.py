@@ -1,8 +1,31 @@
-"""Print a warning per input that has no answer, up to a limit; count the rest."""
+"""Warnings on stderr: those of the library as one sentence each, and one per input without an answer, up to a limit."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from qkv.cli.shared.stdin import warn
+from qkv.errors import QkvWarning
 
 MAX_WARNINGS = 20
+
+
+@contextmanager
+def printed_warnings() -> Iterator[None]:
+    """Print each `QkvWarning` as a sentence, as errors are printed; others are printed by Python."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", QkvWarning)
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, QkvWarning):
+                warn(str(message))
+            else:
+                usual(message, category, *where)
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
 
 
 class WarningLimit:

@@ -155,8 +155,8 @@ def test_a_run_goes_on_as_it_was_set(run, file):
     resume = ("--run", str(folder), "--resume", "--json")
     same = ("--preset", "quick", "--train-file", str(file), "--steps", "400", "--seed", "0", *SMALL)
     assert json.loads(qkv("train", "pairs", *resume, *same))["run"] == str(folder)
-    said = qkv("train", "pairs", *resume, "--steps", "500", "--set", "model.dim=64", "--test-file", "x.tsv", code=2)
-    assert "cannot change --set model.dim=64, where the run has 32; --steps 500, where the run has 400" in said
+    said = qkv("train", "pairs", *resume, "--minutes", "5", "--set", "model.dim=64", "--test-file", "x.tsv", code=2)
+    assert "cannot change --set model.dim=64, where the run has 32; --minutes 5.0, where the run has None" in said
     assert "--test-file x.tsv, where the run has None" in said
     said = qkv("train", "xor", *resume, code=2)
     assert "the run has task 'pairs' and cannot be resumed as 'xor'" in said
@@ -230,7 +230,10 @@ def test_every_event_has_a_line():
     tell = {
         "steps": {"steps": 9},
         "validated": {"score": math.nan, "best": math.inf},
-        "resumed": {"exact": True, "changed": {}},
+        "resumed": {"exact": True, "changed": {}, "dropped": 0},
+        "restarted": {"dropped": 1234},
+        "length_changed": {"before": 5},
+        "checkpoints_removed": {},
         "not_finite": {"message": "no update", "ids": [1]},
         "damaged_checkpoint": {"message": "cut off"},
         "sealed": {},
@@ -240,7 +243,10 @@ def test_every_event_has_a_line():
     lines = [
         progress._describe_event({"steps": None, "step": 3, "event": event, **more}) for event, more in tell.items()
     ]
-    assert lines[3] == "step 3: no update; the ids of its examples are in metrics.jsonl"
+    assert "step 3: no update; the ids of its examples are in metrics.jsonl" in lines
+    assert any(
+        "starting again from step 0; 1,234 lines of metrics.jsonl after it are dropped" in line for line in lines
+    )
 
 
 @pytest.mark.process

@@ -1,0 +1,27 @@
+"""Device and execution options of a training."""
+
+from dataclasses import dataclass
+
+import torch
+
+from qkv.train.backward import require_single_gpu
+from qkv.train.distributed import get_world_size
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Device and execution options; on a CPU, results do not depend on `workers`."""
+
+    device: str = "cpu"
+    workers: int = 0
+    """Processes that collate batches in advance."""
+    compile: bool = False
+    """Whether to torch.compile the model."""
+    graphs: bool = False
+    """Whether to replay CUDA graphs, one per shape; for a small model in one process on CUDA."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise ValueError(f"workers must be 0 or more, got {self.workers}")
+        if self.graphs:
+            require_single_gpu(torch.device(self.device), get_world_size())
