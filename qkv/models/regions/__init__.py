@@ -19,3 +19,6 @@ from .roi import roi_align as roi_align
 from .roi import roi_align_by_definition as roi_align_by_definition
 from .roi import roi_pool as roi_pool
 from .roi import roi_pool_by_definition as roi_pool_by_definition
+from .segmentation import segment as segment
+from .segmentation import segment_by_definition as segment_by_definition
+from .selective_search import selective_search as selective_search
