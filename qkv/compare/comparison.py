@@ -270,6 +270,7 @@ class Comparison:
             "rates": [{"rate": trial.learning_rate, "held_out": trial.held_out} for trial in by_rate],
             "seeds": [trial.seed for trial in evaluated],
             **(no_cost if isinstance(cost, str) else asdict(cost)),
+            "unit": self.task.unit,
             "train_tokens_per_second": _mean([trial.tokens_per_second for trial in evaluated]),
             "decode_tokens_per_second": _mean(speeds),
             "seconds": sum(trial.seconds for trial in trials),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from qkv.data import Pair, Vocabulary, pad
 from qkv.decode import Hypothesis, SearchLimits, beam, greedy
+from qkv.inference.progress import track
 from qkv.inference.source_text import in_known_case
 from qkv.inference.thread_pool import map_threads
 from qkv.metrics import cosine, damerau_levenshtein, error_rates, jaccard
@@ -56,7 +57,7 @@ def predict_targets(
 
     batches = _split_batches(order, batch_size, threads or 1)
     if threads is None or (len(batches) == 1 and len(order) >= SINGLE_THREAD_BELOW):
-        results = [decode(batch) for batch in batches]
+        results = [decode(batch) for batch in track(batches)]
     else:
         results = map_threads(decode, batches, threads)
     found = dict(zip(order, chain.from_iterable(results), strict=True))

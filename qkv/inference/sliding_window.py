@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.data import Tokenizer, pad
+from qkv.inference.progress import track
 from qkv.metrics import Perplexity, count_words
 
 IGNORE_INDEX = -100
@@ -40,7 +41,7 @@ def measure_perplexity(
     """Return the perplexity of the documents; with `max_tokens`, stop after the document that reaches it."""
     found = Perplexity()
     waiting: list[EvalWindow] = []
-    for document in documents:
+    for document in track(documents):
         ids = [tokenizer.start, *tokenizer.encode(document), tokenizer.end]
         found += Perplexity(0.0, len(ids) - 1, count_words(document), len(document.encode()))
         for window in sliding_windows(ids, length, stride):

@@ -14,6 +14,7 @@ from qkv.data.sampling.sentence_pairs import PairLayout, SentencePairs
 from qkv.errors import QkvError, unknown_name_error
 from qkv.inference import FillMaskPredictor, MaskedLM, PredictOptions
 from qkv.inference.fill_mask import require_bert_tokens
+from qkv.inference.progress import track
 from qkv.inference.text_input import MaskedInput
 from qkv.models import Encoder
 from qkv.random import derive_seed
@@ -298,7 +299,7 @@ def score_examples(model: nn.Module, examples: list[MaskedBatch], may_stop: Call
     """Score the model on these examples; `may_stop` is called before each batch."""
     device = next(model.parameters()).device
     sums = torch.zeros(6, dtype=torch.float64)
-    for example in examples:
+    for example in track(examples):
         may_stop()
         batch = MaskedBatch(*(tensor.to(device) for tensor in example))
         token_logits, pair_logits = model(batch.input_ids, batch.segment_ids, batch.mask, batch.masked_positions)

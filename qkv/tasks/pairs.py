@@ -1,6 +1,7 @@
 """The task `pairs`: a TSV file of sources and targets; and what it shares with `pronounce`."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
@@ -17,6 +18,7 @@ from qkv.errors import QkvError, unknown_name_error
 from qkv.inference import PredictOptions
 from qkv.inference.seq2seq import Search, evaluate_pairs, predict_targets
 from qkv.inference.seq2seq_predictor import Seq2SeqPredictor
+from qkv.inference.source_text import in_known_case
 from qkv.inference.text_input import Seq2SeqInput, Units
 from qkv.models import Recurrent
 from qkv.storage import open_file
@@ -35,6 +37,9 @@ MAX_BAD_LINES = 5
 """Bad lines to print one by one; the rest are counted."""
 TIMED_SOURCES = 256
 """Sources whose decoding is timed."""
+MAX_UNSEEN = 8
+"""Unseen tokens of a test file that are named; the rest are counted."""
+_HEADER = {"auto": None, "true": True, "false": False}
 LONG_RANGE = 512
 """Length in tokens below which a comparison is no evidence about long range."""
 
@@ -55,6 +60,8 @@ class Seq2SeqOptions:
     """Training sources held out for validation, at most a tenth; 0: validate on a training pair."""
     strict: bool = False
     """Whether a bad line is an error instead of a count."""
+    header: str = "auto"
+    """Whether the first line names the columns: true, false or auto (if it does so, as source TAB target does)."""
     exclude: str = ""
     """Words kept out of training and validation, in any case: `standard` (the 12,000 words of the standard CMUdict
     test list), `held_out` (our own test split), or both with a comma."""
@@ -66,6 +73,8 @@ class Seq2SeqOptions:
     """File of sources, one per line, whose targets are the teachers' predictions."""
 
     def __post_init__(self) -> None:
+        if str(self.header).lower() not in _HEADER:
+            raise unknown_name_error("header", self.header, _HEADER)
         if not 0 <= self.trust <= 1:
             raise ValueError(f"trust must be from 0 (targets only) to 1 (teachers only), got {self.trust}")
         if self.unlabeled is not None and not self.teachers:
@@ -135,12 +144,32 @@ class Seq2SeqTask(Task):
         """The first bad lines and their number, and targets that look unsplit."""
         lines = [f"skipped: {line}" for line in self.bad_lines[:MAX_BAD_LINES]]
         if len(self.bad_lines) > MAX_BAD_LINES:
-            lines.append(f"... {len(self.bad_lines)} bad lines in all")
+            lines.append(f"... {len(self.bad_lines)} lines skipped in all")
         if self.settings.target == "words" and self._targets_look_unsplit():
             lines.append(
                 "no target has a space, so each is one token; --set data.target=characters splits them into characters"
             )
-        return tuple(lines)
+        return (*lines, *self._unseen_tokens())
+
+    def _unseen_tokens(self) -> list[str]:
+        """Return sentences about the tokens of the test split that the model does not know."""
+        pairs = self.data.splits.get("test", ())
+        sources, targets = set(self.data.sources.tokens), set(self.data.targets.tokens)
+        found = []
+        for side, known, texts in (
+            ("sources", sources, [in_known_case(pair.source, sources) for pair in pairs]),
+            ("targets", targets, [target for pair in pairs for target in pair.targets]),
+        ):
+            unseen = Counter(token for text in texts for token in set(text) - known)
+            if unseen:
+                count = sum(not known.issuperset(text) for text in texts)
+                shown = ", ".join(repr(token) for token, _ in unseen.most_common(MAX_UNSEEN))
+                more = f" and {len(unseen) - MAX_UNSEEN} more" if len(unseen) > MAX_UNSEEN else ""
+                found.append(
+                    f"{count:,} of {len(texts):,} test {side} have tokens that the training data does not have: "
+                    f"{shown}{more}"
+                )
+        return found
 
     def _targets_look_unsplit(self) -> bool:
         """Return whether every target is one token and most are different."""
@@ -330,5 +359,9 @@ _WORD_LISTS: dict[str, Callable[[str], bool]] = {
 
 
 def _read(path: str, given: Seq2SeqOptions) -> tuple[list[Pair], tuple[str, ...]]:
-    found = read_pairs(Path(path), source=given.source, target=given.target, strict=given.strict)
-    return list(found.pairs), tuple(f"{path}:{line.number}: {line.reason}" for line in found.bad_lines)
+    header = _HEADER[str(given.header).lower()]
+    found = read_pairs(Path(path), source=given.source, target=given.target, strict=given.strict, header=header)
+    skipped = [f"{path}:{line.number}: {line.reason}" for line in found.bad_lines]
+    if found.header:
+        skipped.insert(0, f"{path}:1: the header {', '.join(found.header)} (--set data.header=false makes it a pair)")
+    return list(found.pairs), tuple(skipped)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.data import Recall
+from qkv.inference.progress import track
 from qkv.inference.text_input import TextInput, TokenSequence
 from qkv.tasks.base import Preset, Task, register
 from qkv.tasks.options import read_options
@@ -108,6 +109,7 @@ class RecallTask(Task):
 
     settings: RecallOptions
 
+    unit = "queries"
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {"small": small}
 
     @classmethod
@@ -175,7 +177,8 @@ class RecallTask(Task):
         device = next(model.parameters()).device
         examples = self._source().examples(self.settings.seed, split, 0, self.settings.examples)
         right = total_loss = 0.0
-        for tokens, labels in zip(*(tensor.to(device).split(EVAL_BATCH_SIZE) for tensor in examples), strict=True):
+        batches = zip(*(tensor.to(device).split(EVAL_BATCH_SIZE) for tensor in examples), strict=True)
+        for tokens, labels in track(list(batches)):
             queries = labels != IGNORE_INDEX
             logits = model(tokens, at=queries)
             right += float((logits.argmax(-1) == labels[queries]).sum())

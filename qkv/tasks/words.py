@@ -18,6 +18,7 @@ from qkv.data import (
     split_paragraphs,
 )
 from qkv.errors import QkvError, unknown_name_error
+from qkv.inference.progress import track
 from qkv.models import WordVectors
 from qkv.tasks.base import ModelSizes, Preset, Task, register
 from qkv.tasks.options import read_options, read_text_options
@@ -82,6 +83,7 @@ class WordsTask(Task):
     counts: WordCounts
     splits: dict[str, SkipGramSampler]
 
+    unit = "pairs"
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {"small": small, "wikitext": wikitext, "cbow": cbow}
 
     @classmethod
@@ -177,7 +179,7 @@ class WordsTask(Task):
     def _mean_loss(self, model: nn.Module, split: str, may_stop: Callable[[], None]) -> float:
         """Return the mean loss, always with the same negative samples."""
         sampler, total, count = self.splits[split], 0.0, 0
-        for start in range(0, min(sampler.block_count, EVAL_BLOCKS), EVAL_BATCH_SIZE):
+        for start in track(range(0, min(sampler.block_count, EVAL_BLOCKS), EVAL_BATCH_SIZE)):
             may_stop()
             batch = sampler.draw(range(start, min(start + EVAL_BATCH_SIZE, sampler.block_count)), seed=0)
             total += float(_word_vectors(model).loss(batch))

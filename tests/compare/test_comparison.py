@@ -14,7 +14,7 @@ from tests.tasks.tiny import CHANGES, TINY, write_pairs
 KEYS = [
     *("contestant", "family", "model", "refused", "failed", "split", "chance", "figures", "rate", "rates", "seeds"),
     *("parameters", "state_bytes", "multiplications", "peak_bytes"),
-    *("train_tokens_per_second", "decode_tokens_per_second", "seconds"),
+    *("unit", "train_tokens_per_second", "decode_tokens_per_second", "seconds"),
 ]
 
 

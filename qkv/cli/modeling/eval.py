@@ -48,6 +48,7 @@ def evaluate(
     A pronouncer gets its word error rate with a 95 % interval, of the model alone, without dictionaries.
     """
     from qkv import runs
+    from qkv.cli.shared.progress import evaluation_progress
 
     _check_search(search, beams, best, joint)
     folders, target = [run, *(with_ or [])], choose_device(device)
@@ -61,8 +62,9 @@ def evaluate(
     task, model = _with_data(folders, loaded, test_file), model.to(target)
     width = beams if search == "beam" else 1
     given = {"beams": width, "length_penalty": length_penalty} if task.decodes else {}
-    metrics: dict[str, Any] = task.evaluate(model, split, **given)
-    confusion = task.confusion(model, split)
+    with evaluation_progress():
+        metrics: dict[str, Any] = task.evaluate(model, split, **given)
+        confusion = task.confusion(model, split)
     if json:
         more = {} if confusion is None else {"confusion_matrix": confusion.counts}
         print_json({"run": str(run), "split": split, "search": search or "greedy", **metrics, **more})

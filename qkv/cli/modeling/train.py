@@ -89,7 +89,7 @@ def _train(opened: OpenedRun, compute: "Compute", on_signal: ExitOnSignal) -> "n
 
     config, task, run, resume = opened
     model = runs.build(config, task)
-    with training_progress() as report:
+    with training_progress(task.unit) as report:
         loop = Loop(runs.make_objective(config, task, model), config.train, run, compute, report)
         if resume:
             loop.resume()

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from qkv.cli.shared.command import command_name
 from qkv.cli.shared.console import console, print_json
-from qkv.cli.tables.metrics import print_metrics
+from qkv.cli.tables.metrics import print_confusion, print_metrics
 
 if TYPE_CHECKING:
     from torch import nn
@@ -13,20 +13,29 @@ if TYPE_CHECKING:
     from qkv.tasks import Sample, Task
     from qkv.train import Run
 
+SPLITS = {"valid": "validation"}
+"""Splits whose name is short."""
+
 
 def report_training(run: "Run", config: "Config", task: "Task", model: "nn.Module", as_json: bool) -> None:
     """Evaluate the model, write the report, print both."""
+    from qkv.cli.shared.progress import evaluation_progress
+
     split = task.default_split
-    console(stderr=True).print(f"trained; evaluating on the {split} split")
-    metrics = {
-        f"{split} {name}".strip(): task.evaluate(model, split, **search) for name, search in task.searches.items()
-    }
-    has_report = _write_report(run, config, task, model, metrics)
+    console(stderr=True).print(f"training done; evaluating on the {SPLITS.get(split, split)} split")
+    with evaluation_progress():
+        metrics = {
+            f"{split} {name}".strip(): task.evaluate(model, split, **search) for name, search in task.searches.items()
+        }
+        has_report = _write_report(run, config, task, model, metrics)
+        confusion = task.confusion(model, split)
     if as_json:
         parameters = sum(p.numel() for p in model.parameters())
         print_json({"run": str(run.folder), "parameters": parameters, "figures": metrics})
         return
     print_metrics(metrics)
+    if confusion is not None:
+        print_confusion(confusion.counts, confusion.classes)
     _print_samples(task.samples(model))
     if has_report:
         console().print(f"report:     {run.folder / 'report.html'}", soft_wrap=True)

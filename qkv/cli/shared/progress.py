@@ -1,4 +1,7 @@
-"""Progress of a training run: a bar with loss, tokens per second and time left, or plain lines without a terminal."""
+"""Progress of training and evaluation on stderr.
+
+Training has a bar with loss, speed and time left, or plain lines without a terminal. Evaluation has a bar or nothing.
+"""
 
 import time
 from collections.abc import Iterator
@@ -14,11 +17,27 @@ REPORT_SECONDS = 10
 
 
 @contextmanager
-def training_progress() -> Iterator[Report]:
-    """Provide the function that the training loop reports to."""
+def evaluation_progress() -> Iterator[None]:
+    """Show a bar for each part of an evaluation, in a terminal only."""
+    from qkv.inference.progress import on_progress
+
     screen = console(stderr=True)
     if not screen.is_terminal:
-        yield _TrainingLines(lambda line: screen.print(line, markup=False))
+        yield
+        return
+    columns = (TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=screen, transient=True) as bar:
+        task = bar.add_task("evaluating", total=None)
+        with on_progress(lambda done, total: bar.update(task, completed=done, total=total)):
+            yield
+
+
+@contextmanager
+def training_progress(unit: str) -> Iterator[Report]:
+    """Provide the function that the training loop reports to; `unit` is what its speed counts, such as tokens."""
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield _TrainingLines(unit, lambda line: screen.print(line, markup=False))
         return
     columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}"))
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=screen) as bar:
@@ -28,7 +47,7 @@ def training_progress() -> Iterator[Report]:
             if "event" in record:
                 bar.console.print(_describe_event(record), markup=False)
             else:
-                bar.update(task, completed=record["step"], total=record["steps"], about=_describe_step(record))
+                bar.update(task, completed=record["step"], total=record["steps"], about=_describe_step(record, unit))
 
         yield report
 
@@ -36,8 +55,8 @@ def training_progress() -> Iterator[Report]:
 class _TrainingLines:
     """Prints events, and the state of training every few seconds."""
 
-    def __init__(self, print_line: Any):
-        self.print_line = print_line
+    def __init__(self, unit: str, print_line: Any):
+        self.unit, self.print_line = unit, print_line
         self.last = 0.0
 
     def __call__(self, record: dict[str, Any]) -> None:
@@ -45,13 +64,13 @@ class _TrainingLines:
             self.print_line(_describe_event(record))
         elif time.monotonic() - self.last > REPORT_SECONDS:
             self.last = time.monotonic()
-            self.print_line(f"step {record['step']} of {record['steps'] or '?'}: {_describe_step(record)}")
+            self.print_line(f"step {record['step']} of {record['steps'] or '?'}: {_describe_step(record, self.unit)}")
 
 
-def _describe_step(record: dict[str, Any]) -> str:
+def _describe_step(record: dict[str, Any], unit: str) -> str:
     loss = record.get("loss")
-    tokens = record.get("tokens", 0) / max(record.get("seconds", 0), 1e-9)
-    return f"loss {'-' if loss is None else f'{loss:.3f}'}, {tokens:,.0f} tokens/s"
+    speed = record.get("tokens", 0) / max(record.get("seconds", 0), 1e-9)
+    return f"loss {'-' if loss is None else f'{loss:.3f}'}, {speed:,.0f} {unit}/s"
 
 
 def _describe_event(record: dict[str, Any]) -> str:

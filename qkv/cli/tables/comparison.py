@@ -37,7 +37,7 @@ class Column:
 
 def make_tables(records: list[Record], width: int) -> list["Table"]:
     """Return one table, or some of metrics and some of costs if a single one would be too wide."""
-    figures, costs = _shown(_figures(records), records), _shown(_costs(), records)
+    figures, costs = _shown(_figures(records), records), _shown(_costs(records[0].get("unit", "tokens")), records)
     title = f"{records[0]['split']} metrics, mean over seeds (worst to best)"
     whole = _make_table(records, [*figures, *costs], title)
     if table_width(whole) <= width:
@@ -115,13 +115,13 @@ def _figure(metric: str, better: Better) -> Column:
     return Column(title, lambda r: r["figures"].get(metric, {}).get("mean"), format_spread, better)
 
 
-def _costs() -> list[Column]:
+def _costs(unit: str) -> list[Column]:
     return [
         Column("learning\nrate", lambda record: record["rate"], lambda record: f"{record['rate']:g}"),
         _number("parameters", "parameters", min),
         _number("bytes\nof state", "state_bytes", min),
         _number("multipli-\ncations", "multiplications", min),
-        _number("trained\ntokens/s", "train_tokens_per_second", max),
+        _number(f"trained\n{unit}/s", "train_tokens_per_second", max),
         _number("decoded\ntokens/s", "decode_tokens_per_second", max),
         _number("peak\nmemory", "peak_bytes", min, lambda count: f"{count / 2**20:,.1f} MiB"),
     ]

@@ -24,6 +24,24 @@ _SPLITTERS: dict[str, Callable[[str], Tokens]] = {
     "words": lambda text: tuple(text.split()),
 }
 
+_SOURCE_NAMES = frozenset(("source", "src", "input", "word", "grapheme", "graphemes", "text", "question"))
+_TARGET_NAMES = frozenset(
+    (
+        "target",
+        "tgt",
+        "output",
+        "pronunciation",
+        "phoneme",
+        "phonemes",
+        "phones",
+        "ipa",
+        "translation",
+        "answer",
+        "label",
+    )
+)
+"""Names that a header gives the column of sources and the first column of targets, in lower case."""
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -47,14 +65,22 @@ class PairFile:
 
     pairs: tuple[Pair, ...]
     bad_lines: tuple[MalformedLine, ...]
+    header: tuple[str, ...] = ()
+    """Fields of the first line if that is a header."""
 
 
 def read_pairs(
-    path: Path | str, *, source: str = "characters", target: str = "words", strict: bool = False
+    path: Path | str,
+    *,
+    source: str = "characters",
+    target: str = "words",
+    strict: bool = False,
+    header: bool | None = None,
 ) -> PairFile:
     """Read a file of pairs; each side is split into its "characters" or its "words".
 
     Blank lines and repeated targets are dropped. Malformed lines are collected; with `strict` the first one raises.
+    With `header` the first line is left out; None: if it names columns, such as `source TAB target`.
     """
     path = Path(path)
     for side, unit in (("source", source), ("target", target)):
@@ -62,13 +88,16 @@ def read_pairs(
             raise unknown_name_error(f"{side} unit", unit, _SPLITTERS)
     found: dict[Tokens, dict[Tokens, None]] = {}
     bad: list[MalformedLine] = []
+    names: tuple[str, ...] = ()
     lines = 0
     # latin-1 keeps every byte, so that invalid UTF-8 is reported per line
     with TextIOWrapper(open_file(path), "latin-1") as file:
         for lines, line in enumerate(_read_lines(file), 1):
             try:
                 fields = _parse_fields(line, first=lines == 1)
-                if fields:
+                if lines == 1 and fields and (header or (header is None and _names_columns(fields))):
+                    names = tuple(field.strip() for field in fields)
+                elif fields:
                     start, *ends = _tokenize_fields(fields, source, target)
                     found.setdefault(start, {}).update(dict.fromkeys(ends))
             except ValueError as error:
@@ -78,7 +107,13 @@ def read_pairs(
     if not found:
         first = f", {len(bad)} of them malformed; line {bad[0].number}: {bad[0].reason}" if bad else ""
         raise QkvError(f"no pair among {lines} lines{first}", path)
-    return PairFile(tuple(Pair(start, tuple(ends)) for start, ends in found.items()), tuple(bad))
+    return PairFile(tuple(Pair(start, tuple(ends)) for start, ends in found.items()), tuple(bad), names)
+
+
+def _names_columns(fields: list[str]) -> bool:
+    """Return whether the first two fields are usual names of the columns of sources and targets."""
+    first, second = (field.strip().lower() for field in fields[:2])
+    return first in _SOURCE_NAMES and second in _TARGET_NAMES
 
 
 def _read_lines(file: TextIO) -> Iterator[bytes | None]:

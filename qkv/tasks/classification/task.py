@@ -12,6 +12,7 @@ from qkv.data import LabeledExamples, ShuffledBatches, read_points
 from qkv.data.files.points import LAST
 from qkv.errors import QkvError, unknown_name_error
 from qkv.inference import PredictOptions
+from qkv.inference.progress import track
 from qkv.metrics import accuracy, confusion_matrix
 from qkv.tasks.base import ConfusionMatrix, Task
 from qkv.tasks.classification.files import read_test_images
@@ -180,7 +181,7 @@ class ClassificationTask(Task):
         examples = self._split(split)
         model.eval()
         with torch.inference_mode():
-            total = sum(float(loss(model, self._batch(model, *batch))) for batch in _batches(examples))
+            total = sum(float(loss(model, self._batch(model, *batch))) for batch in track(_batches(examples)))
         predicted = self.predict(model, split)
         return {
             "accuracy": accuracy(predicted, examples.labels),
@@ -196,7 +197,7 @@ class ClassificationTask(Task):
     def predict(self, model: nn.Module, split: str) -> Tensor:
         """Return the most probable class of each example."""
         batches = _batches(self._split(split))
-        return torch.cat([self.probabilities(model, inputs).argmax(-1) for inputs, _ in batches])
+        return torch.cat([self.probabilities(model, inputs).argmax(-1) for inputs, _ in track(batches)])
 
     @torch.inference_mode()
     def probabilities(self, model: nn.Module, inputs: Tensor) -> Tensor:

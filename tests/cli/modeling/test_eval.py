@@ -21,3 +21,31 @@ def test_bad_lines_of_pairs_are_told(tmp_path):
     done = run_qkv("eval", str(run), "--test-file", str(test))
     assert done.code == 0
     assert done.stderr.startswith(f"qkv: skipped: {test}:2: ")
+
+
+def test_tokens_that_training_never_had_are_told(tmp_path):
+    run, train, test = tmp_path / "pairs", tmp_path / "train.tsv", tmp_path / "test.tsv"
+    train.write_text("".join(f"{number}a\tx y\n" for number in range(100, 200)))
+    test.write_text("123A\tx\n\u03b1\u03b2\u03b21\tx z\n\u03b2\ty x\n")
+    qkv("train", "pairs", "--train-file", str(train), "--run", str(run), *ONE_STEP)
+    said = run_qkv("eval", str(run), "--test-file", str(test)).stderr
+    assert said.splitlines() == [
+        "qkv: 2 of 3 test sources have tokens that the training data does not have: '\u03b2', '\u03b1'",
+        "qkv: 1 of 3 test targets have tokens that the training data does not have: 'z'",
+    ]
+    test.write_text("".join(f"{chr(0x3B1 + number)}\tx\n" for number in range(10)))
+    assert run_qkv("eval", str(run), "--test-file", str(test)).stderr.endswith(" and 2 more\n")
+
+
+def test_progress_is_shown_in_a_terminal_only(tmp_path, monkeypatch):
+    run, file = tmp_path / "pairs", tmp_path / "train.tsv"
+    file.write_text("".join(f"{number}\tx\n" for number in range(100, 200)))
+    trained = run_qkv("train", "pairs", "--train-file", str(file), "--run", str(run), *ONE_STEP)
+    assert "training done; evaluating on the validation split" in trained.stderr
+    plain = run_qkv("eval", str(run), "--split", "valid")
+    assert plain.stderr == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what makes rich take a pipe for a terminal
+    shown = run_qkv("eval", str(run), "--split", "valid", "--json")
+    assert "evaluating" in shown.stderr
+    assert "1/1" in shown.stderr
+    assert "evaluating" not in shown.stdout

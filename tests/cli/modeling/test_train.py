@@ -82,7 +82,7 @@ def test_decode_takes_lines_of_stdin(run):
 
 def test_a_line_that_is_too_long_stops_no_other(run):
     done = run_qkv("predict", str(run[0]), stdin=b"\xef\xbb\xbf123\r\n" + b"1" * 5000 + b"\n207\n")
-    assert done.code == 0
+    assert done.code == 3
     assert done.stdout == "123\tOTH\n207\tTZS\n"
     assert done.stderr == "qkv: '111111111111111111111111111111'... has 5000 tokens; the model takes 24\n"
 
@@ -297,7 +297,7 @@ def test_bad_lines_are_counted_or_stop_the_run(tmp_path):
     done = run_qkv(*arguments, "--run", str(tmp_path / "run"))
     assert done.code == 0, done.stderr
     assert "bad.tsv:2" in done.stderr
-    assert "10 bad lines in all" in done.stderr
+    assert "10 lines skipped in all" in done.stderr
     assert "bad.tsv" in qkv(*arguments, "--strict", "--run", str(tmp_path / "strict"), code=2)
 
 

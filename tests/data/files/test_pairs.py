@@ -123,3 +123,26 @@ def test_no_pair(write, data, what):
     with pytest.raises(QkvError) as caught:
         read_pairs(path)
     assert (caught.value.what, caught.value.where) == (what, path)
+
+
+@pytest.mark.parametrize(
+    ("first", "header", "expected"),
+    [
+        ("source\ttarget", None, ("source", "target")),
+        ("Word\tPronunciation\tmore", None, ("Word", "Pronunciation", "more")),
+        ("\ufeffinput \toutput", None, ("input", "output")),
+        ("source\ttarget", False, ()),
+        ("a\tb", None, ()),
+        ("word\tW ER D", None, ()),
+        ("a\tb", True, ("a", "b")),
+    ],
+)
+def test_a_header_is_no_pair(tmp_path, first, header, expected):
+    path = tmp_path / "pairs.tsv"
+    path.write_text(f"{first}\nx\ty\nsource\ttarget\n")
+    found = read_pairs(path, header=header)
+    assert found.header == expected
+    assert found.bad_lines == ()
+    sources = {"".join(pair.source) for pair in found.pairs}
+    kept = set() if expected else {first.split("\t")[0]}
+    assert sources == {"x", "source"} | kept  # a later line is a pair
