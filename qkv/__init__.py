@@ -9,6 +9,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qkv import attention as attention
+    from qkv import compare as compare
+    from qkv import cost as cost
+    from qkv import data as data
+    from qkv import decode as decode
+    from qkv import draw as draw
+    from qkv import errors as errors
+    from qkv import explain as explain
+    from qkv import inference as inference
+    from qkv import interop as interop
+    from qkv import layers as layers
+    from qkv import metrics as metrics
+    from qkv import models as models
+    from qkv import positions as positions
+    from qkv import problems as problems
+    from qkv import profile as profile
+    from qkv import pronunciation as pronunciation
+    from qkv import runs as runs
+    from qkv import storage as storage
+    from qkv import tasks as tasks
+    from qkv import train as train
+    from qkv import web as web
     from qkv.attention import attend as attend
     from qkv.attention import weights as weights
     from qkv.pronunciation import pronounce as pronounce
@@ -24,34 +46,44 @@ _HOMES = {
     "pronounce": "qkv.pronunciation",
     "weights": "qkv.attention",
 }
-_PACKAGES = (
+__all__ = [
+    "attend",
     "attention",
+    "compare",
     "cost",
     "data",
-    "compare",
     "decode",
     "draw",
+    "embed",
+    "errors",
     "explain",
     "inference",
     "interop",
     "layers",
+    "look",
     "metrics",
     "models",
     "positions",
     "problems",
     "profile",
+    "pronounce",
     "pronunciation",
     "runs",
+    "storage",
     "tasks",
     "train",
     "web",
-)
-__all__ = ["attend", "embed", "look", "pronounce", "weights"]
+    "weights",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
-    if name in _PACKAGES:
+    if name in __all__:
         return import_module(f"qkv.{name}")
     raise AttributeError(f"module 'qkv' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from benchmarks.install import COMMANDS, EXTRAS, declared_extras
+
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
@@ -70,3 +72,19 @@ def test_tools_that_install_are_pinned():
 def test_every_constraint_is_one_exact_version():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     assert len([line for line in lines if not line.startswith("#")]) == len(CONSTRAINTS)
+
+
+def test_every_extra_is_installed_alone():
+    assert set(EXTRAS) == {"base", *declared_extras()}
+
+
+def test_every_command_of_the_readme_is_run_in_fresh_environments():
+    """By its first word, and for `train`, `cost`, `bench`, `compare` and `words` by the second as well."""
+    spans = re.findall(
+        r"`(?:qkv|\.venv/bin/qkv) ([^`]+)`|^(?:\.venv/bin/)?qkv (.+)$", (ROOT / "README.md").read_text(), re.M
+    )
+    lines = [(span or line).split() for span, line in spans]
+    pairs = ("train", "cost", "bench", "compare", "words")
+    named = {" ".join(words[:2]) if words[0] in pairs else words[0] for words in lines}
+    assert len(named) >= 15
+    assert named - {command.name for command in COMMANDS} == set()

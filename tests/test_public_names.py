@@ -70,6 +70,21 @@ def test_import_is_lazy():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.process
+def test_tab_completion_knows_every_name_before_torch_is_loaded():
+    code = "import sys, qkv; print(*dir(qkv)); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    listed = done.stdout.split()
+    assert set(qkv.__all__) | {"__version__"} <= set(listed)
+    assert [name for name in listed if name.strip("_") in ("Any", "TYPE_CHECKING", "import_module", "HOMES")] == []
+
+
+def test_every_package_is_in_all():
+    expected = {name.removeprefix("qkv.") for name in packages()} - {"qkv"}
+    assert expected - set(qkv.__all__) == set()
+    assert [name for name in qkv.__all__ if not hasattr(qkv, name)] == []
+
+
 def test_an_unknown_name():
     with pytest.raises(AttributeError, match="module 'qkv' has no attribute 'atend'"):
         qkv.atend  # noqa: B018

@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
 from qkv.attention.base import Attention, kinds
 from qkv.errors import unknown_name_error
@@ -24,16 +24,53 @@ def parse(text: str, *, key_dim: int | None = None) -> Attention:
 
     `key_dim` is used as in `build`.
     """
+    spec = _read_spec(text)
+    return build(spec.kind, **{"key_dim": key_dim, **spec.options})
+
+
+class _Spec(NamedTuple):
+    kind: str
+    options: dict[str, Any]
+
+
+def _read_spec(text: str) -> _Spec:
+    """Split a spec such as "taylor(order=4)" into the kind and its options."""
     try:
         call = ast.parse(text.strip(), mode="eval").body
         if isinstance(call, ast.Name):
-            return build(call.id, key_dim=key_dim)
+            return _Spec(call.id, {})
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
-            options = {str(keyword.arg): _literal(keyword) for keyword in call.keywords}
-            return build(call.func.id, **{"key_dim": key_dim, **options})
+            return _Spec(call.func.id, {str(keyword.arg): _literal(keyword) for keyword in call.keywords})
     except SyntaxError:
         pass
     raise ValueError(f"attention {text!r} must be a kind with options, such as taylor or taylor(order=4)")
+
+
+def _resolve(kind: str | Attention, options: dict[str, Any]) -> Attention:
+    """Return the mechanism of a call: the object itself, or one built from a name or a spec and options."""
+    for name, ours in _SDPA_NAMES.items():
+        if name in options:
+            raise ValueError(f"{name} is an argument of scaled_dot_product_attention; here, {ours}")
+    if isinstance(kind, Attention):
+        if options:
+            raise ValueError(f"kind={kind!r} already has its options; pass {', '.join(options)} to its constructor")
+        return kind
+    if not isinstance(kind, str):
+        raise TypeError(f'kind must be a name, a spec such as "taylor(order=4)" or an Attention, got {kind!r}')
+    spec = _read_spec(kind)
+    twice = sorted(spec.options.keys() & options.keys())
+    if twice:
+        raise ValueError(f"kind={kind!r} has {twice[0]} already, but {twice[0]}={options[twice[0]]!r} is given as well")
+    return _construct(spec.kind, {**spec.options, **options})
+
+
+_SDPA_NAMES = {
+    "is_causal": "use causal=",
+    "attn_mask": "use mask= (bool, True = attend) or bias= (float, added to the scores)",
+    "dropout_p": "use dropout= of kind softmax",
+    "enable_gqa": "leave it out: k and v may have fewer heads than q",
+}
+"""Argument of torch's function -> what to do instead."""
 
 
 def _parameters(kind: str) -> dict[str, inspect.Parameter]:
@@ -71,7 +108,7 @@ def attend(
     q: Queries,
     k: Keys,
     v: Values,
-    kind: str = "softmax",
+    kind: str | Attention = "softmax",
     *,
     causal: bool = False,
     mask: Mask | None = None,
@@ -81,6 +118,8 @@ def attend(
 ) -> Outputs:
     """Compute attention of the given kind in one call.
 
+    `kind` is a name, a spec such as "taylor(order=4)", or an object such as `Taylor(order=4)`.
+
     >>> import torch
     >>> from qkv.attention import attend
     >>> q, k, v = torch.randn(3, 2, 4, 16, 8)  # each (batch, heads, time, dim)
@@ -89,13 +128,13 @@ def attend(
 
     `options` are those of the kind, such as `scale`, `backend`, `order`, `window` or `chunk`.
     """
-    return _construct(kind, options)(q, k, v, causal=causal, mask=mask, bias=bias, decay=decay)
+    return _resolve(kind, options)(q, k, v, causal=causal, mask=mask, bias=bias, decay=decay)
 
 
 def weights(
     q: Queries,
     k: Keys,
-    kind: str = "softmax",
+    kind: str | Attention = "softmax",
     *,
     causal: bool = False,
     mask: Mask | None = None,
@@ -104,4 +143,4 @@ def weights(
     **options: Any,
 ) -> Weights:
     """Return the attention matrix that `attend` applies with these arguments, even where it never builds it."""
-    return _construct(kind, options).weights(q, k, causal=causal, mask=mask, bias=bias, decay=decay)
+    return _resolve(kind, options).weights(q, k, causal=causal, mask=mask, bias=bias, decay=decay)

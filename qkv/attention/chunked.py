@@ -68,7 +68,8 @@ def _run_forward(
     checkpoints: list[Tensors] | None = None,
 ) -> tuple[Tensors, Tensor | None]:
     """Run the loop; `checkpoints` collects the carry at the start of each chunk."""
-    _keep_freed_memory()
+    if not torch.compiler.is_compiling():  # Dynamo warns about a cached function
+        _keep_freed_memory()
     outputs = None
     for start, end in _chunk_bounds(sequences, chunk):
         if checkpoints is not None:

@@ -109,13 +109,12 @@ def taylor_features(x: Vectors, order: int) -> Features:
     variables = functional.pad(repeated.transpose(-1, -2), (0, 0, 0, 1), value=1.0)
     monomials = variables
     # cached only for real tensors: tables made while torch traces with fake tensors would be fake, too
-    tables = _tables if type(x) is Tensor else _tables.__wrapped__
-    for parents, lasts in tables(x.shape[-1], order, x.device):
+    cached = type(x) is Tensor and not torch.compiler.is_compiling()
+    for parents, lasts in (_cached_tables if cached else _tables)(x.shape[-1], order, x.device):
         monomials = monomials.index_select(-2, parents) * variables.index_select(-2, lasts)
     return monomials.transpose(-1, -2)
 
 
-@lru_cache(maxsize=32)
 def _tables(key_dim: int, order: int, device: torch.device) -> tuple[tuple[Tensor, Tensor], ...]:
     """Return, for each degree from 2, the indices (monomial of the degree below, variable) to multiply.
 
@@ -133,3 +132,6 @@ def _tables(key_dim: int, order: int, device: torch.device) -> tuple[tuple[Tenso
             tables.append((torch.tensor(parents, device=device), torch.tensor(lasts, device=device)))
         position = {m: i for i, m in enumerate(monomials)}
     return tuple(tables)
+
+
+_cached_tables = lru_cache(maxsize=32)(_tables)

@@ -110,6 +110,7 @@ class MultiHead(nn.Module):
         shape = heads if isinstance(heads, Heads) else Heads(heads)
         self.heads, self.key_heads, self.key_dim, self.value_dim = shape.resolve(dim)
         self.position_role = _position_role(positions, attention)
+        self.dim = dim
         self.attention = attention
         self.positions = positions
         self.convolution = convolution
@@ -123,6 +124,7 @@ class MultiHead(nn.Module):
         self, x: Hidden, *, causal: bool = False, mask: Mask | None = None, packing: Packing | None = None
     ) -> Hidden:
         """Compute self-attention; `mask` (batch, time) hides padding, `packing` restricts attention to documents."""
+        self._check_input("x", x)
         if packing is not None:
             return self._forward_packed(x, packing, causal_unmasked=causal and mask is None)
         if self.convolution is not None:
@@ -148,6 +150,7 @@ class MultiHead(nn.Module):
 
     def step(self, x: Hidden, state: HeadsState, *, mask: Mask | None = None) -> tuple[Hidden, HeadsState]:
         """Process the next token or tokens (decode or prefill); equals the causal `forward` over all of them."""
+        self._check_input("x", x)
         convolution = state.convolution
         if self.convolution is not None:
             assert convolution is not None
@@ -163,6 +166,7 @@ class MultiHead(nn.Module):
     def project_context(self, context: Hidden, mask: Mask | None = None) -> Context:
         """Project the keys and values of another sequence, for `cross_attend`."""
         self._check_cross_attention()
+        self._check_input("context", context)
         return Context(
             self._split(self.key(context), self.key_heads), self._split(self.value(context), self.key_heads), mask
         )
@@ -170,6 +174,7 @@ class MultiHead(nn.Module):
     def cross_attend(self, x: Hidden, context: Context) -> Hidden:
         """Compute cross-attention from each token of `x` to the whole context."""
         self._check_cross_attention()
+        self._check_input("x", x)
         q = self._split(self.query(x), self.heads)
         return self._join(self.attention(q, context.k, context.v, mask=context.mask))
 
@@ -194,6 +199,10 @@ class MultiHead(nn.Module):
         if self.output_norm is not None:
             total += parameters_only(self.output_norm).within("output_norm")
         return total if self.convolution is None else total + self.convolution.cost(span).within("convolution")
+
+    def _check_input(self, name: str, x: Hidden) -> None:
+        if x.dim() != 3 or x.shape[2] != self.dim:
+            raise ValueError(f"{name} must have shape (batch, time, dim) = (*, *, {self.dim}), got {tuple(x.shape)}")
 
     def _check_cross_attention(self) -> None:
         """Raise if a part relates positions within one sequence: cross-attention has two."""

@@ -22,6 +22,47 @@ def test_weights_are_what_attend_applies(kind):
     torch.testing.assert_close(qkv.attend(Q, K, V, kind=kind, causal=True), expected)
 
 
+@pytest.mark.parametrize("kind", ["taylor(order=4)", " taylor(order=4) ", Taylor(order=4)])
+def test_a_kind_is_a_name_a_spec_or_an_object(kind):
+    expected = Taylor(order=4)(Q, K, V, causal=True)
+    assert not torch.equal(expected, Taylor()(Q, K, V, causal=True))
+    assert torch.equal(qkv.attend(Q, K, V, kind=kind, causal=True), expected)
+    assert torch.equal(qkv.weights(Q, K, kind=kind), Taylor(order=4).weights(Q, K))
+
+
+def test_a_spec_and_options_are_joined():
+    expected = Taylor(order=4, scale=0.3)(Q, K, V)
+    assert torch.equal(qkv.attend(Q, K, V, "taylor(order=4)", scale=0.3), expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("taylor(order=4)", {"order": 2}, r"kind='taylor\(order=4\)' has order already, but order=2 is given as well"),
+        (
+            Taylor(order=4),
+            {"scale": 2},
+            r"kind=Taylor\(order=4\) already has its options; pass scale to its constructor",
+        ),
+        ("taylor(", {}, "must be a kind with options"),
+        ("softmax", {"is_causal": True}, "is_causal is an argument of scaled_dot_product_attention; here, use causal="),
+        ("taylor", {"attn_mask": None}, r"use mask= \(bool, True = attend\) or bias="),
+        ("softmax", {"dropout_p": 0.1}, "use dropout= of kind softmax"),
+        (Taylor(), {"enable_gqa": True}, "k and v may have fewer heads than q"),
+    ],
+)
+def test_bad_input_of_options(kind, options, message):
+    with pytest.raises(ValueError, match=message):
+        qkv.attend(Q, K, V, kind=kind, **options)
+    with pytest.raises(ValueError, match=message):
+        qkv.weights(Q, K, kind=kind, **options)
+
+
+def test_bad_input_of_a_class_as_kind():
+    with pytest.raises(TypeError, match=r"kind must be a name, a spec such as .* or an Attention, got <class"):
+        qkv.attend(Q, K, V, kind=Taylor)
+
+
 def test_unknown_kind_names_the_nearest():
     with pytest.raises(ValueError, match=r"unknown attention kind 'tailor'; did you mean 'taylor'\?"):
         qkv.attend(Q, K, V, kind="tailor")

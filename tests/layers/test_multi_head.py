@@ -1,3 +1,4 @@
+import re
 import warnings
 
 import pytest
@@ -181,3 +182,39 @@ def test_steps_with_wrapped_or_quantized_projections(make, change, half, near):
             out, state = heads.step(x[:, position : position + 1], state)
             steps.append(out)
         torch.testing.assert_close(torch.cat(steps, 1), heads(x, causal=True), rtol=0, atol=near)
+
+
+@pytest.mark.parametrize("shape", [(5, 12), (2, 5, 13), (2, 3, 5, 4), (12,)])
+@pytest.mark.parametrize("name", ["rope", "plain"])
+def test_bad_input_names_the_argument_and_its_shape(name, shape):
+    heads, x = MultiHead(12, 3, Softmax(), Rope() if name == "rope" else None), torch.randn(2, 5, 12)
+    plain, wrong = MultiHead(12, 3, Softmax()), torch.randn(shape)
+    calls = {
+        "x": [
+            lambda: heads(wrong),
+            lambda: heads.step(wrong, heads.start(2)),
+            lambda: plain.cross_attend(wrong, plain.project_context(x)),
+        ],
+        "context": [lambda: plain.project_context(wrong)],
+    }
+    for argument, tried in calls.items():
+        for call in tried:
+            message = f"{argument} must have shape (batch, time, dim) = (*, *, 12), got {shape}"
+            with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+                call()
+
+
+@pytest.mark.parametrize("name", ["softmax rope", "taylor rope grouped", "elu alibi", "linear with everything"])
+def test_compiles_without_a_warning(name):
+    heads, x = COMBINATIONS[name](), torch.randn(2, 7, 12)
+    if hasattr(heads.attention, "chunk"):
+        heads.attention.backend = "chunked"
+    torch.compiler.reset()
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        # torch's own, about any autograd.Function; Python hides it
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        found = torch.compile(heads, backend="eager")(x, causal=True)
+        found.sum().backward()
+    assert [str(warning.message) for warning in shown] == []
+    torch.testing.assert_close(found, heads(x, causal=True))
