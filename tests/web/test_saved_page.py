@@ -189,6 +189,7 @@ def test_answers_without_an_end(browser, tmp_path):
     _, task, net = runs.load(run)
     net.lm_head.bias.data[task.data.targets.END] = -100.0
     save_file(net.state_dict(), run / "model.safetensors")
+    reseal(run)
     ((found,),) = inference.predict_targets(net, task.data.sources, [list("abc")], inference.Search(beams=4))
     assert not found.finished
     page_file = qkv.look(run, "abc").save(tmp_path / "page.html")

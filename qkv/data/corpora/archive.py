@@ -55,6 +55,8 @@ def read_archive_member(archive: Archive, member: str) -> bytes:
 
 def _read_cached(archive: Archive) -> bytes:
     path = cache_dir() / archive.file
+    if path.is_dir():
+        raise QkvError(f"{path.name} is a folder, but a file is expected; remove it", path.parent)
     if path.exists():
         data = path.read_bytes()
         if sha256(data).hexdigest() == archive.sha256:

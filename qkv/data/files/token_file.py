@@ -3,18 +3,24 @@
     start a b c end start d e end ...          2 bytes per id, 4 for vocabularies above 65,536
 
 A thread tokenizes the documents block by block, a few blocks ahead of training. A complete block is added to the index
-file, and only indexed blocks are read. Tokenizing resumes after a killed process. One process writes (it holds a lock);
-the others wait for the index to grow. The tokens are never held in memory.
+file with its sha256, and only indexed blocks are read. Tokenizing resumes after a killed process. One process writes (it
+holds a lock); the others wait for the index to grow. The tokens are never held in memory.
+
+Every process compares each block with its sha256 once, before it reads from it. If a block does not match, all tokens
+are written again, with a warning.
 """
 
 import fcntl
 import os
+import shutil
 import struct
 import threading
 import time
+import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +30,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import QkvError
+from qkv.errors import QkvError, QkvWarning
 
 FIRST_BLOCK, LARGEST_BLOCK = 2**19, 2**22
 """Characters per block: small at first, so that training starts early."""
@@ -32,16 +38,22 @@ BLOCKS_AHEAD = 4
 """Blocks tokenized ahead of the last requested one."""
 POLL_SECONDS = 0.02
 """Interval between reads of the index while waiting."""
+REBUILD_SECONDS = 60.0
+"""Longest wait for another process that holds the lock to replace damaged tokens."""
 
-_ENTRY = struct.Struct("<QQQ")
+_ENTRY = struct.Struct("<QQQ32s")
+"""Index entry of a block: end, documents up to its end, whether it is the last, sha256."""
+_RANGE = struct.Struct("<QQQQ")
 
 
 class TokenBlock(NamedTuple):
-    """Token range [first, end) of a block, and the number of documents up to its end."""
+    """Token range [first, end) of a block, the documents up to its end, and the checksum of all that."""
 
     first: int
     end: int
     documents: int
+    last: int
+    sha256: bytes
 
 
 class TokenFile:
@@ -57,10 +69,39 @@ class TokenFile:
         self._wanted = 0
         self._blocks: list[TokenBlock] = []
         self._complete = False
+        self._verified = 0
         self._data: int | None = None
 
     def blocks(self, wanted: int) -> Sequence[TokenBlock]:
-        """Return the written blocks; wait until there are `wanted`, or fewer if the corpus has no more."""
+        """Return the written blocks; wait until there are `wanted`, or fewer if the corpus has no more.
+
+        The first `wanted` are verified.
+        """
+        self._wait_for(wanted)
+        while self._verified < min(wanted, len(self._blocks)):
+            if self._is_valid(self._blocks[self._verified]):
+                self._verified += 1
+            else:
+                self._replace_damaged()
+                self._wait_for(wanted)
+        return self._blocks
+
+    def read(self, first: int, count: int) -> Int64[Tensor, " count"]:
+        """Return the tokens [first, first + count)."""
+        ids = array(self._typecode)
+        end, size = first + count, ids.itemsize
+        while not self._verified or self._blocks[self._verified - 1].end < end:
+            before = self._verified
+            self.blocks(before + 1)
+            if self._verified == before:  # the corpus has no more
+                break
+        data = self._read_bytes(first * size, count * size)
+        if len(data) < count * size:
+            raise QkvError(f"token {end:,} is missing; remove the folder to rebuild it", self.folder)
+        ids.frombytes(data)
+        return torch.tensor(ids, dtype=torch.int64)
+
+    def _wait_for(self, wanted: int) -> None:
         if not self._complete and self._wanted < wanted:
             self._wanted = wanted
             self._request()
@@ -70,20 +111,63 @@ class TokenFile:
             if error is not None and len(self._blocks) < wanted:
                 raise error
             time.sleep(POLL_SECONDS)
-        return self._blocks
 
-    def read(self, first: int, count: int) -> Int64[Tensor, " count"]:
-        """Return the tokens [first, first + count)."""
+    def _read_bytes(self, start: int, count: int) -> bytes:
         if self._data is None:
-            self.blocks(1)
             self._data = os.open(self.folder / "tokens", os.O_RDONLY)
-        ids = array(self._typecode)
-        size = ids.itemsize
-        data = os.pread(self._data, count * size, first * size)
-        if len(data) < count * size:
-            raise QkvError(f"token {first + count:,} is missing; remove the folder to rebuild it", self.folder)
-        ids.frombytes(data)
-        return torch.tensor(ids, dtype=torch.int64)
+        return os.pread(self._data, count, start)
+
+    def _is_valid(self, block: TokenBlock) -> bool:
+        """Return whether the tokens of a block are those that were written."""
+        size, path = array(self._typecode).itemsize, self.folder / "tokens"
+        if not path.is_file() or not block.first <= block.end <= _file_size(path) // size:
+            return False
+        data = self._read_bytes(block.first * size, (block.end - block.first) * size)
+        return self._digest(block.first, block.end, block.documents, block.last, data) == block.sha256
+
+    def _digest(self, first: int, end: int, documents: int, last: int, data: bytes) -> bytes:
+        """Return the sha256 of a block; the name of the folder is in it, so that no other corpus can stand in."""
+        return sha256(self.folder.name.encode() + _RANGE.pack(first, end, documents, last) + data).digest()
+
+    def _replace_damaged(self) -> None:
+        """Write all tokens again, or wait until the process that holds the lock has done so."""
+        block = self._blocks[self._verified]
+        if self._writer is not None and self._process == os.getpid() and not self._writer.is_alive():
+            self._writer = None
+        end = time.monotonic() + REBUILD_SECONDS
+        while time.monotonic() < end and (self._writer is None or self._process != os.getpid()):
+            self._forget()
+            self._start_writer_if_unlocked()
+            self._read_index()
+            if self._writer is not None or block not in self._blocks or self._is_valid(block):
+                return
+            time.sleep(POLL_SECONDS)
+        raise QkvError("the cached tokens are damaged, and a process writes more; end it first", self.folder)
+
+    def _forget(self) -> None:
+        """Drop what is known of the files."""
+        self._blocks, self._complete, self._verified = [], False, 0
+        if self._data is not None:
+            os.close(self._data)
+            self._data = None
+
+    def _remove_damaged(self) -> None:
+        """Verify all blocks; if one is damaged, remove all files with a warning. The lock is held."""
+        names = ("index", "tokens", "wanted")
+        paths = [self.folder / name for name in names]
+        self._forget()
+        self._read_index()
+        if all(map(self._is_valid, self._blocks)) and not any(path.is_dir() for path in paths):
+            self._verified = len(self._blocks)
+            return
+        self._forget()
+        message = f"the cached tokens in {self.folder} are damaged or of another version; tokenizing again"
+        warnings.warn(message, QkvWarning, stacklevel=2)
+        for path in paths:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
     def _request(self) -> None:
         """Read the index; if the corpus is not complete, make sure that a process writes and knows what is wanted.
@@ -100,12 +184,12 @@ class TokenFile:
 
     def _read_index(self) -> None:
         path = self.folder / "index"
-        entries = path.read_bytes() if path.exists() else b""
+        entries = path.read_bytes() if path.is_file() else b""
         first, blocks = 0, []
-        for end, documents, last in _ENTRY.iter_unpack(entries[: len(entries) // _ENTRY.size * _ENTRY.size]):
-            blocks.append(TokenBlock(first, end, documents))
-            first = end
-            self._complete = bool(last)
+        for entry in _ENTRY.iter_unpack(entries[: len(entries) // _ENTRY.size * _ENTRY.size]):
+            blocks.append(TokenBlock(first, *entry))
+            first = blocks[-1].end
+        self._complete = bool(blocks and blocks[-1].last)
         self._blocks = blocks
 
     def _start_writer_if_unlocked(self) -> None:
@@ -130,30 +214,28 @@ class TokenFile:
             os.close(lock)
             return
         self._process, self._lock = os.getpid(), lock
-        self._writer = threading.Thread(target=self._run_writer, args=(lock,), daemon=True, name="tokenize")
+        try:
+            self._remove_damaged()
+        except BaseException:
+            os.close(lock)
+            raise
+        found = self._blocks
+        self._writer = threading.Thread(target=self._run_writer, args=(lock, found), daemon=True, name="tokenize")
         self._writer.start()
 
-    def _run_writer(self, lock: int) -> None:
+    def _run_writer(self, lock: int, found: list[TokenBlock]) -> None:
         try:
-            self._read_index()  # blocks of the previous writer
-            if not self._complete:
-                self._resume()
+            if not found or not found[-1].last:
+                self._resume(found)
         except Exception as error:  # noqa: BLE001 - raised again in `blocks`
             self._error = error
         finally:
             os.close(lock)
 
-    def _resume(self) -> None:
+    def _resume(self, found: list[TokenBlock]) -> None:
         """Tokenize from the end of the last indexed block."""
-        last_block = self._blocks[-1] if self._blocks else TokenBlock(0, 0, 0)
-        begin, end, seen = len(self._blocks), last_block.end, last_block.documents
+        begin, end, seen = len(found), *((found[-1].end, found[-1].documents) if found else (0, 0))
         size = array(self._typecode).itemsize
-        written = _file_size(self.folder / "tokens")
-        if written < end * size:  # truncate would extend the file with zeros
-            raise QkvError(
-                f"tokens has {written:,} bytes, but the index gives {end * size:,}; remove the folder to rebuild it",
-                self.folder,
-            )
         with (self.folder / "tokens").open("ab") as data, (self.folder / "index").open("ab") as index:
             data.truncate(end * size)
             index.truncate(begin * _ENTRY.size)
@@ -165,8 +247,9 @@ class TokenFile:
                 ids = self._encode(texts, last=last)
                 ids.tofile(data)
                 _sync(data.fileno(), data.flush)
-                end, seen = end + len(ids), seen + len(texts)
-                index.write(_ENTRY.pack(end, seen, last))
+                first, end, seen = end, end + len(ids), seen + len(texts)
+                digest = self._digest(first, end, seen, last, ids.tobytes())
+                index.write(_ENTRY.pack(end, seen, last, digest))
                 _sync(index.fileno(), index.flush)
 
     def _encode(self, texts: list[str], *, last: bool) -> "array[int]":

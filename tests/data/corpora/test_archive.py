@@ -93,3 +93,10 @@ def test_a_file_that_the_index_does_not_have(pip):
         QkvError, match=r"other-1\.0-py3-none-any\.whl could not be downloaded .* \(No matching distribution"
     ):
         read_archive_member(missing, "x")
+
+
+def test_bad_input_a_folder_in_place_of_an_archive(pip, tmp_path):
+    name = "carrier-1.0-py3-none-any.whl"
+    (tmp_path / "cache" / name).mkdir(parents=True)
+    with pytest.raises(QkvError, match=f"{name} is a folder, but a file is expected; remove it"):
+        read_archive_member(pip[name], "carrier/data/numbers.txt")

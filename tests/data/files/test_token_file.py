@@ -1,6 +1,6 @@
+import fcntl
 import json
 import os
-import struct
 import threading
 import time
 from array import array
@@ -12,7 +12,7 @@ from qkv.data import Tokenizer
 from qkv.data.files import token_file
 from qkv.data.files.token_file import TokenFile
 from qkv.data.files.token_rows import TokenRows
-from qkv.errors import QkvError
+from qkv.errors import QkvError, QkvWarning
 
 TEXTS = [f"document {number} " + "abc " * (number % 7) for number in range(60)]
 
@@ -85,7 +85,7 @@ def test_only_a_few_blocks_are_written_ahead(tmp_path, tokenizer, monkeypatch):
     read = []
     file = TokenFile(tmp_path, (read.append(text) or text for text in TEXTS), tokenizer)
     file.blocks(1)
-    entered = lambda: (tmp_path / "index").stat().st_size // struct.calcsize("<QQQ")  # noqa: E731
+    entered = lambda: (tmp_path / "index").stat().st_size // token_file._ENTRY.size  # noqa: E731
     for _ in range(1000):
         if entered() > 1:
             break
@@ -99,7 +99,7 @@ def test_only_a_few_blocks_are_written_ahead(tmp_path, tokenizer, monkeypatch):
 def test_tokenizing_resumes_after_a_killed_process(tmp_path, tokenizer):
     """Half a block and half an entry are left behind; what is entered is kept."""
     whole(TokenFile(tmp_path, TEXTS, tokenizer))
-    size = struct.calcsize("<QQQ")
+    size = token_file._ENTRY.size
     index = (tmp_path / "index").read_bytes()
     (tmp_path / "index").write_bytes(index[: 3 * size + 5])
     before = (tmp_path / "tokens").read_bytes()
@@ -206,11 +206,97 @@ def test_bad_rows(tmp_path, tokenizer):
         rows(tmp_path, tokenizer).batch(-1)
 
 
-def test_lost_tokens_are_not_replaced_by_zeros(tmp_path, tokenizer):
-    """The index lists them; appending after them would leave a hole."""
+ENTRY = token_file._ENTRY.size
+
+
+def flip(path, byte):
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 4
+    path.write_bytes(data)
+
+
+def copy_of_other_tokens(folder, tokenizer):
+    """The files of another corpus, complete and valid in a folder of their own."""
+    other = folder.parent / "other"
+    whole(TokenFile(other, TEXTS[::-1], tokenizer))
+    for name in ("index", "tokens"):
+        (folder / name).write_bytes((other / name).read_bytes())
+
+
+def put_folder(path):
+    path.unlink()
+    path.mkdir()
+    (path / "x").touch()
+
+
+DAMAGE = {
+    "a token": lambda folder, _: flip(folder / "tokens", 100),
+    "the last token": lambda folder, _: flip(folder / "tokens", -1),
+    "the end of a block": lambda folder, _: flip(folder / "index", ENTRY),
+    "the documents of a block": lambda folder, _: flip(folder / "index", ENTRY + 8),
+    "the last mark": lambda folder, _: flip(folder / "index", -40),
+    "a checksum": lambda folder, _: flip(folder / "index", -1),
+    "truncated": lambda folder, _: os.truncate(folder / "tokens", 20),
+    "lost": lambda folder, _: (folder / "tokens").unlink(),
+    "lost tokens of a part": lambda folder, _: (
+        os.truncate(folder / "index", 3 * ENTRY),
+        os.truncate(folder / "tokens", 0),
+    ),
+    "another corpus": copy_of_other_tokens,
+    "tokens is a folder": lambda folder, _: put_folder(folder / "tokens"),
+    "index is a folder": lambda folder, _: put_folder(folder / "index"),
+    "wanted is a folder": lambda folder, _: (os.truncate(folder / "index", ENTRY), put_folder(folder / "wanted")),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_bad_input_damaged_tokens_are_written_again(tmp_path, tokenizer, what):
+    folder = tmp_path / "tokens-of-a-corpus"
+    whole(TokenFile(folder, TEXTS, tokenizer))
+    before = (folder / "tokens").read_bytes(), (folder / "index").read_bytes()
+    DAMAGE[what](folder, tokenizer)
+    file = TokenFile(folder, TEXTS, tokenizer)
+    with pytest.warns(QkvWarning, match="the cached tokens in .* are damaged or of another version; tokenizing again"):
+        assert whole(file) == flat(tokenizer)
+    wait_for_writer(file)
+    assert ((folder / "tokens").read_bytes(), (folder / "index").read_bytes()) == before
+    assert whole(TokenFile(folder, [], tokenizer)) == flat(tokenizer)
+
+
+def wait_for_writer(file):
+    if file._writer is not None:
+        file._writer.join(20)
+
+
+def test_bad_input_a_damaged_block_is_found_before_it_is_read(tmp_path, tokenizer):
+    """Blocks are verified when they are needed: the first ones are used before the damage is found."""
     whole(TokenFile(tmp_path, TEXTS, tokenizer))
-    index = (tmp_path / "index").read_bytes()
-    (tmp_path / "index").write_bytes(index[: len(index) // 48 * 24])  # some blocks, and not the last
-    os.truncate(tmp_path / "tokens", 0)
-    with pytest.raises(QkvError, match=r"tokens has 0 bytes, but the index gives [\d,]+; remove the folder"):
-        TokenFile(tmp_path, TEXTS, tokenizer).blocks(10**6)
+    flip(tmp_path / "tokens", -1)
+    file = TokenFile(tmp_path, TEXTS, tokenizer)
+    end = file.blocks(1)[0].end
+    assert file.read(0, end).tolist() == flat(tokenizer)[:end]
+    with pytest.warns(QkvWarning, match="tokenizing again"):
+        assert file.read(3, len(flat(tokenizer)) - 3).tolist() == flat(tokenizer)[3:]
+
+
+def test_bad_input_damaged_tokens_while_another_process_writes(tmp_path, tokenizer, monkeypatch):
+    """It has verified them and does not write them again: one sentence after a wait."""
+    whole(TokenFile(tmp_path, TEXTS, tokenizer))
+    flip(tmp_path / "tokens", 5)
+    monkeypatch.setattr(token_file, "REBUILD_SECONDS", 0.1)
+    lock = os.open(tmp_path / "lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with pytest.raises(QkvError, match="the cached tokens are damaged, and a process writes more; end it first"):
+        TokenFile(tmp_path, TEXTS, tokenizer).blocks(1)
+    os.close(lock)
+
+
+def test_two_readers_of_damaged_tokens_get_the_same(tmp_path, tokenizer):
+    """The one that comes second waits for the first, or verifies what it wrote."""
+    whole(TokenFile(tmp_path, TEXTS, tokenizer))
+    first, second = TokenFile(tmp_path, TEXTS, tokenizer), TokenFile(tmp_path, TEXTS, tokenizer)
+    assert second.read(0, 5).tolist() == flat(tokenizer)[:5]
+    flip(tmp_path / "tokens", -1)
+    with pytest.warns(QkvWarning, match="tokenizing again"):
+        assert whole(first) == flat(tokenizer)
+    assert whole(second) == flat(tokenizer)
