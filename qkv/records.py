@@ -1,7 +1,7 @@
 """Dataclasses of settings from names and values, as a command line or a file gives them."""
 
 from ast import literal_eval
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -9,7 +9,19 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from qkv.errors import unknown_name_error
 
 Record = TypeVar("Record")
-_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "True or False", NoneType: "None"}
+_TYPE_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    NoneType: "None",
+    str: "a text",
+    dict: "an object",
+    list[str]: "a list of texts",
+    list[int]: "a list of whole numbers",
+    list[float]: "a list of numbers",
+}
+MAX_LITERAL = 10_000
+"""Longest text that is read as a literal; Python's parser takes memory for each nested sign."""
 
 
 def from_mapping(record: type[Record], given: dict[str, Any], what: str) -> Record:
@@ -17,23 +29,36 @@ def from_mapping(record: type[Record], given: dict[str, Any], what: str) -> Reco
     names = [field.name for field in fields(record)]  # type: ignore[arg-type]
     hints = get_type_hints(record)
     values = dict(given)
-    for name, value in given.items():
+    for name, text in given.items():
         if name not in names:
             raise unknown_name_error(what, name, names)
         types = get_args(hints[name]) or (hints[name],)
-        if set(types) <= set(_TYPE_NAMES) and not _is_one_of(types, value):
+        if str in types and type(text) in (int, float):  # a file may be called 1984
+            values[name] = str(text)
+        if set(types) <= set(_TYPE_NAMES) and not _is_one_of(types, values[name]):
             expected = " or ".join(_TYPE_NAMES[each] for each in types)
-            raise ValueError(f"{name} must be {expected}, got {value!r}")
-        if str in types and type(value) in (int, float):  # a file may be called 1984
-            values[name] = str(value)
+            raise ValueError(f"{name} must be {expected}, got {values[name]!r:.100}")
     return record(**values)
+
+
+def require_fields(record: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a record of a file has these fields with values of these types, such as list[str]."""
+    for name, expected in types.items():
+        value = record.get(name)
+        member = get_args(expected)
+        is_valid = type(value) is list and all(_is_one_of(member, item) for item in value) if member else False
+        if name not in record or not (is_valid or _is_one_of((expected,), value)):
+            got = f"got {value!r:.100}" if name in record else "but it is missing"
+            raise ValueError(f"{name} must be {_TYPE_NAMES[expected]}, {got}")
 
 
 def read_value(text: str) -> Any:
     """Return the Python literal in a text, or else the text."""
+    if len(text) > MAX_LITERAL:
+        return text
     try:
         return literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: nested too deep
         return text
 
 

@@ -1,6 +1,7 @@
 """Files that survive a crash: atomic writes, verified folders, versioned JSON, package data, the cache folder."""
 
 from .atomic import open_file as open_file
+from .atomic import read_file as read_file
 from .atomic import remove_stale as remove_stale
 from .atomic import write_atomic as write_atomic
 from .cache_dir import cache_dir as cache_dir
@@ -13,6 +14,7 @@ from .folder import save_folder as save_folder
 from .folder import set_aside as set_aside
 from .folder import verify_folder as verify_folder
 from .json import FORMAT as FORMAT
+from .json import load_json as load_json
 from .json import parse_json as parse_json
 from .json import read_json as read_json
 from .json import to_json as to_json

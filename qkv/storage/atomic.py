@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,8 +33,14 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a file for reading; the error for a missing one names the most similar file of its folder."""
+    """Open a plain file for reading; the error for a missing one names the most similar file of its folder.
+
+    A pipe or a device may block or never end, so it is refused.
+    """
     try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise QkvError(f"{display_name(path)} is not a plain file", path.parent)
         return path.open("rb")
     except FileNotFoundError:
         raise missing_error("file", path) from None
@@ -41,6 +48,15 @@ def open_file(path: Path) -> BufferedReader:
         raise QkvError(f"{display_name(path)} is a folder, but a file is expected", path.parent) from None
     except OSError as error:
         raise QkvError(f"{display_name(path)} cannot be read ({error.strerror})", path.parent) from error
+
+
+def read_file(path: Path, max_bytes: int) -> bytes:
+    """Return the contents of a plain file; a longer one than `max_bytes` is refused before it is read."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise QkvError(f"{display_name(path)} has {size:,} bytes, but at most {max_bytes:,} are read", path.parent)
+        return file.read(max_bytes)
 
 
 def list_names(folder: Path) -> list[str]:

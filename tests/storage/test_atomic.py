@@ -4,7 +4,7 @@ import os
 import pytest
 
 from qkv.errors import QkvError
-from qkv.storage import open_file, read_json, write_atomic, write_json
+from qkv.storage import open_file, read_file, read_json, write_atomic, write_json
 from tests.storage.files import fail_at, refused
 
 
@@ -52,3 +52,16 @@ def test_a_missing_file_and_its_nearest_name(tmp_path):
         read_json(tmp_path)
     with refused(what="x cannot be read (Not a directory)", where=tmp_path / "config.json"):
         read_json(tmp_path / "config.json" / "x")
+
+
+def test_bad_input_only_plain_files_are_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(QkvError, match=f"{name} is not a plain file, in {tmp_path}"):
+            open_file(tmp_path / name)
+    (tmp_path / "plain").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to("plain")
+    assert read_file(tmp_path / "link", 5) == b"12345"
+    with pytest.raises(QkvError, match="plain has 5 bytes, but at most 4 are read"):
+        read_file(tmp_path / "plain", 4)

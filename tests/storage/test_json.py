@@ -4,7 +4,7 @@ import os
 import pytest
 
 from qkv.errors import QkvError
-from qkv.storage import read_json, write_json
+from qkv.storage import parse_json, read_json, write_json
 from tests.storage.files import refused
 
 
@@ -50,7 +50,7 @@ def test_a_format_that_is_none(tmp_path, text):
         b'{"format": 1} x',
         b'{"format": 1, "a": "\xff"}',
         b'{"format": 1, "a": NaN}',
-        b"[" * 10**6,
+        b'{"format": 2' * 3,
     ],
 )
 def test_what_is_not_json(tmp_path, data):
@@ -74,3 +74,22 @@ def test_json_cut_anywhere_is_refused(tmp_path):
         path.write_bytes(whole[:size])
         with pytest.raises(QkvError, match="a.json is not JSON or is truncated"):
             read_json(path)
+
+
+def test_bad_input_deep_wide_and_long_files_are_refused(tmp_path, monkeypatch):
+    path = tmp_path / "config.json"
+    nested = {
+        64: b'{"format": 2, "a": ' + b"[" * 63 + b"]" * 63 + b"}",
+        65: b'{"format": 2, "a": ' + b"[" * 64 + b"]" * 64 + b"}",
+        100_000: b'{"format": 2, "a": ' + b'{"a":' * 99_999 + b"1" + b"}" * 99_999 + b"}",
+    }
+    assert parse_json(nested[64], path)["a"] != []
+    for depth in (65, 100_000):
+        with pytest.raises(QkvError, match="config.json is nested deeper than 64 levels"):
+            parse_json(nested[depth], path)
+    with pytest.raises(QkvError, match=r"has more than 2,000,000 values"):
+        parse_json(b'{"format": 2, "a": [' + b"[]," * 1_000_000 + b"1]}", path)
+    path.write_bytes(nested[64])
+    monkeypatch.setattr("qkv.storage.json.MAX_BYTES", 100)
+    with pytest.raises(QkvError, match=r"config.json has 146 bytes, but at most 100 are read"):
+        read_json(path)
