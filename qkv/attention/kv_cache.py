@@ -6,6 +6,9 @@ from torch import Tensor
 from qkv.attention.base import State
 from qkv.shapes import Keys, Mask, Rows, Values
 
+MAX_PREALLOCATED = 2**16
+"""Most tokens to reserve room for before they come; a longer cache grows by doubling."""
+
 
 class KVCache(State):
     """KV cache: the keys and values of all tokens so far, or of the last `window` tokens.
@@ -82,7 +85,7 @@ class KVCache(State):
 
     def _grow(self, new: int) -> None:
         """Move the cache into larger buffers: doubling them makes appending amortized constant."""
-        capacity = max(self.capacity, 2 * (self.addressable_keys + new))
+        capacity = max(min(self.capacity, MAX_PREALLOCATED), 2 * (self.addressable_keys + new))
 
         def move(x: Tensor) -> Tensor:
             buffer = x.new_empty(*x.shape[:2], capacity, x.shape[3])

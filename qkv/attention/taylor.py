@@ -22,6 +22,9 @@ from qkv.attention.law import Law
 from qkv.attention.triton.kinds import TAYLOR
 from qkv.shapes import Features, KernelMatrix, KeyRows, QueryRows, Vectors
 
+MAX_ORDER = 32
+"""Highest order: with key_dim=4 it already has 58,905 features."""
+
 
 @register("taylor")
 class Taylor(FeatureMap):
@@ -37,6 +40,8 @@ class Taylor(FeatureMap):
         super().__init__()
         if check_integer("order", order) < 2 or order % 2:
             raise ValueError(f"order must be even and at least 2, so that weights are positive, got {order}")
+        if order > MAX_ORDER:
+            raise ValueError(f"order must be at most {MAX_ORDER}, got {order}")
         self.order = order
         # cancellation in phi(q).phi(k) grows with the order
         self.precision = 1e-12 if order == 2 else 1e-10

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qkv.errors import QkvError, unknown_name_error
-from qkv.storage import open_file, write_atomic
+from qkv.storage import load_json, read_file, write_atomic
+from qkv.storage.json import MAX_BYTES
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -78,8 +79,8 @@ class Tokenizer:
     def load(cls, path: Path | str) -> "Tokenizer":
         """Load a tokenizer.json, ours or that of a Hugging Face model."""
         path = Path(path)
-        with open_file(path) as file:
-            data = file.read()
+        data = read_file(path, MAX_BYTES)
+        load_json(data, path)  # bounds its values and depth
         try:
             return cls(_library().from_buffer(data))
         except QkvError as error:

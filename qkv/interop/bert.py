@@ -12,9 +12,11 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.interop.huggingface.files import (
+    Shapes,
     add_kind,
     kind_from_config,
     read_config,
+    read_shapes,
     read_weights,
     require_known_tensors,
     require_tensors,
@@ -22,6 +24,8 @@ from qkv.interop.huggingface.files import (
     write_model,
 )
 from qkv.models import Encoder, EncoderConfig
+from qkv.models.size_check import build_on_meta
+from qkv.records import from_mapping
 
 REQUIRED = {
     "hidden_act": ("gelu", "the feed-forward layers of an Encoder have no other activation"),
@@ -65,18 +69,33 @@ def load_bert(folder: str | Path, attention: str | None = None) -> Encoder:
     """
     folder = Path(folder)
     record = read_config(folder)
-    found = {_modern(name): x for name, x in read_weights(folder).items()}
-    found = {name: x for name, x in found.items() if name not in IGNORED_TENSORS}
-    pretraining = any(name.startswith("cls.") for name in found)
+    shapes = {_modern(name): shape for name, shape in read_shapes(folder).items()}
+    shapes = {name: shape for name, shape in shapes.items() if name not in IGNORED_TENSORS}
+    pretraining = any(name.startswith("cls.") for name in shapes)
     config, sizes = _our_config(record, attention, pretraining, folder)
-    model = Encoder(config, *sizes)
-    ours = model.state_dict()
-    # the output norm of an unnormalized kind has no counterpart in BERT: it keeps its initial weights
-    names = {name: _their_name(name) for name in ours if name != "lm_head.weight" and ".output_norm." not in name}
-    require_tensors(found, {theirs: tuple(ours[name].shape) for name, theirs in names.items()}, folder)
+    names = _require_same_shapes(config, sizes, shapes, folder)
     require_tokenizer(folder, sizes[0])
+    found = {_modern(name): x for name, x in read_weights(folder).items()}
+    model = Encoder(config, *sizes)
     model.load_state_dict({name: found[theirs] for name, theirs in names.items()}, strict=False)
     return model.eval()
+
+
+def _require_same_shapes(config: EncoderConfig, sizes: tuple[int, int], shapes: Shapes, folder: Path) -> dict[str, str]:
+    """Raise unless the file has the tensors of the model; return their names, ours to theirs.
+
+    Nothing of their size is allocated.
+    """
+    if config.layers > len(shapes):
+        raise QkvError(f"num_hidden_layers is {config.layers:,}, but there are {len(shapes):,} tensors", folder)
+    try:
+        ours = build_on_meta(lambda config: Encoder(config, *sizes), config).state_dict()
+    except (RuntimeError, OverflowError) as error:
+        raise QkvError(f"the sizes in config.json are too large ({str(error).splitlines()[0]})", folder) from None
+    # the output norm of an unnormalized kind has no counterpart in BERT: it keeps its initial weights
+    names = {name: _their_name(name) for name in ours if name != "lm_head.weight" and ".output_norm." not in name}
+    require_tensors(shapes, {theirs: tuple(ours[name].shape) for name, theirs in names.items()}, folder)
+    return names
 
 
 def save_bert(model: Encoder, folder: str | Path) -> None:
@@ -126,20 +145,22 @@ def _our_config(
             raise QkvError(f"{name} is {record[name]!r}, but only {needed!r} can be loaded: {why}", where)
     kind = kind_from_config(record, folder, attention)
     try:
-        config = EncoderConfig(
-            dim=record["hidden_size"],
-            heads=record["num_attention_heads"],
-            hidden_dim=record["intermediate_size"],
-            layers=record["num_hidden_layers"],
-            dropout=record.get("hidden_dropout_prob", 0.1),
-            attention=kind,
-            epsilon=record.get("layer_norm_eps", 1e-12),
-            pretraining=pretraining,
-            max_length=record["max_position_embeddings"],
-        )
+        given = {
+            "dim": record["hidden_size"],
+            "heads": record["num_attention_heads"],
+            "hidden_dim": record["intermediate_size"],
+            "layers": record["num_hidden_layers"],
+            "dropout": record.get("hidden_dropout_prob", 0.1),
+            "attention": kind,
+            "epsilon": record.get("layer_norm_eps", 1e-12),
+            "pretraining": pretraining,
+            "max_length": record["max_position_embeddings"],
+        }
+        config = from_mapping(EncoderConfig, given, "setting")
         return config, (int(record["vocab_size"]), int(record.get("type_vocab_size", 2)))
     except (KeyError, TypeError, ValueError) as error:
-        raise QkvError(f"config.json does not describe a BERT: {error!r}", folder) from None
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise QkvError(f"config.json does not describe a BERT: {reason}", folder) from None
 
 
 def _their_config(model: Encoder) -> dict[str, Any]:

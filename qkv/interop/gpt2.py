@@ -11,7 +11,7 @@ which feeds the output layer only, is multiplied by it: W/s (s g x + s b) = W (g
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from qkv.interop.huggingface.files import (
     add_kind,
     kind_from_config,
     read_config,
+    read_shapes,
     read_weights,
     require_known_tensors,
     require_tensors,
@@ -28,6 +29,9 @@ from qkv.interop.huggingface.files import (
     write_model,
 )
 from qkv.models import Decoder, DecoderConfig
+from qkv.records import from_mapping
+
+Entry = TypeVar("Entry")
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"}
 """Hugging Face's name -> qkv's name."""
@@ -50,20 +54,23 @@ def load_gpt2(folder: str | Path, attention: str | None = None) -> Decoder:
     folder = Path(folder)
     record = read_config(folder)
     config, tokens = _our_config(record, attention, folder)
-    found = {
-        name.removeprefix("transformer."): x
-        for name, x in read_weights(folder).items()
-        if not CAUSAL_MASKS.fullmatch(name)
-    }
-    if config.tied:
-        found.pop("lm_head.weight", None)
-    require_tensors(found, _shapes(config, tokens), folder)
+    require_tensors(_select(read_shapes(folder), config), _shapes(config, tokens), folder)
     require_tokenizer(folder, tokens)
+    found = _select(read_weights(folder), config)
     model = Decoder(config, tokens)
     fresh = model.load_state_dict(_to_ours(found, config), strict=False).missing_keys
     # the output norm of an unnormalized kind has no counterpart in GPT-2: it keeps its initial weights
     assert all(".output_norm." in name for name in fresh), fresh
     return model.eval()
+
+
+def _select(entries: dict[str, Entry], config: DecoderConfig) -> dict[str, Entry]:
+    """Return the entries of a file that are weights, by their names without the common prefix."""
+    weights = {name: entry for name, entry in entries.items() if not CAUSAL_MASKS.fullmatch(name)}
+    found = {name.removeprefix("transformer."): entry for name, entry in weights.items()}
+    if config.tied:
+        found.pop("lm_head.weight", None)
+    return found
 
 
 def save_gpt2(model: Decoder, folder: str | Path) -> None:
@@ -88,26 +95,28 @@ def _our_config(record: dict[str, Any], attention: str | None, folder: Path) -> 
         if record.get(name, needed) != needed:
             raise QkvError(f"{name} is {record[name]!r}, but only {needed!r} can be loaded: {why}", where)
     activation = record.get("activation_function", "gelu_new")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise QkvError(f"activation_function is {activation!r}, but there are: {', '.join(ACTIVATIONS)}", where)
     kind = kind_from_config(record, folder, attention)
     try:
         dim = record["n_embd"]
-        config = DecoderConfig(
-            dim=dim,
-            heads=record["n_head"],
-            hidden_dim=record.get("n_inner") or 4 * dim,
-            layers=record["n_layer"],
-            dropout=record.get("resid_pdrop", 0.1),
-            attention=kind,
-            positions="learned",
-            tied=record.get("tie_word_embeddings", True),
-            activation=ACTIVATIONS[activation],
-            max_length=record["n_positions"],
-        )
+        given = {
+            "dim": dim,
+            "heads": record["n_head"],
+            "hidden_dim": record.get("n_inner") or 4 * dim,
+            "layers": record["n_layer"],
+            "dropout": record.get("resid_pdrop", 0.1),
+            "attention": kind,
+            "positions": "learned",
+            "tied": record.get("tie_word_embeddings", True),
+            "activation": ACTIVATIONS[activation],
+            "max_length": record["n_positions"],
+        }
+        config = from_mapping(DecoderConfig, given, "setting")
         return config, int(record["vocab_size"])
     except (KeyError, TypeError, ValueError) as error:
-        raise QkvError(f"config.json does not describe a GPT-2: {error!r}", folder) from None
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise QkvError(f"config.json does not describe a GPT-2: {reason}", folder) from None
 
 
 def _their_config(config: DecoderConfig, tokens: int) -> dict[str, Any]:

@@ -7,11 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from qkv.attention import Attention, parse
+from qkv.attention.feature_map import FeatureMap
 from qkv.cost import Cost, Span
 from qkv.layers import DecoderBlock, EncoderBlock, FeedForward, Heads, MultiHead, PreNorm, ShortConvolution
 from qkv.layers.blocks import Residual
 from qkv.positions import Positions, Rope, Sizes, incompatible_error, schemes
 from qkv.shapes import Hidden
+
+MAX_FEATURES = 2**22
+"""Most features of a key: a state has this many rows."""
 
 
 class BlockSizes(Protocol):
@@ -60,7 +64,14 @@ class PositionEmbedding(nn.Module):
 
 def make_attention(name: str, key_dim: int) -> Attention:
     """Return the attention kind of this name; `key_dim` is used by kinds with weights."""
-    return parse(name, key_dim=key_dim)
+    attention = parse(name, key_dim=key_dim)
+    features = attention.feature_dim(key_dim) if isinstance(attention, FeatureMap) else 0
+    if features > MAX_FEATURES and torch.get_default_device().type != "meta":  # its cost can be counted all the same
+        raise ValueError(
+            f"attention={name!r} has {features:,} features with key_dim={key_dim}, but at most {MAX_FEATURES:,} "
+            "are supported; use a lower order or a smaller key_dim"
+        )
+    return attention
 
 
 def encoder_block(config: BlockSizes, positions: PositionEmbedding, residual: Residual | None = None) -> EncoderBlock:

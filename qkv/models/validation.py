@@ -7,12 +7,25 @@ from torch import Tensor
 
 from qkv.shapes import Mask
 
+MAX_SIZE = 2**31 - 1
+"""Largest width, and the like."""
+MAX_LENGTH = 2**24
+"""Largest `max_length`: room for 16.8 million tokens."""
+MAX_LAYERS = 10_000
+"""Most layers: each takes time and memory in Python, however small it is."""
+
 
 def require_at_least(lowest: int, config: Any, *names: str) -> None:
-    """Raise for the first of these fields that is smaller than `lowest`."""
+    """Raise for the first of these sizes that is not an integer from `lowest` to the largest size of its kind."""
     for name in names:
-        if getattr(config, name) < lowest:
-            raise ValueError(f"{name} must be at least {lowest}, got {getattr(config, name)}")
+        value = getattr(config, name)
+        if not isinstance(value, int):
+            raise TypeError(f"{name} must be an integer, got {value!r}")
+        if value < lowest:
+            raise ValueError(f"{name} must be at least {lowest}, got {value}")
+        highest = MAX_LENGTH if name == "max_length" else MAX_LAYERS if name.endswith("layers") else MAX_SIZE
+        if value > highest:
+            raise ValueError(f"{name} must be at most {highest:,}, got {value:,}")
 
 
 def require_length(length: int, max_length: int) -> None:

@@ -6,13 +6,15 @@ from typing import Any
 
 from qkv.errors import QkvError, unknown_name_error
 from qkv.models import family
-from qkv.records import from_mapping
+from qkv.records import from_mapping, require_fields
 from qkv.runs.files import read_run_file, require_seal
 from qkv.runs.huggingface import model_type
 from qkv.storage import parse_json
 from qkv.storage.format_1 import upgrade_config
 from qkv.tasks.base import Preset, tasks
 from qkv.train import Run, Settings
+
+_FIELDS = {"task": str, "family": str, "model": dict, "train": dict, "data": dict}
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,11 @@ class Config:
     def from_record(cls, record: dict[str, Any], where: Path) -> "Config":
         """Build the configuration from a file's contents; an incomplete one raises."""
         try:
+            require_fields(record, _FIELDS)
             train = from_mapping(Settings, record["train"], "training setting")
+            family(record["family"]).configure(record["model"])
             return cls(record["task"], record["family"], record["model"], train, record["data"])
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise QkvError(f"the configuration is incomplete or from another version: {error}", str(where)) from error
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import QkvError
+from qkv.records import require_fields
 from qkv.runs.files import read_run_file
 from qkv.storage import open_file, parse_json, sealed_names
 from qkv.train import Run
@@ -29,7 +30,12 @@ def require_unchanged(folder: Path, remedy: str) -> None:
     path = folder / FILE_NAME
     if not path.exists() and FILE_NAME not in sealed_names(folder):
         return
-    for name, digest in parse_json(read_run_file(Run(folder), FILE_NAME), path).get("sha256", {}).items():
+    record = parse_json(read_run_file(Run(folder), FILE_NAME), path)
+    try:
+        require_fields(record, {"sha256": dict})
+    except ValueError as error:
+        raise QkvError(str(error), path) from None
+    for name, digest in record["sha256"].items():
         path = Path(name)
         if path.exists() and _file_hash(path) != digest:
             raise QkvError(

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import QkvError
-from qkv.storage import MANIFEST, is_sealed, parse_json, read_all_sealed, read_sealed
+from qkv.storage import MANIFEST, is_sealed, load_json, parse_json, read_all_sealed, read_file, read_sealed
+from qkv.storage.json import MAX_BYTES
 from qkv.train import Run
 from qkv.train.resume_check import changed_settings
 
@@ -63,9 +64,9 @@ def require_same_vocabulary(run: Run, vocabulary: dict[str, Any]) -> None:
 
 def _format(path: Path) -> int:
     """Return the format number of a JSON file; 0 if it cannot be read, which is reported when it is parsed."""
-    with suppress(OSError, ValueError, RecursionError):
-        record: Any = json.loads(path.read_bytes())
-        if isinstance(record, dict) and type(record.get("format")) is int:
+    with suppress(QkvError, OSError):
+        record = load_json(read_file(path, MAX_BYTES), path)
+        if type(record.get("format")) is int:
             return int(record["format"])
     return 0
 

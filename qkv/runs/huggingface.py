@@ -4,7 +4,6 @@
 with the tokenizer.json in the folder. Nothing is converted or written.
 """
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -16,6 +15,8 @@ from torch import nn
 from qkv.data import Tokenizer
 from qkv.errors import QkvError
 from qkv.interop import load_bert, load_gpt2
+from qkv.storage import load_json, read_file
+from qkv.storage.json import MAX_BYTES
 from qkv.tasks.base import Task, tasks
 from qkv.tasks.masked import MaskedOptions
 from qkv.tasks.text import TextOptions
@@ -49,9 +50,10 @@ class HuggingFaceModel(NamedTuple):
 
 def model_type(folder: Path) -> str | None:
     """Return the model type of a Hugging Face folder; None: a run folder, or no model at all."""
-    with suppress(OSError, ValueError):
-        record = json.loads((folder / "config.json").read_bytes())
-        if isinstance(record, dict) and "format" not in record and isinstance(record.get("model_type"), str):
+    path = folder / "config.json"
+    with suppress(QkvError, OSError):  # the reader of a run folder reports them
+        record = load_json(read_file(path, MAX_BYTES), path)
+        if "format" not in record and isinstance(record.get("model_type"), str):
             return str(record["model_type"])
     return None
 

@@ -12,16 +12,21 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.inference import MaskedLM
 from qkv.models import Ensemble, family
+from qkv.models.size_check import find_mismatch, require_memory
 from qkv.random import derive_seed
 from qkv.runs.config import Config, read_config
 from qkv.runs.data_hash import hash_training_files
-from qkv.runs.files import read_run_files
+from qkv.runs.files import read_run_file, read_run_files
 from qkv.runs.huggingface import load_huggingface, model_type
 from qkv.runs.stopped import read_stopped
-from qkv.storage import parse_json, seal_files, to_json, write_atomic
+from qkv.storage import parse_json, seal_files, sealed_names, to_json, write_atomic
 from qkv.storage.format_1 import upgrade_state_dict
+from qkv.storage.safetensors_header import read_header
 from qkv.tasks.base import Task, tasks
 from qkv.train import Objective, Run, Settings
+
+MAX_VERIFIED = 2**28
+"""Largest file of weights that is read to learn whether it was changed, once it is known not to fit the model."""
 
 
 def build(config: Config, task: Task) -> nn.Module:
@@ -29,7 +34,9 @@ def build(config: Config, task: Task) -> nn.Module:
     chosen = family(config.family)
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.train.seed, "initial weights"))
-        model = chosen.build(chosen.configure(config.model), *task.sizes())
+        model_config = chosen.configure(config.model)
+        require_memory(lambda model_config: chosen.build(model_config, *task.sizes()), model_config)
+        model = chosen.build(model_config, *task.sizes())
         task.init_weights(model)
         return model
 
@@ -95,18 +102,46 @@ def _load_one(folder: Path) -> tuple[Config, Task, nn.Module]:
         return config, found.task, found.model
     run = Run(folder)
     config = read_config(run)
-    files = read_run_files(run)
-    vocabulary = parse_json(files["vocabulary.json"], folder / "vocabulary.json")
-    task = tasks[config.task].restore(config.data, vocabulary)
+    task, name = _restore_task(config, run), run.weights.name
+    if run.weights.exists() and name in (sealed_names(folder) or (name,)):
+        _require_same_shapes(config, task, run)
     model = build(config, task)
-    name = run.weights.name
     try:
+        files = read_run_files(run)
         weights = load_safetensors(files[name]) if name in files else read_stopped(run, config)
         model.load_state_dict(upgrade_state_dict(weights, model.state_dict()))
     except (SafetensorError, RuntimeError) as error:
         message = str(error).split("\n")[0]
         raise QkvError(f"the weights are damaged or of another model: {message}", str(run.weights)) from error
     return config, task, model.eval()
+
+
+def _restore_task(config: Config, run: Run) -> Task:
+    """Return the task with its vocabulary; one of another shape raises and names the file."""
+    path = run.folder / "vocabulary.json"
+    vocabulary = parse_json(read_run_file(run, path.name), path)
+    try:
+        return tasks[config.task].restore(config.data, vocabulary)
+    except ValueError as error:
+        raise QkvError(str(error), path) from error
+
+
+def _require_same_shapes(config: Config, task: Task, run: Run) -> None:
+    """Raise unless the file of weights has the tensors of the model; nothing of their size is allocated."""
+    chosen = family(config.family)
+    try:
+        problem = find_mismatch(
+            lambda model: chosen.build(model, *task.sizes()),
+            chosen.configure(config.model),
+            upgrade_state_dict,
+            read_header(run.weights),
+        )
+        if problem:
+            raise QkvError(f"the weights are damaged or of another model: {problem}", str(run.weights))
+    except QkvError:
+        if run.weights.stat().st_size <= MAX_VERIFIED:
+            read_run_files(run)  # raises if it was changed, which is the better reason
+        raise
 
 
 def load_masked_lm(folder: str | Path) -> MaskedLM:

@@ -11,7 +11,6 @@ A kill at any moment leaves a manifest that matches the file.
 """
 
 import os
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from io import BytesIO
@@ -19,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import QkvError
-from qkv.storage.atomic import open_file, write_atomic
+from qkv.storage.atomic import open_file, read_file, write_atomic
 from qkv.storage.folder import MANIFEST, ManifestEntry, make_entries, parse_entries
-from qkv.storage.json import parse_json, write_json
+from qkv.storage.json import MAX_BYTES, parse_json, write_json
 
 
 def is_sealed(folder: Path) -> bool:
@@ -98,6 +97,9 @@ def _read_entries(folder: Path) -> tuple[dict[str, ManifestEntry], dict[str, Man
 
 
 def _read_verified(folder: Path, name: str, entry: ManifestEntry, upcoming: ManifestEntry | None) -> bytes:
+    size = (folder / name).stat().st_size if (folder / name).exists() else None
+    if size not in (None, entry.bytes, None if upcoming is None else upcoming.bytes):  # before it is read
+        raise QkvError(f"{name} has {size} bytes, but {MANIFEST} has {entry.bytes}", folder)
     data = _read(folder / name)
     if upcoming is not None:
         with suppress(QkvError):
@@ -109,8 +111,7 @@ def _read_verified(folder: Path, name: str, entry: ManifestEntry, upcoming: Mani
 
 def _read(path: Path) -> bytes:
     """Return the contents of a plain file; a link to one may stand in for it."""
-    with suppress(OSError):
-        if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: opening a pipe waits
-            raise QkvError(f"{path.name} is not a plain file", path.parent)
+    if path.suffix == ".json":
+        return read_file(path, MAX_BYTES)
     with open_file(path) as file:
         return file.read()

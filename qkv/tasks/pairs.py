@@ -21,6 +21,7 @@ from qkv.inference.seq2seq_predictor import Seq2SeqPredictor
 from qkv.inference.source_text import in_known_case
 from qkv.inference.text_input import Seq2SeqInput, Units
 from qkv.models import Recurrent
+from qkv.records import require_fields
 from qkv.storage import open_file
 from qkv.tasks import seq2seq_presets
 from qkv.tasks.base import Preset, RunSummary, Sample, Task, register
@@ -103,6 +104,7 @@ class Seq2SeqTask(Task):
     @classmethod
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Seq2SeqTask":
         """Build the vocabularies without data."""
+        require_fields(vocabulary, {"sources": dict, "targets": dict})
         sources, targets = (Vocabulary.from_record(vocabulary[side]) for side in ("sources", "targets"))
         return cls(Seq2SeqData({}, sources, targets), read_options(Seq2SeqOptions, options))
 

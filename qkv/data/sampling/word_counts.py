@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from qkv.records import require_fields
+
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _BLANK = re.compile(r"\n\s*\n")
 
@@ -100,7 +102,5 @@ class WordCounts:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "WordCounts":
         """Build the counts that `to_record` returned."""
-        words, counts = record.get("words"), record.get("counts")
-        if not isinstance(words, list) or not isinstance(counts, list):
-            raise ValueError(f"a record of word counts must have lists of words and counts, got {sorted(record)}")
-        return cls(tuple(words), tuple(counts))
+        require_fields(record, {"words": list[str], "counts": list[int]})
+        return cls(tuple(record["words"]), tuple(record["counts"]))

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from qkv.attention import Softmax, parse
 from qkv.errors import QkvError
-from qkv.storage import open_file, write_atomic
+from qkv.storage import load_json, open_file, read_file, write_atomic
+from qkv.storage.json import MAX_BYTES
+from qkv.storage.safetensors_header import read_header
 
 PREFIX = "qkv_"
 """Prefix of qkv kinds in `attn_implementation`."""
@@ -21,6 +23,10 @@ WEIGHTS = "model.safetensors"
 VOCABULARY_MULTIPLES = (1, 8, 16, 32, 64, 128, 256)
 """Embeddings may be padded to a multiple of one of these, which is faster."""
 INDEX = "model.safetensors.index.json"
+MAX_LISTED = 8
+"""Most tensors that an error lists."""
+
+Shapes = dict[str, tuple[int, ...]]
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -68,17 +74,16 @@ def require_safetensors(folder: Path) -> None:
         )
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return all tensors by name, from one file or from those that an index names, in float32."""
+def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor by name, from one file or from those that an index names."""
     require_safetensors(folder)
-    files = [WEIGHTS]
-    if not (folder / WEIGHTS).exists() and (folder / INDEX).exists():
-        listed = _read_object(folder / INDEX).get("weight_map")
-        files = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else [WEIGHTS]
+    return {name: header.shape for file in _weight_files(folder) for name, header in read_header(folder / file).items()}
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Return all tensors by name, in float32. Check their shapes first: this takes memory for all of them."""
     tensors: dict[str, Tensor] = {}
-    for name in files:
-        if Path(name).name != name:
-            raise QkvError(f"{INDEX} names {name!r}, which is not a file of this folder", folder)
+    for name in _weight_files(folder):
         with open_file(folder / name) as file:
             data = file.read()
         try:
@@ -86,6 +91,19 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         except SafetensorError as error:
             raise QkvError(f"{name} is damaged or not safetensors ({error})", folder) from None
     return {name: x.to(torch.float32) if x.is_floating_point() else x for name, x in tensors.items()}
+
+
+def _weight_files(folder: Path) -> list[str]:
+    if (folder / WEIGHTS).exists() or not (folder / INDEX).exists():
+        return [WEIGHTS]
+    listed = _read_object(folder / INDEX).get("weight_map")
+    files = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []
+    if not files:
+        raise QkvError(f"{INDEX} has no weight_map that names files", folder)
+    for name in files:
+        if Path(name).name != name:
+            raise QkvError(f"{INDEX} names {name!r}, which is not a file of this folder", folder)
+    return files
 
 
 def write_model(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -102,17 +120,23 @@ def write_model(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]
     write_atomic(folder / "config.json", json.dumps({**config, "dtype": "float32"}, indent=2).encode())
 
 
-def require_tensors(found: dict[str, Tensor], needed: dict[str, tuple[int, ...]], where: Path) -> None:
+def require_tensors(found: Shapes, needed: Shapes, where: Path) -> None:
     """Raise unless the tensors have these names and shapes; the error lists missing and extra ones."""
     missing, extra = sorted(needed.keys() - found.keys()), sorted(found.keys() - needed.keys())
-    problems = [f"{what}: {', '.join(names)}" for what, names in (("missing", missing), ("extra", extra)) if names]
-    problems += [
-        f"{name} has shape {tuple(found[name].shape)}, not {shape}"
+    problems = [f"{what}: {_listed(names, ', ')}" for what, names in (("missing", missing), ("extra", extra)) if names]
+    different = [
+        f"{name} has shape {found[name]}, not {shape}"
         for name, shape in sorted(needed.items())
-        if name in found and tuple(found[name].shape) != shape
+        if name in found and found[name] != shape
     ]
+    problems += [_listed(different, "; ")] if different else []
     if problems:
         raise QkvError(f"the weights do not fit the configuration: {'; '.join(problems)}", where)
+
+
+def _listed(items: list[str], separator: str) -> str:
+    more = f"{separator}and {len(items) - MAX_LISTED:,} more" if len(items) > MAX_LISTED else ""
+    return separator.join(items[:MAX_LISTED]) + more
 
 
 def require_known_tensors(names: Iterable[str], known: Collection[str], layout: str, kind: str) -> None:
@@ -128,9 +152,9 @@ def require_tokenizer(folder: Path, tokens: int) -> None:
     if not path.exists():
         return
     record = _read_object(path)
-    ids = [entry["id"] for entry in record.get("added_tokens") or []]
-    vocabulary = (record.get("model") or {}).get("vocab") or {}
-    ids += vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+    ids = _token_ids(record)
+    if not all(type(number) is int for number in ids):
+        raise QkvError("the file is not a tokenizer: some tokens have no id", path)
     size = max(ids, default=-1) + 1
     if tokens not in {-(-size // multiple) * multiple for multiple in VOCABULARY_MULTIPLES}:
         raise QkvError(
@@ -138,13 +162,20 @@ def require_tokenizer(folder: Path, tokens: int) -> None:
         )
 
 
+def _token_ids(record: dict[str, Any]) -> list[Any]:
+    """Return the id of every token of a tokenizer.json, None where it has no id."""
+    match record.get("added_tokens") or []:
+        case list(added):
+            ids = [entry.get("id") if isinstance(entry, dict) else None for entry in added]
+        case _:
+            ids = [None]
+    match record.get("model"):
+        case {"vocab": dict(vocabulary)}:
+            ids += vocabulary.values()
+        case {"vocab": list(pieces)}:
+            ids += range(len(pieces))
+    return ids
+
+
 def _read_object(path: Path) -> dict[str, Any]:
-    with open_file(path) as file:
-        data = file.read()
-    try:
-        record = json.loads(data)
-    except ValueError as error:
-        raise QkvError(f"{path.name} is not JSON or is truncated ({error})", path.parent) from None
-    if not isinstance(record, dict):
-        raise QkvError(f"{path.name} must hold a JSON object, but holds a {type(record).__name__}", path.parent)
-    return record
+    return load_json(read_file(path, MAX_BYTES), path)

@@ -14,6 +14,7 @@ from qkv.errors import QkvError, unknown_name_error
 from qkv.inference import PredictOptions
 from qkv.inference.progress import track
 from qkv.metrics import accuracy, confusion_matrix
+from qkv.records import require_fields
 from qkv.tasks.base import ConfusionMatrix, Task
 from qkv.tasks.classification.files import read_test_images
 from qkv.tasks.classification.predictor import ClassPredictor
@@ -23,6 +24,7 @@ from qkv.train.objective import Tensors
 PRESCALE_BELOW = 2**28
 """Bytes up to which the training inputs are scaled once; larger ones are scaled per batch."""
 EVAL_BATCH_SIZE = 1000
+_VOCABULARY = {"classes": list[str], "shape": list[int], "mean": list[float], "deviation": list[float]}
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,12 @@ class ClassificationTask(Task):
     @classmethod
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "ClassificationTask":
         """Build classes, shape and scale without data."""
+        require_fields(vocabulary, _VOCABULARY)
+        columns = prod(vocabulary["shape"])
+        if min(vocabulary["shape"], default=0) < 1 or len(vocabulary["classes"]) < 2:
+            raise ValueError(f"shape must be sizes of at least 1, got {vocabulary['shape']}, with at least two classes")
+        if not len(vocabulary["mean"]) == len(vocabulary["deviation"]) in (1, columns):
+            raise ValueError(f"mean and deviation must have 1 or {columns:,} values, one per column")
         scale = Scale(tuple(vocabulary["mean"]), tuple(vocabulary["deviation"]))
         return cls({}, tuple(vocabulary["classes"]), tuple(vocabulary["shape"]), scale, options)
 

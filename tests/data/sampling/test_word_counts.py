@@ -52,7 +52,7 @@ def test_negative_probabilities_by_hand():
         (lambda: WordCounts.build([["a", "b"]]), "no word occurs 5 times; the text has 2 distinct words"),
         (lambda: WordCounts.build([["a"]], min_count=0), "min_count must be at least 1, got 0"),
         (lambda: WordCounts(("a",), (1,)).keep_probabilities(1.0), "threshold must be at least 0 and below 1, got 1.0"),
-        (lambda: WordCounts.from_record({"tokens": []}), "must have lists of words and counts, got ['tokens']"),
+        (lambda: WordCounts.from_record({"tokens": []}), "words must be a list of texts, but it is missing"),
     ],
 )
 def test_bad_input(make, message):
