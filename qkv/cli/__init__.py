@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from qkv.cli.shared.errors import describe_error
 from qkv.cli.shared.warnings import printed_warnings
-from qkv.errors import QkvError
 
 COMMANDS = {
     "train": "modeling.train:train",
@@ -69,11 +69,15 @@ for _name, _target in COMMANDS.items():
 
 
 def main() -> None:
-    """Run a command; an error of the user is one sentence on stderr, without a traceback."""
+    """Run a command; an error is one sentence on stderr. With QKV_TRACEBACK=1 it is a traceback."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or torch's profiler, which measures memory, prints
+    if os.environ.get("QKV_TRACEBACK"):
+        app()
+        return
     try:
         with printed_warnings():
             app()
-    except (QkvError, ValueError, TypeError, OverflowError, OSError) as error:
-        sys.stderr.write(f"qkv: {error}\n")
-        sys.exit(2)
+    except Exception as error:  # noqa: BLE001 - every error becomes a sentence
+        sentence, code = describe_error(error)
+        sys.stderr.write(f"qkv: {sentence}\n")
+        sys.exit(code)

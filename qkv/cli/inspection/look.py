@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from qkv.cli.shared.console import Json, print_json
+from qkv.cli.shared.visible import visible
 
 
 def look(
@@ -25,4 +26,4 @@ def look(
     if json:
         print_json({"run": str(run), "input": text, "page": str(out), "bytes": out.stat().st_size})
     else:
-        typer.echo(f"{out} ({out.stat().st_size / 2**20:.1f} MiB): open it in a browser")
+        typer.echo(f"{visible(str(out))} ({out.stat().st_size / 2**20:.1f} MiB): open it in a browser")

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from qkv.cli.shared.visible import visible
+
 
 def serve(
     run: Annotated[
@@ -26,7 +28,7 @@ def serve(
 
     shown = newest_run(Path("runs")) if run is None else run
     server = Server(RunBackend(shown), port)
-    typer.echo(f"{shown}: open {server.address}\nCtrl-C ends it.")
+    typer.echo(f"{visible(str(shown))}: open {server.address}\nCtrl-C ends it.")
     if browser:
         import webbrowser
 

@@ -8,6 +8,7 @@ import typer
 
 from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.stdin import read_lines, warn
+from qkv.cli.shared.visible import visible
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +58,7 @@ def embed(
 def _print(texts: list[str], vectors: list["Tensor"]) -> None:
     rows = (row for part in vectors for row in part.tolist())
     for text, row in zip(texts, rows, strict=True):
-        sys.stdout.write(f"{text}\t{' '.join(f'{value:.6f}' for value in row)}\n")
+        sys.stdout.write(f"{visible(text)}\t{' '.join(f'{value:.6f}' for value in row)}\n")
 
 
 def _print_similarities(texts: list[str], vectors: list["Tensor"], as_json: bool) -> None:

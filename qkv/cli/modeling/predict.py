@@ -14,6 +14,7 @@ from qkv.cli.modeling.eval import With
 from qkv.cli.shared.console import Json, console, format_json, print_json
 from qkv.cli.shared.device import choose_device
 from qkv.cli.shared.stdin import read_lines, warn
+from qkv.cli.shared.visible import visible
 from qkv.cli.shared.warnings import WarningLimit
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _predict_batch(predictor: "Predictor", texts: list[str], start: int, *, stre
         record = next(found) if problem is None else predictor.failed(text, problem)
         records.append(record)
         if stream and record.get("error") is None:
-            sys.stdout.write(predictor.format(record))
+            sys.stdout.write(visible(predictor.format(record)))
     return records
 
 
@@ -169,7 +170,7 @@ def _stream(predictor: "Predictor", text: str, index: int) -> dict[str, Any]:
         if isinstance(piece, dict):
             record = piece
         else:
-            sys.stdout.write(piece)
+            sys.stdout.write(visible(piece))
             sys.stdout.flush()
     return record
 

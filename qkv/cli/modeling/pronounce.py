@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.cli.shared.stdin import read_lines, warn
+from qkv.cli.shared.visible import visible, visible_json
 from qkv.cli.shared.warnings import WarningLimit
 
 if TYPE_CHECKING:
@@ -65,8 +66,9 @@ def pronounce(
         warn(f"skipped: {line}")
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     warnings = _MissingAnswers()
+    show = visible_json if json or format_ == "json" else visible
     for text in write(warnings.watch(_answer_all(pronouncer, words, best, spaces=format_ == LINE))):
-        sys.stdout.write(text)
+        sys.stdout.write(show(text))
     sys.stdout.flush()
     warnings.finish()
 

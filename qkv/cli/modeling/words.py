@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli.shared.console import Json, console, print_json
+from qkv.cli.shared.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,7 +128,7 @@ def _print_neighbors(question: dict[str, str], found: "list[Neighbor]", as_json:
         print_json({**question, "answers": [neighbor._asdict() for neighbor in found]})
         return
     for neighbor in found:
-        sys.stdout.write(f"{neighbor.word}\t{neighbor.cosine:.4f}\n")
+        sys.stdout.write(f"{visible(neighbor.word)}\t{neighbor.cosine:.4f}\n")
 
 
 def _print_scores(records: dict[str, dict[str, Any]]) -> None:

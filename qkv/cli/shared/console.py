@@ -8,6 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
+
+from qkv.cli.shared.visible import visible
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -22,12 +25,20 @@ def format_json(records: Any) -> str:
     return json.dumps(_finite(records), indent=1, allow_nan=False) + "\n"
 
 
+class VisibleConsole(Console):
+    """A console that makes control characters in texts and cells visible."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return the rich text of a plain text."""
+        return super().render_str(visible(text), **options)
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return the console for tables: as wide as COLUMNS says, else as the terminal, else 160 columns."""
-    found = Console(stderr=stderr, highlight=False)
+    found = VisibleConsole(stderr=stderr, highlight=False)
     if found.is_terminal or os.environ.get("COLUMNS", "").isdigit():
         return found
-    return Console(stderr=stderr, highlight=False, width=160)
+    return VisibleConsole(stderr=stderr, highlight=False, width=160)
 
 
 def format_count(value: int | None) -> str:

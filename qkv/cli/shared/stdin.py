@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from qkv.cli.shared.visible import visible
+
 MAX_LINE_BYTES = 100_000
 """Longer lines are skipped and never held in memory."""
 LINES_PER_UPDATE = 256
@@ -16,7 +18,7 @@ REPORT_SECONDS = 10
 
 def warn(message: str) -> None:
     """Print a warning on stderr."""
-    sys.stderr.write(f"qkv: {message}\n")
+    sys.stderr.write(f"qkv: {visible(message)}\n")
 
 
 def read_lines(report: Callable[[str], None]) -> Iterator[str]:
