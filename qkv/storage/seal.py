@@ -97,7 +97,7 @@ def _read_entries(folder: Path) -> tuple[dict[str, ManifestEntry], dict[str, Man
 
 
 def _read_verified(folder: Path, name: str, entry: ManifestEntry, upcoming: ManifestEntry | None) -> bytes:
-    size = (folder / name).stat().st_size if (folder / name).exists() else None
+    size = (folder / name).stat().st_size if (folder / name).is_file() else None
     if size not in (None, entry.bytes, None if upcoming is None else upcoming.bytes):  # before it is read
         raise QkvError(f"{name} has {size} bytes, but {MANIFEST} has {entry.bytes}", folder)
     data = _read(folder / name)
