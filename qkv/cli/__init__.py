@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from qkv.cli.shared.errors import describe_error
+from qkv.cli.shared.help import HelpCommand, HelpGroup
 from qkv.cli.shared.warnings import printed_warnings
 
 COMMANDS = {
@@ -35,10 +36,11 @@ COMMANDS = {
 
 app = typer.Typer(
     name="qkv",
+    cls=HelpGroup,
     help="Attention, from exact softmax to linear time.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -63,9 +65,11 @@ for _name, _target in COMMANDS.items():
     _module, _function = _target.split(":")
     _command = getattr(import_module(f"qkv.cli.{_module}"), _function)
     if isinstance(_command, typer.Typer):
-        app.add_typer(_command, name=_name)
+        for _info in _command.registered_commands:
+            _info.cls = HelpCommand
+        app.add_typer(_command, name=_name, cls=HelpGroup)
     else:
-        app.command(_name)(_command)
+        app.command(_name, cls=HelpCommand)(_command)
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ def sampler(
 
     `row_ids` identify the inputs (default: 0, 1, ...). With several batches, pass distinct ids, or the draws repeat.
     """
-    _check_options(temperature, top_k, top_p)
+    check_sampling(temperature, top_k, top_p)
 
     def draw(log_probabilities: Tensor, sources: list[int], position: int) -> Tensor:
         cumulative = _sampling_weights(log_probabilities, temperature, top_k, top_p).cumsum(-1)
@@ -81,7 +81,8 @@ def _sampling_weights(log_probabilities: Logits, temperature: float, top_k: int 
     return weights
 
 
-def _check_options(temperature: float, top_k: int | None, top_p: float | None) -> None:
+def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
+    """Raise ValueError for a value that is out of range."""
     if not 0 < temperature < math.inf:
         hint = "; use greedy for the limit 0" if temperature <= 0 else ""
         raise ValueError(f"temperature must be finite and above 0, got {temperature}{hint}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from qkv.decode import Node, SearchLimits, beam_with_trees, greedy
 from qkv.decode.beam import DecodingPrefix
@@ -73,7 +74,7 @@ def search_tree(
 def _search(
     model: Any, source: Sequence[int], limits: SearchLimits, beams: int, length_penalty: float, prefix: list[int]
 ) -> SearchComparison:
-    inputs = torch.tensor([list(source)])
+    inputs = _row(model, source)
     prefixed = _PrefixedModel(model, limits.start, prefix)
     prefix_log_probs = _token_log_probs(model, inputs, prefix, limits)
     start = DecodingPrefix(len(prefix), sum(prefix_log_probs))
@@ -94,7 +95,7 @@ def _search(
 def next_token_log_probs(model: Any, source: Sequence[int], prefix: Sequence[int], limits: SearchLimits) -> list[float]:
     """Return log p of every token after this prefix; -inf for forbidden tokens."""
     with torch.inference_mode(), eval_mode(model):
-        stepper = Stepper(model, torch.tensor([list(source)]), None, limits)
+        stepper = Stepper(model, _row(model, source), None, limits)
         log_probs = stepper.step([0], [limits.start])
         for token in prefix:
             log_probs = stepper.step([0], [token])
@@ -103,12 +104,17 @@ def next_token_log_probs(model: Any, source: Sequence[int], prefix: Sequence[int
 
 def score_answer(model: Any, source: Sequence[int], answer: Sequence[int], limits: SearchLimits) -> float:
     """Return log p of this answer, END included if present, from one forward pass without a KV cache."""
-    given = torch.tensor([[limits.start, *answer[:-1]]])
+    given = _row(model, [limits.start, *answer[:-1]])
     with torch.no_grad(), eval_mode(model):
-        logits = model(torch.tensor([list(source)]), given)[0]
-    logits = logits.index_fill(-1, torch.tensor(limits.forbidden), -torch.inf)
-    targets = torch.tensor(list(answer))
+        logits = model(_row(model, source), given)[0]
+    logits = logits.index_fill(-1, torch.tensor(limits.forbidden, device=logits.device), -torch.inf)
+    targets = _row(model, answer)[0]
     return float(logits.float().log_softmax(-1).gather(-1, targets[:, None]).sum())
+
+
+def _row(model: Any, tokens: Sequence[int]) -> Tensor:
+    """Return the tokens as a batch of one, on the device of the model."""
+    return torch.tensor([list(tokens)], device=next(model.parameters()).device)
 
 
 class _PrefixedModel:
@@ -121,7 +127,7 @@ class _PrefixedModel:
     def start(self, inputs: Inputs, mask: Any) -> Any:
         state = self.model.start(inputs, mask)
         for token in self.before:
-            _, state = self.model.step(torch.full((inputs.shape[0],), token), state)
+            _, state = self.model.step(torch.full((inputs.shape[0],), token, device=inputs.device), state)
         self.first = True
         return state
 

@@ -119,6 +119,7 @@ class TextPredictor(Predictor):
     def __init__(self, tokenizer: Tokenizer, model: nn.Module, options: PredictOptions):
         self.search = options.search or "sample"
         options.require_beam(self.search)
+        options.require_used(self.search)
         self.tokenizer, self.model, self.options = tokenizer, model, options
         self.tokens = DEFAULT_TOKENS if options.tokens is None else options.tokens
 

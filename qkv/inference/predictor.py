@@ -3,10 +3,20 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from qkv.decode.sample import check_sampling
+
 SEARCHES = ("greedy", "beam", "sample")
+_USED: dict[str | None, set[str]] = {
+    None: set(),
+    "greedy": {"search"},
+    "beam": {"search", "beams"},
+    "sample": {"search", "temperature", "top_k", "top_p", "seed"},
+}
+"""Search -> options that it uses."""
+_SEARCH_OPTIONS = set().union(*_USED.values())
 
 
 @dataclass(frozen=True)
@@ -20,7 +30,7 @@ class PredictOptions:
     best: int = 1
     """Answers per input."""
     temperature: float = 1.0
-    """Sampling temperature: below 1 sharper, above 1 more random."""
+    """Sampling temperature: below 1 more cautious, above 1 more varied."""
     top_k: int | None = None
     """Sample from the k most probable tokens."""
     top_p: float | None = None
@@ -36,6 +46,19 @@ class PredictOptions:
         """Raise unless this search can return `best` answers."""
         if self.best > 1 and search != "beam":
             raise ValueError(f"--best {self.best} needs --search beam: {search} gives one answer")
+
+    def require_used(self, search: str | None) -> None:
+        """Raise for a value that is out of range, or that this search ignores; None: the task does not search."""
+        check_sampling(self.temperature, self.top_k, self.top_p)
+        used = _USED[search]
+        for field in fields(self):
+            name, option = field.name, f"--{field.name.replace('_', '-')}"
+            if name not in _SEARCH_OPTIONS or name in used or getattr(self, name) == field.default:
+                continue
+            if search is None:
+                raise ValueError(f"{option} has no effect: this task predicts without a search; leave it out")
+            needed = "sample" if name in _USED["sample"] else "beam"
+            raise ValueError(f"{option} has no effect with --search {search}; it needs --search {needed}")
 
     def reject_tokens(self, task: str) -> None:
         """Raise if a number of tokens was given to a task that does not generate text."""

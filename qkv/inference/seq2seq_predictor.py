@@ -27,6 +27,7 @@ class Seq2SeqPredictor(AnswerPredictor):
         self.model, self.sources, self.targets, self.units, self.options = model, sources, targets, units, options
         self.search = options.search or "beam"
         options.require_beam(self.search)
+        options.require_used(self.search)
 
     def check(self, text: str) -> None:
         """Raise ValueError if the source is longer than the model takes."""

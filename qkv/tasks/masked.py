@@ -263,6 +263,7 @@ class MaskedTask(Task):
     def predictor(self, model: nn.Module, options: PredictOptions) -> FillMaskPredictor:
         """Return a predictor of masked tokens."""
         options.reject_tokens(self.kind)
+        options.require_used(None)
         return FillMaskPredictor(self.masked_lm(model), options.best)
 
     def masked_lm(self, model: nn.Module) -> MaskedLM:

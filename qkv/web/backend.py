@@ -76,9 +76,10 @@ class RunBackend(Backend):
 
     model: nn.Module
 
-    def __init__(self, run: Path):
+    def __init__(self, run: Path, device: str = "cpu"):
         self.run, self.folder = run, run_folder(run)
-        self.config, self.task, self.model = runs.load(self.folder)
+        self.config, self.task, model = runs.load(self.folder)
+        self.model = model.to(device)
         text_input = self.task.text_input(self.model)
         if text_input is None:
             raise QkvError(f"a run of task {self.config.task!r} has no attention to show", self.folder)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qkv.cli.shared.completion import complete_kind
 from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.device import choose_device
 from qkv.cli.shared.plugin import Plugin, load_plugins
@@ -38,7 +39,10 @@ class Row:
 @bench.command("attention")
 def bench_attention(
     tokens: Annotated[str, typer.Option(help="Lengths, separated by commas.")] = "4096,8192,16384,32768",
-    kind: Annotated[list[str] | None, typer.Option(help="Only this kind, against softmax. Repeatable.")] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="Only this kind, against softmax. Repeatable.", autocompletion=complete_kind),
+    ] = None,
     backward: Annotated[bool, typer.Option("--backward", help="Time forward and backward.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     plugin: Plugin = None,

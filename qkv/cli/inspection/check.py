@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qkv.cli.shared.completion import complete_kind
 from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.plugin import Plugin, load_plugins
 from qkv.cli.tables.layout import split_columns
@@ -20,7 +21,9 @@ IDENTITY_WRAP = 20
 
 
 def check(
-    kind: Annotated[list[str] | None, typer.Option(help="Only this kind. Repeatable.")] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="Only this kind. Repeatable.", autocompletion=complete_kind)
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Option of the kind, such as order=4. Repeatable.", metavar="NAME=VALUE"),

@@ -5,15 +5,21 @@ from typing import Annotated
 
 import typer
 
+from qkv.cli.shared.completion import complete_run
 from qkv.cli.shared.console import Json, print_json
+from qkv.cli.shared.device import choose_device
+from qkv.cli.shared.parameters import Device
 from qkv.cli.shared.visible import visible
 
 
 def look(
-    run: Annotated[Path, typer.Argument(help="Run folder, or pronounce: the bundled model.")],
+    run: Annotated[
+        Path, typer.Argument(help="Run folder, or pronounce: the bundled model.", autocompletion=complete_run)
+    ],
     text: Annotated[str, typer.Argument(metavar="INPUT", help="Text that the model reads.")],
     out: Annotated[Path, typer.Option(help="File to write the page to.")] = Path("look.html"),
     answer: Annotated[str, typer.Option(help="Target to show instead of the model's own answer.")] = "",
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Write a page that shows the model's attention: one file, which needs no server and no network."""
@@ -22,7 +28,9 @@ def look(
 
     if not out.parent.is_dir():
         raise ValueError(f"--out {out}: there is no folder {out.parent}")
-    SavedPage(RunBackend(run), {"text": text, "answer": answer}, title=f"{run.name}: {text}").save(out)
+    SavedPage(
+        RunBackend(run, choose_device(device)), {"text": text, "answer": answer}, title=f"{run.name}: {text}"
+    ).save(out)
     if json:
         print_json({"run": str(run), "input": text, "page": str(out), "bytes": out.stat().st_size})
     else:

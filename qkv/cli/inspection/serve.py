@@ -6,13 +6,17 @@ from typing import Annotated
 
 import typer
 
+from qkv.cli.shared.completion import complete_run
 from qkv.cli.shared.visible import visible
 
 
 def serve(
     run: Annotated[
         Path | None,
-        typer.Argument(help="Run folder, or pronounce: the bundled model (default: newest in runs/, else pronounce)."),
+        typer.Argument(
+            help="Run folder, or pronounce: the bundled model (default: newest in runs/, else pronounce).",
+            autocompletion=complete_run,
+        ),
     ] = None,
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser", help="Also open the page in a browser.")] = False,

@@ -11,6 +11,7 @@ import typer
 from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.device import choose_device
 from qkv.cli.shared.options import absolute_path, merge_options, parse_changes, training_length
+from qkv.cli.shared.parameters import Device, Preset, Set, TaskName, TestFile, TrainFile
 from qkv.cli.shared.plugin import Plugin, load_plugins
 from qkv.cli.tables.comparison import make_rates_tables, make_tables
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def compare(
-    task: Annotated[str, typer.Argument(help="Task to train on; `qkv list tasks` prints all.")],
+    task: TaskName,
     attention: Annotated[
         str | None,
         typer.Option(
@@ -38,23 +39,13 @@ def compare(
     rates: Annotated[
         str | None, typer.Option(help="Learning rates to choose from (default: 1/3, 1 and 3 times the preset's).")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="Preset (default: the task's first).")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="Setting of all candidates, such as model.dim=64. Repeatable.", metavar="GROUP.NAME=VALUE"
-        ),
-    ] = None,
+    preset: Preset = None,
+    set_: Set = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps per training run.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Minutes per training run, instead of --steps.")] = None,
-    train_file: Annotated[
-        str | None,
-        typer.Option(
-            help="Training data: TSV of pairs, CSV of points, .npz or IDX images, .txt file or folder of .txt files."
-        ),
-    ] = None,
-    test_file: Annotated[str | None, typer.Option(help="Test data in the same format.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: cuda if available).")] = None,
+    train_file: TrainFile = None,
+    test_file: TestFile = None,
+    device: Device = None,
     out: Annotated[Path | None, typer.Option(help="Output folder (default: runs/compare-TASK-DATE).")] = None,
     plugin: Plugin = None,
     json: Json = False,

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.cli.shared.completion import complete_run
 from qkv.cli.shared.console import Json, console, print_json
+from qkv.cli.shared.device import choose_device
+from qkv.cli.shared.parameters import Device
 from qkv.cli.shared.stdin import read_lines, warn
 from qkv.cli.shared.visible import visible
 
@@ -18,7 +21,10 @@ BATCH_SIZE = 1024
 
 
 def embed(
-    run: Annotated[Path, typer.Argument(help="Run folder of task masked, or a Hugging Face BERT folder.")],
+    run: Annotated[
+        Path,
+        typer.Argument(help="Run folder of task masked, or a Hugging Face BERT folder.", autocompletion=complete_run),
+    ],
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts (default: lines of stdin).")] = None,
     similarities: Annotated[
         bool, typer.Option("--similarities", help="Print the cosine of every two texts instead of vectors.")
@@ -29,6 +35,7 @@ def embed(
     truncate: Annotated[
         bool, typer.Option("--truncate", "--cut", help="Truncate texts that are too long (default: raise an error).")
     ] = False,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Embed texts as the mean of their token vectors: `qkv embed runs/mine "one text" "another"`.
@@ -39,13 +46,15 @@ def embed(
 
     if similarities and not normalize:
         raise ValueError("--similarities are cosines, which --raw does not change; leave out --raw")
+    target = choose_device(device)
     model = load_masked_lm(run)
+    model.model.to(target)
     given = texts or list(read_lines(warn))
     given = [text for text in given if text.strip()]
     if not given:
         raise ValueError("there is no text to embed; pass texts as arguments or lines of stdin")
     chunks = [given[start : start + BATCH_SIZE] for start in range(0, len(given), BATCH_SIZE)]
-    vectors = [model.embed(chunk, normalize=normalize, truncate=truncate) for chunk in chunks]
+    vectors = [model.embed(chunk, normalize=normalize, truncate=truncate).cpu() for chunk in chunks]
     if similarities:
         _print_similarities(given, vectors, json)
     elif json:

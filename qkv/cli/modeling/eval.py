@@ -6,37 +6,48 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli.modeling import pronounce
+from qkv.cli.shared.completion import complete_run
 from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.device import choose_device
+from qkv.cli.shared.parameters import Device, With
 from qkv.cli.tables import pronounce as pronounce_table
 from qkv.cli.tables.metrics import print_confusion, print_metrics
 
 if TYPE_CHECKING:
     from qkv.tasks import Task
 
-With = Annotated[
-    list[Path] | None,
-    typer.Option("--with", metavar="RUN", help="Another run, whose probabilities are averaged in. Repeatable."),
-]
+
+DEFAULT_BEAMS = 4
+SPLITS = ("train", "valid", "test")
+PRONOUNCE_PANEL = "Task pronounce"
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Run folder, or `pronounce` for the bundled model.")],
-    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
+    run: Annotated[
+        Path, typer.Argument(help="Run folder, or `pronounce` for the bundled model.", autocompletion=complete_run)
+    ],
+    split: Annotated[str, typer.Option(metavar="NAME", help="train, valid or test.")] = "test",
     search: Annotated[
-        str | None, typer.Option(help="greedy or beam (default: beam with a joint model, else greedy).")
+        str | None, typer.Option(metavar="NAME", help="greedy or beam (default: beam with a joint model, else greedy).")
     ] = None,
-    beams: Annotated[int, typer.Option(help="Beam width.")] = 4,
+    beams: Annotated[int, typer.Option(help="Beam width.")] = DEFAULT_BEAMS,
     length_penalty: Annotated[float, typer.Option(help="Exponent: scores are divided by length ** value.")] = 0.0,
-    test_file: Annotated[str | None, typer.Option(help="Evaluate on this file.")] = None,
+    test_file: Annotated[str | None, typer.Option(metavar="FILE", help="Evaluate on this file.")] = None,
     stress: pronounce.Stress = True,
     with_: With = None,
-    best: Annotated[int, typer.Option(help="pronounce: also report how often a right answer is among the best N.")] = 1,
+    best: Annotated[
+        int,
+        typer.Option(help="Also report how often a right answer is among the best N.", rich_help_panel=PRONOUNCE_PANEL),
+    ] = 1,
     joint: Annotated[
         str | None,
-        typer.Option(help="pronounce: joint model for beam search (default: the run's own); none: no model."),
+        typer.Option(
+            metavar="FILE",
+            help="Joint model for beam search, or none for no model (default: the run's own).",
+            rich_help_panel=PRONOUNCE_PANEL,
+        ),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: cuda if available).")] = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Evaluate a trained run on held-out data.
@@ -49,8 +60,11 @@ def evaluate(
     """
     from qkv import runs
     from qkv.cli.shared.progress import evaluation_progress
+    from qkv.errors import unknown_name_error
 
     _check_search(search, beams, best, joint)
+    if split not in SPLITS:
+        raise unknown_name_error("split", split, SPLITS)
     folders, target = [run, *(with_ or [])], choose_device(device)
     if pronounce_table.is_pronouncer(run):
         options = pronounce_table.PronounceEvalOptions(search, beams, length_penalty, stress, best, joint)
@@ -60,6 +74,7 @@ def evaluate(
         raise ValueError(f"--no-stress, --best and --joint are for runs of task pronounce; {run} is not one")
     _, loaded, model = runs.load(*folders)
     task, model = _with_data(folders, loaded, test_file), model.to(target)
+    _require_search_used(task, search, beams, length_penalty)
     width = beams if search == "beam" else 1
     given = {"beams": width, "length_penalty": length_penalty} if task.decodes else {}
     with evaluation_progress():
@@ -87,6 +102,16 @@ def _check_search(search: str | None, beams: int, best: int, joint: str | None) 
         raise ValueError(f"--best {best} needs --search beam: greedy gives one answer")
     if joint not in (None, "none") and (search == "greedy" or beams == 1):
         raise ValueError(f"--joint {joint} needs beam search: a single answer cannot be reordered")
+
+
+def _require_search_used(task: "Task", search: str | None, beams: int, length_penalty: float) -> None:
+    """Raise ValueError for search options that this evaluation would ignore."""
+    given = {"--search": search, "--beams": beams != DEFAULT_BEAMS, "--length-penalty": length_penalty}
+    names = [name for name, value in given.items() if value]
+    if names and not task.decodes:
+        raise ValueError(f"{names[0]} has no effect: task {task.kind} is evaluated without a search; leave it out")
+    if names and search != "beam" and names != ["--search"]:
+        raise ValueError(f"{names[-1]} needs --search beam")
 
 
 def _with_data(folders: list[Path], task: "Task", test_file: str | None) -> "Task":

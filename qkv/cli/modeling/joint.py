@@ -5,18 +5,19 @@ from typing import Annotated
 
 import typer
 
-from qkv.cli.modeling.eval import With
+from qkv.cli.shared.completion import complete_run
 from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.device import choose_device
+from qkv.cli.shared.parameters import Device, With
 
 
 def joint(
-    run: Annotated[Path, typer.Argument(help="Run folder of task pronounce.")],
+    run: Annotated[Path, typer.Argument(help="Run folder of task pronounce.", autocompletion=complete_run)],
     order: Annotated[int | None, typer.Option(help="Units in the longest n-gram (default: 6).")] = None,
     beams: Annotated[int, typer.Option(help="Beam width for the held-out words on which the weight is fitted.")] = 10,
     with_: With = None,
     out: Annotated[Path | None, typer.Option(help="Output file (default: joint.bin in the run folder).")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: cuda if available).")] = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Fit n-grams of letters and phones to the training words of a run, to rescore its answers. Takes seconds.

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkv.cli.modeling.eval import With
+from qkv.cli.shared.completion import complete_run
 from qkv.cli.shared.console import Json, console, format_json, print_json
 from qkv.cli.shared.device import choose_device
+from qkv.cli.shared.parameters import Device, With
 from qkv.cli.shared.stdin import read_lines, warn
 from qkv.cli.shared.visible import visible
 from qkv.cli.shared.warnings import WarningLimit
@@ -23,30 +24,56 @@ if TYPE_CHECKING:
 OUT_SUFFIXES = (".tsv", ".json")
 
 
+SEARCH_PANEL = "Search (pairs, pronounce, text)"
+SAMPLING_PANEL = "Sampling (--search sample; default for text)"
+
+
 def predict(
-    run: Annotated[Path, typer.Argument(help="Run folder, or a Hugging Face BERT or GPT-2 folder.")],
+    run: Annotated[
+        Path,
+        typer.Argument(help="Run folder, or a Hugging Face BERT or GPT-2 folder.", autocompletion=complete_run),
+    ],
     inputs: Annotated[
         list[str] | None,
         typer.Argument(metavar="INPUT", help="Inputs, also image files and folders (default: lines of stdin)."),
     ] = None,
-    search: Annotated[
-        str | None, typer.Option(help="greedy, beam or sample (default: sample for text, else beam).")
-    ] = None,
-    beams: Annotated[int, typer.Option(help="Beam width.")] = 4,
     best: Annotated[int, typer.Option(help="Answers per input, with their probabilities.")] = 1,
-    temperature: Annotated[
-        float, typer.Option(help="Sampling temperature: below 1 sharper, above 1 more random.")
-    ] = 1.0,
-    top_k: Annotated[int | None, typer.Option(help="Sample from the k most probable tokens.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Sample from the most probable tokens with this total probability.")
+    search: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="greedy, beam or sample (default: sample for text, else beam).",
+            rich_help_panel=SEARCH_PANEL,
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of sampling.")] = 0,
+    beams: Annotated[int, typer.Option(help="Beam width.", rich_help_panel=SEARCH_PANEL)] = 4,
+    temperature: Annotated[
+        float,
+        typer.Option(
+            help="Below 1: more cautious, probable tokens gain. Above 1: more varied.", rich_help_panel=SAMPLING_PANEL
+        ),
+    ] = 1.0,
+    top_k: Annotated[
+        int | None,
+        typer.Option(help="Sample from the k most probable tokens (default: all).", rich_help_panel=SAMPLING_PANEL),
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            help="Sample from the most probable tokens with this total probability (default: all).",
+            rich_help_panel=SAMPLING_PANEL,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed for sampling.", rich_help_panel=SAMPLING_PANEL)] = 0,
     with_: With = None,
-    tokens: Annotated[int | None, typer.Option(help="Text only: maximum number of tokens (default: 100).")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: cuda if available).")] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Maximum number of tokens to generate (default: 100).", rich_help_panel="Text"),
+    ] = None,
+    device: Device = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write the predictions to this file, .tsv or .json, instead of stdout.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the predictions to this file, .tsv or .json, instead of stdout."),
     ] = None,
     json: Json = False,
 ) -> None:

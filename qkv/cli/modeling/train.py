@@ -11,6 +11,7 @@ from qkv.cli.shared.command import command_name
 from qkv.cli.shared.console import Json, console
 from qkv.cli.shared.device import choose_device
 from qkv.cli.shared.options import absolute_path, merge_options, parse_changes, training_length
+from qkv.cli.shared.parameters import Device, Preset, Set, TaskName, TestFile, TrainFile
 from qkv.cli.shared.plugin import Plugin, load_plugins
 from qkv.cli.shared.signals import ExitOnSignal
 
@@ -21,29 +22,19 @@ if TYPE_CHECKING:
 
 
 def train(
-    task: Annotated[str, typer.Argument(help="Task to train; `qkv list tasks` prints all.")],
-    preset: Annotated[str | None, typer.Option(help="Preset (default: the task's first).")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="Change a setting, e.g. model.dim=64 or data.target=characters.", metavar="GROUP.NAME=VALUE"
-        ),
-    ] = None,
+    task: TaskName,
+    preset: Preset = None,
+    set_: Set = None,
     run: Annotated[Path | None, typer.Option(help="Run folder (default: runs/TASK-DATE).")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --run with its settings; start it if there is none.")
     ] = False,
-    train_file: Annotated[
-        str | None,
-        typer.Option(
-            help="Training data: TSV of pairs, CSV of points, .npz or IDX images, .txt file or folder of .txt files."
-        ),
-    ] = None,
-    test_file: Annotated[str | None, typer.Option(help="Test data in the same format.")] = None,
+    train_file: TrainFile = None,
+    test_file: TestFile = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Training time, instead of --steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, example order and dropout.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: cuda if available).")] = None,
+    device: Device = None,
     workers: Annotated[int, typer.Option(help="Worker processes that prepare batches.")] = 0,
     compile_: Annotated[
         bool, typer.Option("--compile", help="Use torch.compile; the first steps may take minutes.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qkv.cli.shared.completion import complete_run
 from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.visible import visible
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 words = typer.Typer(help="Word vectors: nearest words, analogies, evaluation, files.", no_args_is_help=True)
 
-Run = Annotated[Path, typer.Argument(help="Run folder of task words, or a file in word2vec's text format.")]
+Run = Annotated[
+    Path,
+    typer.Argument(help="Run folder of task words, or a file in word2vec's text format.", autocompletion=complete_run),
+]
 Representation = Annotated[
     str | None,
     typer.Option("--vectors", help="center, context, mean or concatenation (default: center).", metavar="WHICH"),

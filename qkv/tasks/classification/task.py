@@ -218,6 +218,7 @@ class ClassificationTask(Task):
     def predictor(self, model: nn.Module, options: PredictOptions) -> ClassPredictor:
         """Return a predictor of classes."""
         options.reject_tokens(self.kind)
+        options.require_used(None)
 
         def probabilities(examples: Tensor) -> Tensor:
             return self.probabilities(model, examples)

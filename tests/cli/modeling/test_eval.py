@@ -49,3 +49,8 @@ def test_progress_is_shown_in_a_terminal_only(tmp_path, monkeypatch):
     assert "evaluating" in shown.stderr
     assert "1/1" in shown.stderr
     assert "evaluating" not in shown.stdout
+
+
+def test_bad_input_of_a_split_names_the_nearest(tmp_path):
+    text = qkv("eval", str(tmp_path), "--split", "vaild", code=2)
+    assert "unknown split 'vaild'; did you mean 'valid'?" in text

@@ -93,3 +93,20 @@ def test_predictions_go_to_a_file(run, tmp_path):
 def test_bad_input_names_of_the_file(run, tmp_path):
     said = qkv("predict", str(run), WORDS[0], "--out", str(tmp_path / "x.csv"), code=2)
     assert said == f"qkv: --out {tmp_path / 'x.csv'}: the name must end in .tsv or .json\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--temperature", "2"), "--temperature has no effect with --search beam; it needs --search sample"),
+        (("--top-k", "2", "--search", "greedy"), "--top-k has no effect with --search greedy; it needs --search sample"),
+        (("--beams", "9", "--search", "greedy"), "--beams has no effect with --search greedy; it needs --search beam"),
+        (("--temperature", "0", "--search", "sample"), "temperature must be finite and above 0, got 0.0"),
+        (("--tokens", "3"), "--tokens is for runs of task text"),
+    ],
+)
+def test_bad_input_of_an_option_without_effect_is_an_error_before_any_output(run, options, message):
+    done = run_qkv("predict", str(run), WORDS[0], *options)
+    assert (done.code, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1

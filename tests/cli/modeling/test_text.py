@@ -11,6 +11,7 @@ from qkv.interop import save_gpt2
 from qkv.models import Decoder, DecoderConfig
 from tests.cli.run import qkv
 from tests.runs.sealing import reseal
+from tests.cli.run import run as run_qkv
 
 MODEL = ("--set", "model.dim=16", "--set", "model.hidden_dim=16", "--set", "model.layers=1", "--set", "model.heads=2")
 DATA = ("--set", "data.tokenizer=characters", "--set", "data.length=32", "--set", "model.max_length=100")
@@ -145,3 +146,9 @@ def test_tokenize(tmp_path, corpus):
     assert "there is no folder" in qkv("tokenize", "train", "--out", str(tmp_path / "no" / "t.json"), code=2)
     assert "did you mean 'bytes'" in qkv("tokenize", "train", str(corpus), "--kind", "byte", code=2)
     assert "there is no file tik.json" in qkv("tokenize", "encode", str(tmp_path / "tik.json"), "x", code=2)
+
+
+def test_bad_input_of_a_temperature_is_an_error_before_the_prompt_is_printed(run):
+    done = run_qkv("predict", str(run), "Line", "--temperature", "0")
+    assert (done.code, done.stdout) == (2, "")
+    assert "temperature must be finite and above 0" in done.stderr
