@@ -159,9 +159,7 @@ def test_bad_input_is_one_sentence(run, xor, tmp_path):
     )
     assert "the model takes 32" in qkv("embed", folder, LONG, code=2)
     assert len(qkv("embed", folder, LONG, "--truncate").splitlines()) == 1
-    assert qkv("eval", folder, "--split", "tset", code=2).startswith(
-        "qkv: unknown split 'tset'; did you mean 'test'?"
-    )
+    assert qkv("eval", folder, "--split", "tset", code=2).startswith("qkv: unknown split 'tset'; did you mean 'test'?")
     assert qkv("embed", str(xor), "a", code=2) == (
         f"qkv: {xor} is a run of task 'xor'; filling and embedding need one of task 'masked'\n"
     )

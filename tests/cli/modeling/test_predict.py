@@ -99,7 +99,10 @@ def test_bad_input_names_of_the_file(run, tmp_path):
     ("options", "message"),
     [
         (("--temperature", "2"), "--temperature has no effect with --search beam; it needs --search sample"),
-        (("--top-k", "2", "--search", "greedy"), "--top-k has no effect with --search greedy; it needs --search sample"),
+        (
+            ("--top-k", "2", "--search", "greedy"),
+            "--top-k has no effect with --search greedy; it needs --search sample",
+        ),
         (("--beams", "9", "--search", "greedy"), "--beams has no effect with --search greedy; it needs --search beam"),
         (("--temperature", "0", "--search", "sample"), "temperature must be finite and above 0, got 0.0"),
         (("--tokens", "3"), "--tokens is for runs of task text"),

@@ -10,8 +10,8 @@ from qkv.inference import measure_perplexity
 from qkv.interop import save_gpt2
 from qkv.models import Decoder, DecoderConfig
 from tests.cli.run import qkv
-from tests.runs.sealing import reseal
 from tests.cli.run import run as run_qkv
+from tests.runs.sealing import reseal
 
 MODEL = ("--set", "model.dim=16", "--set", "model.hidden_dim=16", "--set", "model.layers=1", "--set", "model.heads=2")
 DATA = ("--set", "data.tokenizer=characters", "--set", "data.length=32", "--set", "model.max_length=100")
