@@ -128,6 +128,7 @@ def test_purposes_are_never_renamed():
         "order of the rows",
         "pairs to show",
         "recall {split} {what}",
+        "scenes {split}",
         "sample",
         "slots",
         "subsampling",

@@ -10,6 +10,8 @@ from .corpora.cmudict_test_words import is_cmudict_test_word as is_cmudict_test_
 from .corpora.mnist import mnist as mnist
 from .corpora.noisy_sine import NoisySine as NoisySine
 from .corpora.recall import Recall as Recall
+from .corpora.scenes import SceneBatch as SceneBatch
+from .corpora.scenes import Scenes as Scenes
 from .corpora.text import Documents as Documents
 from .corpora.text import python_docs as python_docs
 from .corpora.text import read_corpus as read_corpus
