@@ -61,9 +61,7 @@ class Scenes:
         if self.size < 32:
             raise ValueError(f"size must be at least 32, got {self.size}")
 
-    def examples(
-        self, digits: LabeledExamples, seed: int, split: str, numbers: Int64[Tensor, " batch"]
-    ) -> SceneBatch:
+    def examples(self, digits: LabeledExamples, seed: int, split: str, numbers: Int64[Tensor, " batch"]) -> SceneBatch:
         """Return the scenes with these numbers, on the device of `numbers`; `digits` are those of the split."""
         draw = _Stream(derive_seed(seed, f"scenes {split}"), numbers)
         picture = _ground(draw, self.size)
@@ -162,7 +160,9 @@ def _shapes(draw: _Stream, size: int) -> tuple[Levels, Tensor]:
     distance = torch.empty(u.shape, device=u.device)
     distance[:, bar] = torch.maximum(u.abs() - long, v.abs() - short)[:, bar]
     round_short = (short * 2)[:, blob]
-    distance[:, blob] = ((u[:, blob] / long[:, blob]) ** 2 + (v[:, blob] / round_short) ** 2).sqrt() * round_short - round_short
+    distance[:, blob] = (
+        (u[:, blob] / long[:, blob]) ** 2 + (v[:, blob] / round_short) ** 2
+    ).sqrt() * round_short - round_short
     ring = (torch.hypot(u, v) - long).abs() - short / 2
     distance[:, arc] = torch.maximum(ring, -u - long / 3)[:, arc]  # the part of a ring on one side
     return (0.5 - distance).clamp(0, 1), center
@@ -240,7 +240,9 @@ def _render(images: Tensor, corner: Tensor, side: Tensor, size: int) -> Levels:
 
 def _overlap(boxes: Tensor, others: Tensor) -> Tensor:
     """Return the IoU of every pair, (batch, boxes, others)."""
-    extent = torch.minimum(boxes[..., None, 2:], others[:, None, :, 2:]) - torch.maximum(boxes[..., None, :2], others[:, None, :, :2])
+    extent = torch.minimum(boxes[..., None, 2:], others[:, None, :, 2:]) - torch.maximum(
+        boxes[..., None, :2], others[:, None, :, :2]
+    )
     inter = extent.clamp_min(0).prod(-1)
     area, other_area = ((x[..., 2:] - x[..., :2]).prod(-1) for x in (boxes, others))
     return inter / (area[..., None] + other_area[:, None] - inter)
