@@ -3,8 +3,8 @@
     start a b c end start d e end ...          2 bytes per id, 4 for vocabularies above 65,536
 
 A thread tokenizes the documents block by block, a few blocks ahead of training. A complete block is added to the index
-file with its sha256, and only indexed blocks are read. Tokenizing resumes after a killed process. One process writes (it
-holds a lock); the others wait for the index to grow. The tokens are never held in memory.
+file with its sha256, and only indexed blocks are read. Tokenizing resumes after a killed process. One process writes:
+it holds a lock, and the others wait for the index to grow. The tokens are never held in memory.
 
 Every process compares each block with its sha256 once, before it reads from it. If a block does not match, all tokens
 are written again, with a warning.
