@@ -18,6 +18,7 @@ from qkv.interop.huggingface.files import (
     read_config,
     read_shapes,
     read_weights,
+    require_floats,
     require_known_tensors,
     require_tensors,
     require_tokenizer,
@@ -77,7 +78,9 @@ def load_bert(folder: str | Path, attention: str | None = None) -> Encoder:
     require_tokenizer(folder, sizes[0])
     found = {_modern(name): x for name, x in read_weights(folder).items()}
     model = Encoder(config, *sizes)
-    model.load_state_dict({name: found[theirs] for name, theirs in names.items()}, strict=False)
+    ours = {name: found[theirs] for name, theirs in names.items()}
+    require_floats(ours, folder)
+    model.load_state_dict(ours, strict=False)
     return model.eval()
 
 

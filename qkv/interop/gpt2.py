@@ -23,6 +23,7 @@ from qkv.interop.huggingface.files import (
     read_config,
     read_shapes,
     read_weights,
+    require_floats,
     require_known_tensors,
     require_tensors,
     require_tokenizer,
@@ -57,6 +58,7 @@ def load_gpt2(folder: str | Path, attention: str | None = None) -> Decoder:
     require_tensors(_select(read_shapes(folder), config), _shapes(config, tokens), folder)
     require_tokenizer(folder, tokens)
     found = _select(read_weights(folder), config)
+    require_floats(found, folder)
     model = Decoder(config, tokens)
     fresh = model.load_state_dict(_to_ours(found, config), strict=False).missing_keys
     # the output norm of an unnormalized kind has no counterpart in GPT-2: it keeps its initial weights

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from qkv.pronunciation.arpabet import Phones, check_phones
 from qkv.storage import cmudict_file, open_file
+from qkv.storage.lines import read_lines
 
 MAX_LINE_BYTES = 10_000
 """Longer lines of a dictionary are rejected."""
@@ -69,7 +70,7 @@ def read_dictionary(path: Path | str) -> Dictionary:
     entries: dict[str, list[str]] = {}
     bad = []
     with open_file(Path(path)) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(read_lines(file, MAX_LINE_BYTES, Path(path)), 1):
             try:
                 entry = _parse_line(line, first=number == 1)
             except ValueError as error:
@@ -99,8 +100,8 @@ def _parse_cmudict(lines: Iterable[str]) -> dict[str, list[str]]:
     return entries
 
 
-def _parse_line(line: bytes, *, first: bool) -> tuple[str, Phones] | None:
-    if len(line) > MAX_LINE_BYTES:
+def _parse_line(line: bytes | None, *, first: bool) -> tuple[str, Phones] | None:
+    if line is None:
         raise ValueError(f"longer than {MAX_LINE_BYTES} bytes")
     try:
         # some editors write a byte order mark

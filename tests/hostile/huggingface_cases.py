@@ -29,7 +29,7 @@ def _configs() -> list[Case]:
         ("bert", "max_position_embeddings"): (10**10, [5]),
         ("bert", "num_attention_heads"): (0, 10**9),
         ("bert", "layer_norm_eps"): ("x",),
-        ("bert", "attn_implementation"): ("qkv_taylor(order=30)", {"a": 1}),
+        ("bert", "attn_implementation"): ("qkv_taylor(order=30)", "qkv_((("),
         ("gpt2", "n_embd"): (10**6, 10**12, [8]),
         ("gpt2", "n_layer"): (10**6, 10**9),
         ("gpt2", "n_inner"): (10**12,),

@@ -70,8 +70,9 @@ def _types() -> list[Case]:
     wrong = {"dim": "64", "heads": None, "dropout": "x", "attention": 5, "positions": {"a": 1}, "max_length": 1.5}
     found += [_model("pairs", name, value) for name, value in wrong.items()]
     found += [_model("recall", "heads", 0), _model("recall", "attention", "softmax(" * 5_000)]
-    found += [_case("data.json lists a number", "pairs", edit_json(DATA, "sha256", value=7))]
-    found += [_case("data.json has a list of hashes", "pairs", edit_json(DATA, "sha256", value=["a"]))]
+    for value in (7, ["a"]):
+        damage = edit_json(DATA, "sha256", value=value)
+        found.append(run_case(f"pairs: hashes are {value}", "pairs", damage, "eval", "RUN"))
     found += [_case("data.source = 5", "text", edit_json(CONFIG, "data", "length", value=[5]))]
     return [*found, _case("config.json is a list", "xor", replace_file(CONFIG, b"[1, 2]"))]
 
@@ -101,7 +102,8 @@ def _deep() -> list[Case]:
     objects = b'{"format": 2, "a": ' + b'{"a":' * DEEP + b"1" + b"}" * DEEP + b"}"
     lists = b'{"format": 2, "a": ' + b"[" * 900 + b"]" * 900 + b"}"
     wide = b'{"format": 2, "a": [' + b"[]," * 10_000_000 + b"1]}"
-    found = [_case(f"deep {file}", "pairs", replace_file(file, objects)) for file in (CONFIG, VOCABULARY, DATA)]
+    found = [_case(f"deep {file}", "pairs", replace_file(file, objects)) for file in (CONFIG, VOCABULARY)]
+    found += [run_case(f"pairs: deep {DATA}", "pairs", replace_file(DATA, objects), "eval", "RUN")]
     found += [_case(f"900 lists in {file}", "pairs", replace_file(file, lists)) for file in (CONFIG, VOCABULARY)]
     found += [_case(f"30 MB of lists in {file}", "pairs", replace_file(file, wide)) for file in (CONFIG, VOCABULARY)]
     nested: Any = 1

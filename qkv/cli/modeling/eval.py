@@ -9,6 +9,7 @@ from qkv.cli.modeling import pronounce
 from qkv.cli.shared.completion import complete_run
 from qkv.cli.shared.console import Json, console, print_json
 from qkv.cli.shared.device import choose_device
+from qkv.cli.shared.options import require_count
 from qkv.cli.shared.parameters import Device, With
 from qkv.cli.tables import pronounce as pronounce_table
 from qkv.cli.tables.metrics import print_confusion, print_metrics
@@ -96,8 +97,7 @@ def _check_search(search: str | None, beams: int, best: int, joint: str | None) 
     if search not in (None, "greedy", "beam"):
         raise unknown_name_error("search", search, ("greedy", "beam"))
     for name, value in (("--beams", beams), ("--best", best)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+        require_count(name, value)
     if best > 1 and search == "greedy":
         raise ValueError(f"--best {best} needs --search beam: greedy gives one answer")
     if joint not in (None, "none") and (search == "greedy" or beams == 1):

@@ -13,6 +13,7 @@ import typer
 from qkv.cli.shared.completion import complete_run
 from qkv.cli.shared.console import Json, console, format_json, print_json
 from qkv.cli.shared.device import choose_device
+from qkv.cli.shared.options import require_count
 from qkv.cli.shared.parameters import Device, With
 from qkv.cli.shared.stdin import read_lines, warn
 from qkv.cli.shared.visible import visible
@@ -120,10 +121,8 @@ def _check_options(search: str | None, beams: int, best: int, out: Path | None) 
         raise unknown_name_error("search", search, SEARCHES)
     if out is not None and out.suffix not in OUT_SUFFIXES:
         raise ValueError(f"--out {out}: the name must end in .tsv or .json")
-    if beams < 1:
-        raise ValueError(f"--beams must be at least 1, got {beams}")
-    if best < 1:
-        raise ValueError(f"--best must be at least 1, got {best}")
+    require_count("--beams", beams)
+    require_count("--best", best)
 
 
 def _load_predictor(folders: list[Path], device: str, options: Any) -> "Predictor":

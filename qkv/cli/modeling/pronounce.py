@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.cli.shared.options import require_count
 from qkv.cli.shared.stdin import read_lines, warn
 from qkv.cli.shared.visible import visible, visible_json
 from qkv.cli.shared.warnings import WarningLimit
@@ -55,8 +56,7 @@ def pronounce(
     if search not in ("greedy", "beam"):
         raise unknown_name_error("search", search, ("greedy", "beam"))
     for name, value in (("--beams", beams), ("--best", best)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+        require_count(name, value)
     if best > 1 and search == "greedy":
         raise ValueError(f"--best {best} needs --search beam: greedy gives one answer")
     write = _make_writer(format_, alphabet, best, as_json=json)

@@ -6,6 +6,8 @@ from typing import Any
 from qkv.records import read_value
 
 GROUPS = ("model", "train", "data")
+MAX_ANSWERS = 1000
+"""Most answers per input, and widest beam."""
 
 
 def parse_changes(settings: list[str] | None) -> dict[str, dict[str, Any]]:
@@ -32,6 +34,14 @@ def training_length(steps: int | None, minutes: float | None) -> dict[str, Any]:
     if steps is not None and minutes is not None:
         raise ValueError(f"--steps {steps} and --minutes {minutes:g}: give one of them")
     return {"steps": steps, "minutes": minutes}
+
+
+def require_count(option: str, value: int) -> None:
+    """Raise unless a number of answers or of beams is from 1 to `MAX_ANSWERS`: a search holds that many states."""
+    if value < 1:
+        raise ValueError(f"{option} must be at least 1, got {value}")
+    if value > MAX_ANSWERS:
+        raise ValueError(f"{option} must be at most {MAX_ANSWERS:,}, got {value:,}")
 
 
 def absolute_path(path: str | None) -> str | None:

@@ -22,8 +22,10 @@ from io import BytesIO
 from pathlib import Path
 
 from qkv.errors import QkvError
-from qkv.storage import cache_dir, write_atomic
+from qkv.storage import cache_dir, open_file, write_atomic
 
+MAX_ARCHIVE_BYTES = 2**28
+"""Most bytes of a cached archive; a longer file cannot have the right sha256."""
 FETCH_TIMEOUT_SECONDS = 600
 """Time limit of a download."""
 
@@ -58,7 +60,8 @@ def _read_cached(archive: Archive) -> bytes:
     if path.is_dir():
         raise QkvError(f"{path.name} is a folder, but a file is expected; remove it", path.parent)
     if path.exists():
-        data = path.read_bytes()
+        with open_file(path) as file:
+            data = file.read(MAX_ARCHIVE_BYTES)
         if sha256(data).hexdigest() == archive.sha256:
             return data
     data = _fetch(archive)

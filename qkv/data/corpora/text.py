@@ -124,14 +124,19 @@ def split_sentences(document: str) -> list[str]:
             continue
         start = 0
         for match in _END.finditer(text):
-            if not _ABBREVIATION.search(text[start : match.start(1)]):
+            end = match.start(1)
+            # only the last characters can be an abbreviation; searching all of them would take quadratic time
+            if not _ABBREVIATION.search(text[max(start, end - ABBREVIATION_CHARACTERS) : end]):
                 sentences.append(text[start : match.end(1)])
                 start = match.end()
         sentences.append(text[start:])
     return [sentence for sentence in sentences if re.search(r"\w", sentence)]
 
 
-_END = re.compile(r"""([.!?]+['"\u201d\u2019)\]]*)\s+(?=['"\u201c\u2018(\[]*\s?[A-Z0-9])""")
+# a run of marks is tried at its first one only
+_END = re.compile(r"""((?<![.!?])[.!?]++['"\u201d\u2019)\]]*+)\s+(?=['"\u201c\u2018(\[]*\s?[A-Z0-9])""")
+ABBREVIATION_CHARACTERS = 9
+"""More than the longest abbreviation with the characters around it."""
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(])(?:[A-Z]|Mrs?|Ms|Dr|St|Prof|Jr|Sr|No|vs|etc|e\.g|i\.e|cf|Fig|Vol|lit|approx) ?$"
 )
@@ -206,6 +211,9 @@ def _blocks(path: Path) -> Iterator[str]:
                 raise QkvError(
                     f"the text is not UTF-8: byte {offset:,} is 0x{error.object[error.start]:02x}", path
                 ) from None
+            if "\0" in text:
+                offset = read - pending + len(text[: text.index("\0")].encode())
+                raise QkvError(f"byte {offset:,} is 0, so this is not a text file", path)
             yield newlines.decode(text.removeprefix("\ufeff") if not read else text, final=not block)
             if not block:
                 return

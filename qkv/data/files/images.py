@@ -1,21 +1,43 @@
 """Labeled images, uint8 (examples, channels, height, width), from IDX or MedMNIST-style .npz files."""
 
 import re
+import tokenize
 import zipfile
+import zlib
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy
+import numpy.lib.format
 import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from qkv.data.files.idx import read_idx
+from qkv.data.files.limits import MAX_CLASSES, require_size
 from qkv.data.labeled import LabeledExamples
 from qkv.errors import QkvError
 from qkv.storage import open_file
 
 Images = UInt8[Tensor, "examples channels height width"]
+MAX_LISTED = 8
+"""Most arrays that an error lists."""
+_BAD_ARCHIVE = (
+    *(
+        ValueError,
+        OSError,
+        EOFError,
+        AttributeError,
+        TypeError,
+        SyntaxError,
+        KeyError,
+        RuntimeError,
+        NotImplementedError,
+    ),
+    *(MemoryError, RecursionError, zipfile.BadZipFile, zlib.error, tokenize.TokenError),
+)
+"""What zipfile and numpy raise for a damaged file."""
 NPZ_SPLITS = {"train": "train", "valid": "val", "test": "test"}
 """Name of each split in an .npz file."""
 
@@ -90,10 +112,37 @@ def _load_arrays(path: Path, names: str = r"(train|val|test)_\w+") -> dict[str, 
             raise QkvError(f"{path.name} is not an .npz file: it does not start with PK", path.parent)
         file.seek(0)
         try:
-            with numpy.load(file, allow_pickle=False) as found:
-                return {name: found[name] for name in found.files if re.fullmatch(names, name)}
-        except (ValueError, OSError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-            raise QkvError(f"{path.name} is not a valid .npz file ({error})", path.parent) from None
+            with zipfile.ZipFile(file) as archive:
+                members = {member.removesuffix(".npy"): member for member in archive.namelist()}
+                wanted = {name: member for name, member in members.items() if re.fullmatch(names, name)}
+                if not wanted:
+                    listed = ", ".join(sorted(members)[:MAX_LISTED]) or "nothing"
+                    raise QkvError(
+                        f"{path.name} must have train_images and train_labels, but has {listed}", path.parent
+                    )
+                return {name: _load_array(archive, member, path) for name, member in wanted.items()}
+        except _BAD_ARCHIVE as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise QkvError(f"{path.name} is not a valid .npz file ({reason[:200].rstrip('.')})", path.parent) from None
+
+
+def _load_array(archive: zipfile.ZipFile, member: str, path: Path) -> Any:
+    """Read one array, whose header must give the size that the archive gives; numpy would believe the header."""
+    packed = archive.getinfo(member)
+    with archive.open(member) as file:
+        version = numpy.lib.format.read_magic(file)
+        read_header = {1: numpy.lib.format.read_array_header_1_0, 2: numpy.lib.format.read_array_header_2_0}
+        if version[0] not in read_header:
+            raise ValueError(f"{member} has version {version[0]} of the format")
+        shape, _, dtype = read_header[version[0]](file)
+        if dtype.hasobject:
+            raise ValueError(f"Object arrays cannot be loaded: {member} is a pickle, which can run code")
+        size = file.tell() + dtype.itemsize * prod(shape)
+    if size != packed.file_size:
+        raise ValueError(f"{member} has {packed.file_size:,} bytes, but its header gives {size:,}")
+    require_size(member, size, path)
+    with archive.open(member) as file:
+        return numpy.lib.format.read_array(file, allow_pickle=False)
 
 
 def _to_images(array: Any, name: str, path: Path) -> Images:
@@ -113,6 +162,9 @@ def _to_labels(array: Any, name: str, path: Path) -> Int64[Tensor, " examples"]:
             path,
         )
     labels = torch.from_numpy(array.reshape(-1).astype("int64"))
-    if int(labels.min()) < 0:
-        raise QkvError(f"{name} must be at least 0, got {int(labels.min())}", path)
+    lowest, highest = int(labels.min()), int(array.max())
+    if lowest < 0 and array.dtype.kind == "i":
+        raise QkvError(f"{name} must be at least 0, got {lowest}", path)
+    if highest >= MAX_CLASSES:
+        raise QkvError(f"{name} must be classes from 0 to {MAX_CLASSES - 1:,}, got {highest:,}", path)
     return labels

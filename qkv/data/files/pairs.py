@@ -11,11 +11,10 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
+from qkv.data.files.limits import MAX_LINE_BYTES
 from qkv.errors import QkvError, unknown_name_error
 from qkv.storage import open_file
-
-MAX_LINE_BYTES = 100_000
-"""Longest line that is read; a longer one is malformed and is never held in memory."""
+from qkv.storage.lines import MAX_SKIPPED_BYTES
 
 Tokens = tuple[str, ...]
 
@@ -92,7 +91,7 @@ def read_pairs(
     lines = 0
     # latin-1 keeps every byte, so that invalid UTF-8 is reported per line
     with TextIOWrapper(open_file(path), "latin-1") as file:
-        for lines, line in enumerate(_read_lines(file), 1):
+        for lines, line in enumerate(_read_lines(file, path), 1):
             try:
                 fields = _parse_fields(line, first=lines == 1)
                 if lines == 1 and fields and (header or (header is None and _names_columns(fields))):
@@ -116,14 +115,18 @@ def _names_columns(fields: list[str]) -> bool:
     return first in _SOURCE_NAMES and second in _TARGET_NAMES
 
 
-def _read_lines(file: TextIO) -> Iterator[bytes | None]:
+def _read_lines(file: TextIO, path: Path) -> Iterator[bytes | None]:
     """Yield lines ended by a newline, a carriage return or both; None for one that is too long."""
     while line := file.readline(MAX_LINE_BYTES + 1):
         if line.endswith("\n") or len(line) <= MAX_LINE_BYTES:
             yield line.encode("latin-1")
             continue
+        skipped = 0
         while line and not line.endswith("\n"):
             line = file.readline(MAX_LINE_BYTES)
+            skipped += len(line)
+            if skipped > MAX_SKIPPED_BYTES:
+                raise QkvError(f"a line is longer than {MAX_SKIPPED_BYTES:,} bytes: this is not a text file", path)
         yield None
 
 

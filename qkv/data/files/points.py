@@ -14,12 +14,18 @@ from pathlib import Path
 
 import torch
 
+from qkv.data.files.limits import MAX_CLASSES
 from qkv.data.labeled import LabeledExamples
 from qkv.errors import QkvError
 from qkv.storage import open_file
+from qkv.storage.lines import read_lines
 
 MAX_FLOAT32 = torch.finfo(torch.float32).max
 """Largest coordinate, since models compute in float32."""
+MAX_NUMERIC_CLASSES = 20
+"""Most classes that may be numbers of which most are different."""
+MAX_LINE_BYTES = 2**20
+"""Longest line that is read."""
 SEPARATORS = "\t;,"
 LAST = "-1"
 
@@ -89,7 +95,9 @@ def read_points(path: Path | str, classes: tuple[str, ...] = (), *, label: str =
     rows: list[tuple[list[float], str]] = []
     columns = _Columns(label, path)
     with open_file(path) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(read_lines(file, MAX_LINE_BYTES, path), 1):
+            if line is None:
+                raise QkvError(f"line {number} is longer than {MAX_LINE_BYTES:,} bytes", path)
             fields = columns.read(line, number)
             if not fields:
                 continue
@@ -104,9 +112,25 @@ def read_points(path: Path | str, classes: tuple[str, ...] = (), *, label: str =
     found = classes or tuple(sorted({name for _, name in rows}))
     if len(found) < 2:
         raise QkvError(f"all {len(rows)} points are of class {found[0]!r}; at least two classes are needed", path)
-    labels = torch.tensor([found.index(name) for _, name in rows])
+    if not classes:
+        _require_classes(found, len(rows), path)
+    numbers = {name: number for number, name in enumerate(found)}
+    labels = torch.tensor([numbers[name] for _, name in rows])
     points = torch.tensor([point for point, _ in rows], dtype=torch.float64)
     return Points(LabeledExamples(points, labels), found)
+
+
+def _require_classes(found: tuple[str, ...], lines: int, path: Path) -> None:
+    """Raise if the class of each line looks like a measured number, which is a value to predict by regression."""
+    if len(found) <= max(MAX_NUMERIC_CLASSES, lines // 2) or not all(map(_is_number, found)):
+        if len(found) > MAX_CLASSES:
+            raise QkvError(f"there are {len(found):,} classes, but at most {MAX_CLASSES:,} are supported", path)
+        return
+    raise QkvError(
+        f"the column of the class holds {len(found):,} different numbers in {lines:,} lines, so it is a "
+        "quantity and not a class; --set data.label=COLUMN chooses another column, and regression is not supported",
+        path,
+    )
 
 
 def parse_numbers(text: str) -> list[float]:
@@ -133,7 +157,7 @@ def _parse_coordinates(fields: list[str], label: int, number: int, path: Path) -
     """Return the numbers of a line without the field of its class, which was in column `label`."""
     for index, field in enumerate(fields):
         if problem := _number_problem(field):
-            raise QkvError(f"line {number}: {field!r} in column {index + 1 + (index >= label)} is {problem}", path)
+            raise QkvError(f"line {number}: {field!r:.60} in column {index + 1 + (index >= label)} is {problem}", path)
     return [float(field) for field in fields]
 
 

@@ -106,6 +106,13 @@ def _weight_files(folder: Path) -> list[str]:
     return files
 
 
+def require_floats(tensors: dict[str, Tensor], folder: Path) -> None:
+    """Raise for a tensor of integers, which is none of weights."""
+    wrong = next((name for name, x in tensors.items() if not x.is_floating_point()), None)
+    if wrong is not None:
+        raise QkvError(f"{wrong} has type {tensors[wrong].dtype}, but weights are floating-point numbers", folder)
+
+
 def write_model(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write config.json and model.safetensors, each atomically; raise if the folder already has a model."""
     for name in ("config.json", WEIGHTS):

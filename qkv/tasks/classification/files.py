@@ -10,6 +10,7 @@ from qkv.data.files.points import LAST
 from qkv.errors import QkvError
 from qkv.storage.atomic import list_names
 
+TABLE_SUFFIXES = (".csv", ".tsv", ".txt")
 MIN_CLASS_SIZE_TEST = 5
 """Fewest points of a class to hold out at least one for testing."""
 MIN_CLASS_SIZE_VALID = 9
@@ -139,6 +140,12 @@ def read_image_splits(given: ImageOptions) -> ClassData:
 
 
 def _read_image_file(path: Path, given: ImageOptions) -> ClassData:
+    if path.suffix.lower() in TABLE_SUFFIXES:
+        raise QkvError(
+            f"{path.name} is a table, but this task needs images (.npz, IDX or a folder of images); "
+            f"the task classify takes a table: train classify --train-file {path.name}",
+            path.parent,
+        )
     splits = read_npz(path) if path.suffix == ".npz" else {"train": read_images(path, given.train_labels)}
     if "train" not in splits:
         raise QkvError("the file has no train_images", path)

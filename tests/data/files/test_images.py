@@ -1,5 +1,6 @@
 import gzip
 import struct
+import zipfile
 
 import numpy
 import pytest
@@ -88,7 +89,7 @@ def test_a_medmnist_file(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"pictures": PICTURES}, "must have train_images and train_labels, got nothing"),
+        ({"pictures": PICTURES}, "must have train_images and train_labels, but has pictures"),
         ({"train_images": PICTURES}, "has train_images, but no train_labels"),
         ({"train_images": PICTURES, "train_labels": [1, 2]}, "train_labels has 2 labels, but train_images has 3"),
         ({"train_images": PICTURES, "train_labels": numpy.int64(1)}, r"one per image, got int64 \(\)"),
@@ -121,3 +122,49 @@ def test_invalid_npz_files_and_pickles_are_rejected(tmp_path):
     numpy.savez(path, train_images=numpy.array([{}], dtype=object))
     with pytest.raises(QkvError, match=r"med\.npz is not a valid \.npz file \(Object arrays cannot"):
         read_npz(path)
+
+
+def test_bad_input_that_claims_more_than_it_has(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1048576, 8192, 8192), }\n"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("train_images.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
+    with pytest.raises(QkvError, match=r"train_images.npy has 85 bytes, but its header gives 70,368,744,177,749"):
+        read_npz(path)
+    numpy.savez_compressed(path, train_images=numpy.zeros((2, 50, 50), "uint8"), train_labels=numpy.zeros(2, "uint8"))
+    assert len(read_npz(path)["train"]) == 2
+    monkeypatch.setenv("QKV_MAX_BYTES", "5000")
+    with pytest.raises(QkvError, match=r"train_images.npy has 5,128 bytes unpacked, but at most 5,000 are read"):
+        read_npz(path)
+
+
+def test_bad_input_names_the_arrays_that_are_there(tmp_path):
+    numpy.savez(tmp_path / "a.npz", X=numpy.zeros((1, 2, 2), "uint8"), y=numpy.zeros(1, "uint8"))
+    with pytest.raises(QkvError, match="a.npz must have train_images and train_labels, but has X, y"):
+        read_npz(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize(("high", "kind"), [(10_000, "int64"), (2**62, "int64"), (2**64 - 1, "uint64")])
+def test_bad_input_labels_that_would_be_a_table_of_classes(tmp_path, high, kind):
+    images, labels = numpy.zeros((2, 2, 2), "uint8"), numpy.array([0, high], kind)
+    numpy.savez(tmp_path / "a.npz", train_images=images, train_labels=labels)
+    with pytest.raises(QkvError, match=f"train_labels must be classes from 0 to 9,999, got {high:,}"):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_bad_input_a_packed_file_is_read_as_far_as_its_header_says(tmp_path, monkeypatch):
+    path = tmp_path / "images.gz"
+    path.write_bytes(gzip.compress(idx(PICTURES) + bytes(10**6)))
+    with pytest.raises(QkvError, match="images.gz has more bytes, but the header gives 3 x 5 x 7: 121 bytes"):
+        read_idx(path, 3)
+    path.write_bytes(gzip.compress(idx(PICTURES)[:-2]))
+    with pytest.raises(QkvError, match="images.gz has 119 bytes, but the header gives 3 x 5 x 7: 121 bytes"):
+        read_idx(path, 3)
+    path.write_bytes(gzip.compress(idx(PICTURES)))
+    assert torch.equal(read_idx(path, 3), torch.from_numpy(PICTURES))
+    monkeypatch.setenv("QKV_MAX_BYTES", "120")
+    with pytest.raises(QkvError, match=r"has 121 bytes unpacked, but at most 120 are read; .* QKV_MAX_BYTES raises"):
+        read_idx(path, 3)
+    monkeypatch.setenv("QKV_MAX_BYTES", "much")
+    with pytest.raises(QkvError, match="QKV_MAX_BYTES must be a number of bytes, got 'much'"):
+        read_idx(path, 3)

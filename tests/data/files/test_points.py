@@ -98,3 +98,23 @@ def test_separators_and_the_column_of_the_class(tmp_path, text, label):
 def test_bad_input_columns(tmp_path, text, label, message):
     with pytest.raises(QkvError, match=message):
         read_points(write(tmp_path, text), label=label)
+
+
+def test_bad_input_a_quantity_is_not_a_class(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("".join(f"{n},{n * n / 7}\n" for n in range(40)))
+    with pytest.raises(QkvError, match="holds 40 different numbers in 40 lines, so it is a quantity and not a class"):
+        read_points(path)
+    path.write_text("".join(f"{n},{n % 19}\n" for n in range(40)))
+    assert len(read_points(path).classes) == 19
+
+
+def test_bad_input_a_line_without_an_end(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"1,a\n" + b"0" * (2**20 + 1) + b"\n2,b\n")
+    with pytest.raises(QkvError, match="line 2 is longer than 1,048,576 bytes"):
+        read_points(path)
+    with path.open("wb") as file:
+        file.truncate(2**33)
+    with pytest.raises(QkvError, match=r"a line is longer than 67,108,864 bytes, so this is not a text file"):
+        read_points(path)
