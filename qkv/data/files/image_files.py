@@ -31,6 +31,8 @@ MAX_SIDE = 64
 """Longest side of images that keep their size when none is given."""
 MIXED_SIDE = 32
 """Side that images of different sizes are resized to when none is given."""
+ORIENTATION, QUARTER_TURN = 0x0112, 5
+"""EXIF tag, and the first of its values that swap width and height."""
 
 Shape = tuple[int, ...]
 """(channels, height, width)"""
@@ -75,9 +77,11 @@ def fit_image(image: OneImage, shape: Shape) -> OneImage:
 
 
 def image_shape(path: Path) -> Shape:
-    """Return the shape of an image from the beginning of its file."""
+    """Return the shape of an image from the beginning of its file, as it is after turning it like its camera."""
     with _open_image(path) as image:
-        return _channels(image), image.height, image.width
+        size = (image.height, image.width)
+        is_turned = image.getexif().get(ORIENTATION, 1) >= QUARTER_TURN
+        return _channels(image), *(size[::-1] if is_turned else size)
 
 
 def read_image_folder(folder: Path, *, size: int = 0, shape: Shape | None = None) -> ImageFolder:
