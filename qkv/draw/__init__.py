@@ -8,11 +8,15 @@ from .heatmap import heatmaps as heatmaps
 from .heatmap import rectangular_heatmaps as rectangular_heatmaps
 from .line_chart import Axis as Axis
 from .line_chart import line_chart as line_chart
+from .png import data_uri as data_uri
+from .png import encode_png as encode_png
 from .report import AlignmentFigure as AlignmentFigure
-from .report import Example as Example
-from .report import ReportAnswer as ReportAnswer
 from .report import TrainingReport as TrainingReport
 from .report import report_page as report_page
+from .report_answers import ConfusionTable as ConfusionTable
+from .report_answers import Example as Example
+from .report_answers import Mistakes as Mistakes
+from .report_answers import ReportAnswer as ReportAnswer
 from .series import Series as Series
 from .series import downsample as downsample
 from .series import smooth as smooth

@@ -1,7 +1,7 @@
-"""Report of a training run as one HTML file: settings, losses, metrics, predictions and alignments.
+"""Report of a training run as one HTML file: metrics, losses, wrong answers, predictions, alignments and settings.
 
-The file is self-contained and inert: no scripts, no requests, one style sheet allowed by hash in its content security
-policy.
+The file is self-contained and inert: no scripts, no requests, its images are inside, one style sheet allowed by hash in
+its content security policy.
 """
 
 from base64 import b64encode
@@ -11,6 +11,17 @@ from hashlib import sha256
 
 from qkv.draw.heatmap import Panel, rectangular_heatmaps
 from qkv.draw.line_chart import Axis, line_chart
+from qkv.draw.report_answers import (
+    ConfusionTable,
+    Example,
+    Mistakes,
+    confusion_section,
+    examples_section,
+    mistakes_section,
+    safe_text,
+    section,
+    truncation_note,
+)
 from qkv.draw.series import Point, Series, is_drawable, smooth
 from qkv.draw.style import STYLE
 from qkv.draw.text import escape_text, shorten
@@ -19,30 +30,11 @@ from qkv.metrics.display import format_metric, metric_title
 Value = str | int | float | bool | None
 
 _SMOOTHING_THRESHOLD = 200  # losses with more points are drawn smoothed
-_MAX_EXAMPLES = 200
-_MAX_ANSWERS = 20
 _MAX_CELLS = 6000  # of all heat maps together, about 1 MB
 _POLICY = (
     f"default-src 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'; "
-    "base-uri 'none'; form-action 'none'"
+    "img-src data:; base-uri 'none'; form-action 'none'"
 )
-
-
-@dataclass(frozen=True)
-class ReportAnswer:
-    """A predicted text and its probability."""
-
-    text: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class Example:
-    """An input, the model's predictions, best first, and the correct texts."""
-
-    source: str
-    answers: Sequence[ReportAnswer]
-    references: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -76,6 +68,12 @@ class TrainingReport:
     """A sentence below the title."""
     training_loss_extra: str = ""
     """Part of the training loss that the validation loss does not have, such as "label smoothing 0.1"."""
+    headline: str = ""
+    """Metric of the first card, from the last row; empty: none."""
+    confusion: ConfusionTable | None = None
+    mistakes: Mistakes | None = None
+    examples_title: str = "Predictions"
+    examples_note: str = "The best predictions for inputs that were not trained on."
 
 
 def report_page(record: TrainingReport) -> str:
@@ -83,13 +81,15 @@ def report_page(record: TrainingReport) -> str:
     title = escape_text(shorten(record.title, 200))
     sections = [
         _facts_section(record),
-        _settings_section(record.settings),
         _losses_section(record.training_loss, record.validation_loss, record.training_loss_extra),
         _metrics_section(record.metrics),
-        _examples_section(record.examples),
+        confusion_section(record.confusion),
+        mistakes_section(record.mistakes),
+        examples_section(record.examples, record.examples_title, record.examples_note),
         _alignments_section(record.alignments),
+        _settings_section(record.settings),
     ]
-    note = f"<p>{_safe_text(record.note, 1000)}</p>" if record.note else ""
+    note = f"<p>{safe_text(record.note, 1000)}</p>" if record.note else ""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -112,17 +112,9 @@ def report_page(record: TrainingReport) -> str:
 """
 
 
-def _safe_text(text: str, max_length: int = 200) -> str:
-    """Escape and isolate a text, so that right-to-left text does not reorder its neighbors."""
-    return f"<bdi>{escape_text(shorten(text, max_length))}</bdi>"
-
-
-def _section(heading: str, introduction: str, content: str) -> str:
-    return f"<section>\n<h2>{heading}</h2>\n<p>{introduction}</p>\n{content}\n</section>\n"
-
-
 def _facts_section(record: TrainingReport) -> str:
-    facts = [("Family", _safe_text(_as_words(record.family), 60)), ("Parameters", f"{record.parameters:,}")]
+    facts = _headline_facts(record)
+    facts += [("Family", safe_text(_as_words(record.family), 60)), ("Parameters", f"{record.parameters:,}")]
     if record.training_loss:
         facts.append(("Steps", f"{record.training_loss[-1][0]:,.0f}"))
     losses = [(y, x) for x, y in record.validation_loss if y is not None and is_drawable((x, y))]
@@ -132,20 +124,30 @@ def _facts_section(record: TrainingReport) -> str:
     return '<dl class="facts">' + "".join(f"<div><dt>{n}</dt><dd>{v}</dd></div>" for n, v in facts) + "</dl>\n"
 
 
+def _headline_facts(record: TrainingReport) -> list[tuple[str, str]]:
+    """Return the card of the most important metric, with the row that it is from."""
+    if not record.headline or not record.metrics:
+        return []
+    row, values = list(record.metrics.items())[-1]
+    title = metric_title(record.headline).capitalize()
+    value = format_metric(record.headline, values.get(record.headline))
+    return [(safe_text(title), f"{value} <small>{safe_text(row)}</small>")]
+
+
 def _settings_section(groups: Mapping[str, Mapping[str, Value]]) -> str:
     if not groups:
         return ""
     tables = "\n".join(
-        f'<div class="card"><h3>{_safe_text(group)}</h3>\n<table class="settings"><tbody>\n{_setting_rows(values)}\n'
+        f'<div class="card"><h3>{safe_text(group)}</h3>\n<table class="settings"><tbody>\n{_setting_rows(values)}\n'
         "</tbody></table></div>"
         for group, values in groups.items()
     )
-    return _section("Settings", "Model, data and training settings.", f'<div class="groups">{tables}</div>')
+    return section("Settings", "Model, data and training settings.", f'<div class="groups">{tables}</div>')
 
 
 def _setting_rows(values: Mapping[str, Value]) -> str:
     return "\n".join(
-        f'<tr><th scope="row">{_safe_text(_as_words(name))}</th><td>{_safe_text(_format_value(value))}</td></tr>'
+        f'<tr><th scope="row">{safe_text(_as_words(name))}</th><td>{safe_text(_format_value(value))}</td></tr>'
         for name, value in values.items()
     )
 
@@ -177,70 +179,29 @@ def _losses_section(training: Sequence[Point], validation: Sequence[Point], extr
     scale = "The vertical axis is logarithmic." if log_scale else "Lower is better."
     if extra_terms:
         scale += (
-            f" The training loss includes {_safe_text(extra_terms)}, the validation loss does not: "
+            f" The training loss includes {safe_text(extra_terms)}, the validation loss does not: "
             "the two cannot be compared."
         )
-    return _section("Losses", scale, f'<figure class="card chart">{chart}</figure>')
+    return section("Losses", scale, f'<figure class="card chart">{chart}</figure>')
 
 
 def _metrics_section(metrics: Mapping[str, Mapping[str, float]]) -> str:
     if not metrics:
         return ""
     names = list(dict.fromkeys(name for row in metrics.values() for name in row))
-    head = "".join(f'<th scope="col" class="number">{_safe_text(metric_title(name))}</th>' for name in names)
+    head = "".join(f'<th scope="col" class="number">{safe_text(metric_title(name))}</th>' for name in names)
     rows = "\n".join(
-        f'<tr><th scope="row">{_safe_text(title)}</th>'
+        f'<tr><th scope="row">{safe_text(title)}</th>'
         + "".join(f'<td class="number">{format_metric(name, row.get(name))}</td>' for name in names)
         + "</tr>"
         for title, row in metrics.items()
     )
     table = f"<table><thead><tr><td></td>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>"
-    return _section(
-        "Metrics", "Each prediction is compared with its closest reference.", f'<div class="card">{table}</div>'
-    )
-
-
-def _examples_section(examples: Sequence[Example]) -> str:
-    if not examples:
-        return ""
-    bodies = "\n".join(map(_example_rows, examples[:_MAX_EXAMPLES]))
-    table = (
-        '<table><thead><tr><th scope="col">input</th><th scope="col">references</th><th scope="col">predictions</th>'
-        f'<th scope="col" class="number">probability</th></tr></thead>\n{bodies}\n</table>'
-    )
-    return _section(
-        "Predictions",
-        "The best predictions for inputs that were not trained on. ✓ is correct, ✗ is a wrong first prediction."
-        + _truncation_note(len(examples) - _MAX_EXAMPLES, "examples"),
+    return section(
+        "Metrics",
+        "Of the finished model; a prediction with several references is compared with the closest.",
         f'<div class="card">{table}</div>',
     )
-
-
-def _example_rows(example: Example) -> str:
-    answers = list(example.answers[:_MAX_ANSWERS])
-    references = "<br>".join(_safe_text(text) for text in example.references[:_MAX_ANSWERS])
-    rows = [
-        f"<td>{_mark(answer, rank, example.references)}{_safe_text(answer.text)}</td>"
-        f'<td class="number">{_format_percent(answer.probability)}</td></tr>'
-        for rank, answer in enumerate(answers)
-    ] or ['<td class="other">no prediction</td><td></td></tr>']
-    span = f' rowspan="{len(rows)}"'
-    first = f'<tr><th scope="rowgroup"{span}>{_safe_text(example.source)}</th><td{span}>{references}</td>{rows[0]}'
-    return '<tbody class="entry">' + "\n".join([first, *(f"<tr>{row}" for row in rows[1:])]) + "</tbody>"
-
-
-def _mark(answer: ReportAnswer, rank: int, references: Sequence[str]) -> str:
-    if answer.text in references:
-        return '<span class="mark right">✓</span>'
-    return '<span class="mark wrong">✗</span>' if rank == 0 else '<span class="mark"></span>'
-
-
-def _format_percent(probability: float) -> str:
-    return "&lt; 0.1%" if 0 <= probability < 0.001 else f"{100 * probability:.1f}%"
-
-
-def _truncation_note(left_out: int, what: str) -> str:
-    return f" {left_out:,} more {what} are not shown." if left_out > 0 else ""
 
 
 def _alignments_section(figures: Sequence[AlignmentFigure]) -> str:
@@ -252,10 +213,10 @@ def _alignments_section(figures: Sequence[AlignmentFigure]) -> str:
         if cells + size <= _MAX_CELLS:
             cells += size
             drawn.append(_alignment_figure(figure))
-    return _section(
+    return section(
         "Alignments",
         "Rows are target tokens, from top to bottom; columns are source tokens. A stronger color is a larger attention "
-        "weight; its value is in the tooltip." + _truncation_note(len(figures) - len(drawn), "figures"),
+        "weight; its value is in the tooltip." + truncation_note(len(figures) - len(drawn), "figures"),
         f'<div class="pictures">{"".join(drawn)}</div>',
     )
 

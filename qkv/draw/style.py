@@ -54,6 +54,7 @@ thead th, .number { min-width: 0; }
 .right { color: var(--good); }
 .wrong { color: var(--bad); }
 .other { color: var(--soft); }
+.thumbnail { display: block; min-width: 56px; max-width: 96px; margin: 0 0 4px; image-rendering: pixelated; }
 figure { margin: 0; }
 svg { display: block; max-width: 100%; height: auto; }
 svg .paper { fill: none; }

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, NamedTuple
 from torch import nn
 
 from qkv.data import Vectors
-from qkv.draw import TrainingReport
+from qkv.draw import Mistakes, TrainingReport
 from qkv.inference import MaskedLM, PredictOptions, Predictor, TextInput
 from qkv.registry import Registry
+from qkv.tasks.report import make_training_report
 from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
 
@@ -194,9 +195,16 @@ class Task(ABC):
         """Return a few held-out inputs with the model's answers, to print after training."""
         return []
 
-    def report(self, model: nn.Module, summary: RunSummary) -> TrainingReport | None:
-        """Return the report page of a finished run; None: the task has none."""
+    headline: ClassVar[str] = ""
+    """Most important metric, the first card of the report; empty: the first that is no count."""
+
+    def mistakes(self, model: nn.Module, split: str) -> Mistakes | None:
+        """Return wrong answers of the model with the right ones, for the report; None: not known."""
         return None
+
+    def report(self, model: nn.Module, summary: RunSummary) -> TrainingReport:
+        """Return the report page of a finished run."""
+        return make_training_report(self, model, summary)
 
     # --- prediction ---
 

@@ -11,6 +11,7 @@ from torch.nn import functional
 from qkv.data import Documents, Tokenizer, read_corpus, split_sentences
 from qkv.data.sampling.mlm import Masking
 from qkv.data.sampling.sentence_pairs import PairLayout, SentencePairs
+from qkv.draw import Example, Mistakes, ReportAnswer
 from qkv.errors import QkvError, unknown_name_error
 from qkv.inference import FillMaskPredictor, MaskedLM, PredictOptions
 from qkv.inference.fill_mask import require_bert_tokens
@@ -25,6 +26,9 @@ from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
 
 EVAL_BATCH_SIZE = 64
+MAX_MISTAKES = 50
+CONTEXT = 10
+"""Tokens on each side of a mask that the report shows."""
 SEGMENTS = 2
 """Segments per example."""
 
@@ -259,6 +263,27 @@ class MaskedTask(Task):
             "next_sentence_accuracy": found.right_pairs / found.pairs,
             "masked_tokens": found.masked,
         }
+
+    @torch.inference_mode()
+    def mistakes(self, model: nn.Module, split: str) -> Mistakes:
+        """Return masked tokens of the first examples of a split that were filled wrong, the most confident first."""
+        device = next(model.parameters()).device
+        batch = next(self.examples(split))
+        inputs = (batch.input_ids, batch.segment_ids, batch.mask, batch.masked_positions)
+        logits, _ = model.eval()(*(tensor.to(device) for tensor in inputs))
+        best, predicted = logits.float().softmax(-1).cpu().max(-1)
+        right, places = batch.target_ids[batch.masked_positions], batch.masked_positions.nonzero().tolist()
+        wrong = (predicted != right).nonzero()[:, 0]
+        name = self.tokenizer.id_to_token
+        shown = []
+        for index in wrong[best[wrong].argsort(descending=True, stable=True)][:MAX_MISTAKES].tolist():
+            row, position = places[index]
+            ids = batch.target_ids[row].tolist()
+            before, after = ids[max(position - CONTEXT, 0) : position], ids[position + 1 : position + 1 + CONTEXT]
+            source = f"{self.tokenizer.decode(before)} [MASK] {self.tokenizer.decode(after)}"
+            answer = ReportAnswer(name(int(predicted[index])), float(best[index]))
+            shown.append(Example(source, [answer], [name(int(right[index]))]))
+        return Mistakes(shown, len(wrong), len(right), "The most confident are first." if shown else "")
 
     def predictor(self, model: nn.Module, options: PredictOptions) -> FillMaskPredictor:
         """Return a predictor of masked tokens."""

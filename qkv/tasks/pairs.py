@@ -12,7 +12,7 @@ from torch import nn
 
 from qkv.data import Pair, Vocabulary, cmudict_split, is_cmudict_test_word, read_pairs
 from qkv.data.corpora.cmudict_test_words import headword
-from qkv.draw import TrainingReport
+from qkv.draw import Mistakes, TrainingReport
 from qkv.draw.text import shorten
 from qkv.errors import QkvError, unknown_name_error
 from qkv.inference import PredictOptions
@@ -28,7 +28,7 @@ from qkv.tasks.base import Preset, RunSummary, Sample, Task, register
 from qkv.tasks.distillation import as_teachers, make_distillation_objective, pseudo_label
 from qkv.tasks.options import read_options
 from qkv.tasks.seq2seq import Seq2SeqBatch, Seq2SeqData, collate, encode, hold_out, make_objective
-from qkv.tasks.seq2seq_report import make_report, make_samples
+from qkv.tasks.seq2seq_report import find_mistakes, make_report, make_samples
 from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
 
@@ -253,6 +253,10 @@ class Seq2SeqTask(Task):
     def samples(self, model: nn.Module) -> list[Sample]:
         """Return held-out sources with the model's answers and the attended source tokens."""
         return make_samples(self, model)
+
+    def mistakes(self, model: nn.Module, split: str) -> Mistakes:
+        """Return sources with a wrong answer."""
+        return find_mistakes(self, model, split)
 
     def report(self, model: nn.Module, summary: RunSummary) -> TrainingReport:
         """Return curves, error rates, sample answers and attention maps."""

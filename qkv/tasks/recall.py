@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.data import Recall
+from qkv.draw import Example, Mistakes, ReportAnswer
 from qkv.inference.progress import track
 from qkv.inference.text_input import TextInput, TokenSequence
 from qkv.tasks.base import Preset, Task, register
@@ -18,6 +19,7 @@ from qkv.train.objective import Tensors
 
 IGNORE_INDEX = -100
 EVAL_BATCH_SIZE = 64
+MAX_MISTAKES = 50
 
 
 def small() -> Preset:
@@ -185,6 +187,27 @@ class RecallTask(Task):
             total_loss += float(functional.cross_entropy(logits, labels[queries], reduction="sum"))
         queries_in_all = self.settings.examples * self.settings.pairs
         return right / queries_in_all, total_loss / queries_in_all
+
+    @torch.inference_mode()
+    def mistakes(self, model: nn.Module, split: str) -> Mistakes:
+        """Return the queries of a few rows whose value was not recalled."""
+        rows = min(self.settings.examples, EVAL_BATCH_SIZE)
+        tokens, labels = self._source().examples(self.settings.seed, split, 0, rows)
+        queries = labels != IGNORE_INDEX
+        device = next(model.parameters()).device
+        best, predicted = model.eval()(tokens.to(device), at=queries.to(device)).float().softmax(-1).cpu().max(-1)
+        wrong = (predicted != labels[queries]).nonzero()[:, 0].tolist()
+        places = queries.nonzero().tolist()
+        shown = [
+            Example(
+                f"key {int(tokens[row, position])} at position {position} of row {row}",
+                [ReportAnswer(str(int(predicted[index])), float(best[index]))],
+                [str(int(labels[row, position]))],
+            )
+            for index in wrong[:MAX_MISTAKES]
+            for row, position in (places[index],)
+        ]
+        return Mistakes(shown, len(wrong), len(places))
 
     def text_input(self, model: nn.Module) -> RecallInput:
         """Return a reader of token ids."""

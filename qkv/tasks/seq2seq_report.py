@@ -1,17 +1,18 @@
 """The report of a sequence-to-sequence run: learning curves, error rates, sample answers, attention maps."""
 
 import math
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from qkv.data import Pair
-from qkv.draw import AlignmentFigure, Example, ReportAnswer, TrainingReport, alignment_panels
+from qkv.draw import AlignmentFigure, Example, Mistakes, ReportAnswer, TrainingReport, alignment_panels
 from qkv.explain import Alignment, alignment
 from qkv.inference.seq2seq import Search, predict_targets
 from qkv.random import derive_seed
 from qkv.tasks.base import RunSummary, Sample
+from qkv.tasks.report import make_training_report
 
 if TYPE_CHECKING:
     from qkv.tasks.pairs import Seq2SeqTask
@@ -20,13 +21,16 @@ EXAMPLES = 10
 FIGURES = 4
 BEAMS = 4
 """Beam width of answers and of attention maps: the map shows the best answer."""
+CHECKED = 1000
+"""Most pairs that are checked for wrong answers."""
+MAX_MISTAKES = 50
 BEST = 3
 """Answers per example."""
 
 
-def sample_pairs(task: "Seq2SeqTask", count: int = EXAMPLES, seed: int = 0) -> list[Pair]:
-    """Return a few pairs of the evaluated split, the same ones every time."""
-    pairs = task.data.splits[task.default_split]
+def sample_pairs(task: "Seq2SeqTask", count: int = EXAMPLES, seed: int = 0, split: str | None = None) -> list[Pair]:
+    """Return a few pairs of a split (default: the evaluated one), the same ones every time."""
+    pairs = task.data.splits[split or task.default_split]
     ranked = sorted(range(len(pairs)), key=lambda index: derive_seed(seed, "pairs to show", index))
     return [pairs[index] for index in ranked[:count]]
 
@@ -63,7 +67,7 @@ def make_samples(task: "Seq2SeqTask", model: nn.Module) -> list[Sample]:
     for pair, example in zip(pairs, example_answers(task, model, pairs), strict=True):
         found = best_alignment(task, model, pair)
         attended = "" if found is None else _most_attended(pair, *found)
-        answers = [(answer.text, answer.probability) for answer in example.answers]
+        answers = [(answer.text, answer.probability or 0.0) for answer in example.answers]
         samples.append(Sample(example.source, answers, list(example.references), attended))
     return samples
 
@@ -84,21 +88,20 @@ def make_report(task: "Seq2SeqTask", model: nn.Module, summary: RunSummary) -> T
             figures.append(
                 AlignmentFigure(task.join_source(pair.source), tokens, pair.source, alignment_panels(weights))
             )
-    settings = {"model": summary.model, "training": asdict(summary.train), "data": summary.data}
-    steps = [line for line in summary.metrics if line.get("loss") is not None and "event" not in line]
-    validations = [line for line in summary.metrics if line.get("event") == "validated"]
-    return TrainingReport(
-        title=f"{summary.task}: {summary.family}",
-        family=summary.family,
-        parameters=sum(p.numel() for p in model.parameters()),
-        settings={group: _given(values) for group, values in settings.items()},
-        training_loss=[(line["step"], line["loss"]) for line in steps],
-        validation_loss=[(line["step"], line["score"]) for line in validations],
-        metrics=summary.rates,
+    return replace(
+        make_training_report(task, model, summary),
         examples=example_answers(task, model, pairs),
         alignments=figures,
         training_loss_extra=extra_losses(summary.train.label_smoothing, task.settings.teachers),
     )
+
+
+def find_mistakes(task: "Seq2SeqTask", model: nn.Module, split: str) -> Mistakes:
+    """Return sources whose best answer is none of their targets, among at most `CHECKED` pairs of a split."""
+    pairs = sample_pairs(task, CHECKED, split=split)
+    examples = example_answers(task, model, pairs, best=1)
+    wrong = [one for one in examples if not one.answers or one.answers[0].text not in one.references]
+    return Mistakes(wrong[:MAX_MISTAKES], len(wrong), len(pairs))
 
 
 def extra_losses(label_smoothing: float, teachers: str) -> str:
@@ -107,7 +110,3 @@ def extra_losses(label_smoothing: float, teachers: str) -> str:
     if teachers:
         parts.append("teachers")
     return " and ".join(parts)
-
-
-def _given(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

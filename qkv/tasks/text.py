@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from qkv.data import Documents, TokenFile, Tokenizer, TokenRows, read_corpus
 from qkv.data.corpora.text import corpus_fingerprint, read_documents
+from qkv.draw import Example, Mistakes, ReportAnswer
 from qkv.errors import QkvError, unknown_name_error
 from qkv.inference import PredictOptions, TextPredictor
 from qkv.inference.sliding_window import IGNORE_INDEX, measure_perplexity
@@ -27,6 +29,11 @@ from qkv.train.objective import Tensors
 
 TIED_INIT_STD = 0.02
 """Standard deviation of tied token embeddings, as in GPT-2."""
+CHECKED_ROWS = 16
+"""Rows that are checked for wrong tokens."""
+CONTEXT = 16
+"""Tokens before a wrong one that the report shows."""
+MAX_MISTAKES = 50
 VALIDATION_TOKENS = 2**16
 """Tokens of the validation split used during training; `evaluate` uses all."""
 
@@ -121,6 +128,7 @@ class TextTask(Task):
     tokenizer: Tokenizer
     splits: dict[str, Documents]
 
+    headline = "perplexity"
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {"small": small, "wikitext": wikitext}
 
     @classmethod
@@ -220,6 +228,42 @@ class TextTask(Task):
         with torch.inference_mode():
             found = measure_perplexity(model.eval(), self.tokenizer, self.splits[split], length, max(length // 2, 1))
         return perplexity_metrics(found)
+
+    @torch.inference_mode()
+    def mistakes(self, model: nn.Module, split: str) -> Mistakes:
+        """Return tokens at the beginning of a split that were predicted wrong, the least expected first."""
+        model.eval()
+        found: list[tuple[float, Example]] = []
+        checked = 0
+        for ids in self._first_rows(split):
+            inputs, targets = torch.tensor([ids[:-1]]), torch.tensor(ids[1:])
+            probabilities = model(inputs.to(next(model.parameters()).device))[0].float().softmax(-1).cpu()
+            best, predicted = probabilities.max(-1)
+            checked += len(targets)
+            for position in (predicted != targets).nonzero()[:, 0].tolist():
+                context = self.tokenizer.decode(ids[max(position - CONTEXT, 0) : position + 1])
+                answer = ReportAnswer(self._readable(int(predicted[position])), float(best[position]))
+                right = float(probabilities[position, targets[position]])
+                found.append((right, Example(context, [answer], [self._readable(int(targets[position]))])))
+        found.sort(key=itemgetter(0))
+        note = "The right tokens with the lowest probability are first; the input is the text before them."
+        return Mistakes([example for _, example in found[:MAX_MISTAKES]], len(found), checked, note)
+
+    def _first_rows(self, split: str) -> Iterator[list[int]]:
+        """Yield the first rows of a split, each of one document."""
+        rows, own = 0, self.tokenizer
+        for document in self.splits[split]:
+            ids = [own.start, *own.encode(document), own.end]
+            for start in range(0, len(ids) - 1, self.settings.length):
+                yield ids[start : start + self.settings.length + 1]
+                rows += 1
+                if rows == CHECKED_ROWS:
+                    return
+
+    def _readable(self, token: int) -> str:
+        """Return a token as text, or its name if the text is empty or a space."""
+        text = self.tokenizer.decode([token])
+        return text if text.strip() else self.tokenizer.id_to_token(token)
 
     def predictor(self, model: nn.Module, options: PredictOptions) -> TextPredictor:
         """Return a predictor that continues prompts."""

@@ -1,6 +1,6 @@
 """The task `words`: word vectors by negative sampling (word2vec)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
@@ -17,10 +17,11 @@ from qkv.data import (
     read_corpus,
     split_paragraphs,
 )
+from qkv.draw import Example, ReportAnswer, TrainingReport
 from qkv.errors import QkvError, unknown_name_error
 from qkv.inference.progress import track
 from qkv.models import WordVectors
-from qkv.tasks.base import ModelSizes, Preset, Task, register
+from qkv.tasks.base import ModelSizes, Preset, RunSummary, Task, register
 from qkv.tasks.options import read_options, read_text_options
 from qkv.tasks.text import read_test_text
 from qkv.train import Objective, Settings, linear_schedule
@@ -32,6 +33,11 @@ EVAL_BATCH_SIZE = 10
 """Blocks per evaluated batch."""
 WIKITEXT_WORDS = 20_866
 """Words that occur `WordOptions.least` times or more in the training split of WikiText-2, which never changes."""
+SHOWN_WORDS = 20
+"""Words whose neighbors the report shows."""
+NEIGHBORS = 5
+SKIPPED_WORDS = 100
+"""Most frequent words that the report skips."""
 
 _TRAINING = {"learning_rate": 0.025, "batch_size": 10, "warmup": 0}
 
@@ -171,6 +177,24 @@ class WordsTask(Task):
             raise unknown_name_error("split", split, self.splits)
         return {"words": len(self.counts), "loss": self._mean_loss(model, split, lambda: None)}
 
+    def report(self, model: nn.Module, summary: RunSummary) -> TrainingReport:
+        """Return the report with the nearest neighbors of frequent words."""
+        vectors = self.vectors(model)
+        examples = [
+            Example(
+                word,
+                [ReportAnswer(f"{one.word} ({one.cosine:.2f})", None) for one in vectors.nearest(word, NEIGHBORS)],
+                [],
+            )
+            for word in _content_words(self.counts.words)
+        ]
+        return replace(
+            super().report(model, summary),
+            examples=examples,
+            examples_title="Nearest neighbors",
+            examples_note="Of frequent words, with their cosine similarity.",
+        )
+
     def vectors(self, model: nn.Module, representation: str = "center") -> Vectors:
         """Return the vectors by word."""
         return Vectors(self.counts.words, _word_vectors(model).vectors(representation).cpu())
@@ -185,6 +209,12 @@ class WordsTask(Task):
             total += float(_word_vectors(model).loss(batch))
             count += _word_vectors(model).count(batch)
         return total / max(count, 1)
+
+
+def _content_words(words: Sequence[str]) -> list[str]:
+    """Return frequent words that mean something: long ones, after the most frequent, which are mostly grammar."""
+    rest = words[SKIPPED_WORDS:] if len(words) > 2 * SKIPPED_WORDS else words
+    return [word for word in rest if word.isalpha() and len(word) > 3][:SHOWN_WORDS]
 
 
 def _make_sampler(text: Documents, counts: WordCounts, given: WordOptions) -> SkipGramSampler:

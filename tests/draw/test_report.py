@@ -7,7 +7,18 @@ from html.parser import HTMLParser
 
 import pytest
 
-from qkv.draw import AlignmentFigure, Example, Panel, ReportAnswer, TrainingReport, report_page
+from qkv.draw import (
+    AlignmentFigure,
+    ConfusionTable,
+    Example,
+    Mistakes,
+    Panel,
+    ReportAnswer,
+    TrainingReport,
+    data_uri,
+    encode_png,
+    report_page,
+)
 
 EVIL = "</bdi><script>alert('x')</script> \"quoted\" & \u202eturned\x00"
 SHOWN = EVIL.replace("\u202e", "<U+202E>").replace("\x00", "<U+0000>")
@@ -59,6 +70,7 @@ def picture(rows=2, columns=3, title="cab"):
     )
 
 
+URI = data_uri(encode_png(bytes((0, 255)), 2, 1, 1))
 RECORD = TrainingReport(
     title="A run",
     family="encoder_decoder",
@@ -75,6 +87,9 @@ RECORD = TrainingReport(
         Example("ox", [ReportAnswer("AA K", 0.6), ReportAnswer("AA K S", 0.4)], ["AA K S", "OW K S"]),
         Example("mute", [], ["M Y UW T"]),
     ],
+    headline="token_error_rate",
+    confusion=ConfusionTable([[8, 0], [1, 1200]], ["cat", "dog"]),
+    mistakes=Mistakes([Example("oxen", [ReportAnswer("AA K", 0.7)], ["AA K S"], URI)], 1234, 2000, "In any order."),
     alignments=[picture()],
     note="A sentence.",
 )
@@ -84,13 +99,16 @@ def test_everything_is_on_the_page():
     page = Page(report_page(RECORD))
     assert page.texts("h1") == ["A run"]
     assert page.texts("title")[0] == "A run"
-    assert page.texts("dd") == ["encoder decoder", "1,234,567", "3", "3.25 at step 3"]
+    assert page.texts("dt") == ["Token error rate", "Family", "Parameters", "Steps", "Lowest validation loss"]
+    assert page.texts("dd") == ["5.00% test, beam 4", "encoder decoder", "1,234,567", "3", "3.25 at step 3"]
     assert page.texts("h2") == [
-        "Settings",
         "Losses",
         "Metrics",
+        "Confusion matrix",
+        "Wrong answers",
         "Predictions",
         "Alignments",
+        "Settings",
     ]
     assert len(page.find("svg")) == 2
 
@@ -112,9 +130,14 @@ def rows(page, number):
 
 def test_tables():
     page = Page(report_page(RECORD))
-    assert rows(page, 0) == [["hidden dim", "64"], ["key dim", "none"]]
-    assert rows(page, 1) == [["learning rate", "0.001"], ["compile", "yes"]]
-    assert rows(page, 2) == [
+    assert rows(page, 4) == [["hidden dim", "64"], ["key dim", "none"]]
+    assert rows(page, 5) == [["learning rate", "0.001"], ["compile", "yes"]]
+    assert rows(page, 1) == [["", "cat", "dog"], ["cat", "8", "."], ["dog", "1", "1,200"]]
+    assert rows(page, 2)[1:] == [["oxen", "AA K S", "✗AA K", "70.0%"]]
+    assert page.find("img")[0]["attributes"]["src"] == URI
+    told = "1,234 of 2,000 answers that were checked are wrong. In any order. 1,233 more wrong answers are not shown."
+    assert told in page.texts("p")
+    assert rows(page, 0) == [
         ["", "examples", "token error rate", "cosine"],
         ["test, greedy", "1,200", "6.25%", "none"],
         ["test, beam 4", "1,200", "5.00%", "0.9877"],
@@ -168,9 +191,11 @@ def test_the_page_is_self_contained_and_has_no_scripts():
     page = Page(html)
     assert re.findall(r"https?:[^\"]*", html) == ["http://www.w3.org/2000/svg"] * 2
     names = {name for element in page.elements for name in element["attributes"]}
-    assert not {"src", "href", "style", "srcset", "action"} & names
+    assert not {"href", "style", "srcset", "action"} & names
+    addresses = [element["attributes"]["src"] for element in page.elements if "src" in element["attributes"]]
+    assert addresses == [URI]
     assert not any(name.startswith("on") for name in names)
-    active = {"script", "link", "iframe", "object", "embed", "img", "image", "form", "base", "animate", "foreignobject"}
+    active = {"script", "link", "iframe", "object", "embed", "image", "form", "base", "animate", "foreignobject"}
     assert not active & {element["tag"] for element in page.elements}
     assert "url(" not in html
     assert "@import" not in html
@@ -185,6 +210,7 @@ def test_the_policy_knows_the_style_and_forbids_the_rest():
     assert rules == {
         "default-src": "'none'",
         "style-src": f"'sha256-{digest}'",
+        "img-src": "data:",
         "base-uri": "'none'",
         "form-action": "'none'",
     }

@@ -15,7 +15,9 @@ from qkv.cli.tables import pronounce as pronounce_table
 from qkv.cli.tables.metrics import print_confusion, print_metrics
 
 if TYPE_CHECKING:
-    from qkv.tasks import Task
+    from torch import nn
+
+    from qkv.tasks import ConfusionMatrix, Task
 
 
 DEFAULT_BEAMS = 4
@@ -60,7 +62,6 @@ def evaluate(
     A pronouncer gets its word error rate with a 95 % interval, of the model alone, without dictionaries.
     """
     from qkv import runs
-    from qkv.cli.shared.progress import evaluation_progress
     from qkv.errors import unknown_name_error
 
     _check_search(search, beams, best, joint)
@@ -78,9 +79,7 @@ def evaluate(
     _require_search_used(task, search, beams, length_penalty)
     width = beams if search == "beam" else 1
     given = {"beams": width, "length_penalty": length_penalty} if task.decodes else {}
-    with evaluation_progress():
-        metrics: dict[str, Any] = task.evaluate(model, split, **given)
-        confusion = task.confusion(model, split)
+    metrics, confusion = _evaluate(task, model, split, given)
     if json:
         more = {} if confusion is None else {"confusion_matrix": confusion.counts}
         print_json({"run": str(run), "split": split, "search": search or "greedy", **metrics, **more})
@@ -88,6 +87,16 @@ def evaluate(
     print_metrics({f"{split} {search or 'greedy'}" if task.decodes else split: metrics})
     if confusion is not None:
         print_confusion(confusion.counts, confusion.classes)
+
+
+def _evaluate(
+    task: "Task", model: "nn.Module", split: str, search: dict[str, Any]
+) -> tuple[dict[str, Any], "ConfusionMatrix | None"]:
+    """Return metrics and confusion matrix; show the progress."""
+    from qkv.cli.shared.progress import evaluation_progress
+
+    with evaluation_progress():
+        return task.evaluate(model, split, **search), task.confusion(model, split)
 
 
 def _check_search(search: str | None, beams: int, best: int, joint: str | None) -> None:

@@ -27,7 +27,7 @@ def report_training(run: "Run", config: "Config", task: "Task", model: "nn.Modul
         metrics = {
             f"{split} {name}".strip(): task.evaluate(model, split, **search) for name, search in task.searches.items()
         }
-        has_report = _write_report(run, config, task, model, metrics)
+        _write_report(run, config, task, model, metrics)
         confusion = task.confusion(model, split)
     if as_json:
         parameters = sum(p.numel() for p in model.parameters())
@@ -37,8 +37,7 @@ def report_training(run: "Run", config: "Config", task: "Task", model: "nn.Modul
     if confusion is not None:
         print_confusion(confusion.counts, confusion.classes)
     _print_samples(task.samples(model))
-    if has_report:
-        console().print(f"report:     {run.folder / 'report.html'}", soft_wrap=True)
+    console().print(f"report:     {run.folder / 'report.html'}", soft_wrap=True)
     if task.reads_tokens():
         console().print(f"inspect it: {command_name()} serve {run.folder}", soft_wrap=True)
     console().print(f"run folder: {run.folder}", soft_wrap=True)
@@ -46,8 +45,8 @@ def report_training(run: "Run", config: "Config", task: "Task", model: "nn.Modul
 
 def _write_report(
     run: "Run", config: "Config", task: "Task", model: "nn.Module", metrics: dict[str, dict[str, float]]
-) -> bool:
-    """Write report.html; return whether the task has a report."""
+) -> None:
+    """Write report.html."""
     from qkv.draw import report_page
     from qkv.storage import write_atomic
     from qkv.tasks import RunSummary
@@ -55,11 +54,7 @@ def _write_report(
     summary = RunSummary(
         config.task, config.family, config.model, config.train, config.data, run.read_metrics(), metrics
     )
-    page = task.report(model, summary)
-    if page is None:
-        return False
-    write_atomic(run.folder / "report.html", report_page(page).encode())
-    return True
+    write_atomic(run.folder / "report.html", report_page(task.report(model, summary)).encode())
 
 
 def _print_samples(samples: "list[Sample]") -> None:

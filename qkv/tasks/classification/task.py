@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from qkv.data import LabeledExamples, ShuffledBatches, read_points
 from qkv.data.files.points import LAST
+from qkv.draw import Mistakes
 from qkv.errors import QkvError, unknown_name_error
 from qkv.inference import PredictOptions
 from qkv.inference.progress import track
@@ -19,6 +20,7 @@ from qkv.records import require_fields
 from qkv.tasks.base import ConfusionMatrix, Task
 from qkv.tasks.classification.files import read_test_images
 from qkv.tasks.classification.predictor import ClassPredictor
+from qkv.tasks.classification.report import make_mistakes
 from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
 
@@ -203,10 +205,17 @@ class ClassificationTask(Task):
         counts = confusion_matrix(self.predict(model, split), self._split(split).labels, len(self.classes))
         return ConfusionMatrix(counts, self.classes)
 
+    def mistakes(self, model: nn.Module, split: str) -> Mistakes:
+        """Return the examples that are classified wrong, the most confident first."""
+        return make_mistakes(self._split(split), self._all_probabilities(model, split), self.classes)
+
     def predict(self, model: nn.Module, split: str) -> Tensor:
         """Return the most probable class of each example."""
+        return self._all_probabilities(model, split).argmax(-1)
+
+    def _all_probabilities(self, model: nn.Module, split: str) -> Tensor:
         batches = _batches(self._split(split))
-        return torch.cat([self.probabilities(model, inputs).argmax(-1) for inputs, _ in track(batches)])
+        return torch.cat([self.probabilities(model, inputs) for inputs, _ in track(batches)])
 
     @torch.inference_mode()
     def probabilities(self, model: nn.Module, inputs: Tensor) -> Tensor:
