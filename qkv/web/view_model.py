@@ -27,8 +27,10 @@ class SiteDescription:
     causal: bool
     normalizes: bool
     """Whether each row should sum to 1."""
-    uses_positions: bool = False
-    """Whether positions add to the scores or decay the weights."""
+    bias: bool = False
+    """Whether positions add to the scores."""
+    decay: bool = False
+    """Whether positions decay the weights."""
     law: dict[str, Any] | None = field(default=None)
     """`Law` of the kind; None if only the matrix is known."""
 
@@ -116,6 +118,7 @@ def _describe(record: AttentionRecord) -> SiteDescription:
         attention.kind,
         causal=bool(options.get("causal", False)),
         normalizes=attention.normalizes,
-        uses_positions=any(options.get(name) is not None for name in ("bias", "decay")),
+        bias=options.get("bias") is not None,
+        decay=options.get("decay") is not None,
         law=law_record(attention),
     )

@@ -146,7 +146,7 @@ def test_hostile_texts_as_input(browser, server):
 
 def test_the_static_files_are_small():
     files = static_files()
-    assert sum(map(len, files.values())) <= 160_000
+    assert sum(map(len, files.values())) <= 180_000
     for name, contents in files.items():
         text = contents.decode()
         assert "innerHTML" not in text, name

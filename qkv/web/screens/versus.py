@@ -76,6 +76,8 @@ def compare_head(view_model: ViewModel, params: Params) -> Response:
         "kind": kind,
         "reference": REFERENCE,
         "model_kind": call.attention.kind,
+        "dot_product": call.attention.score_scale(call.q.shape[-1]) is not None,
+        "model_score": call.attention.law.score,
         "law": law_record(attention),
         "normalizes": attention.normalizes,
         "causal": view_model.sites[site].causal,

@@ -3,6 +3,8 @@
 const embedded = new Map([...document.querySelectorAll("script.recorded")].map((element) => [element.dataset.key, element]));
 const cache = new Map();
 const CACHE_SIZE = 24;
+const MAX_RETRIES = 20;
+let turn = 0;
 
 /** Whether this page was saved: then only embedded responses are available. */
 export const saved = embedded.size > 0;
@@ -14,12 +16,30 @@ export const importScreen = (module) => import(saved ? `qkv/${module}` : `./${mo
 export function request(name, params = {}) {
   const key = `${name} ${canonical(params)}`;
   if (!cache.has(key)) {
-    const response = saved ? readEmbedded(name, params) : fetchResponse(name, params);
-    cache.set(key, response);
-    response.catch(() => cache.delete(key));
+    abortOutdated();
+    const controller = new AbortController();
+    const entry = { controller, pending: true, response: saved ? readEmbedded(name, params) : fetchResponse(name, params, controller.signal) };
+    cache.set(key, entry);
+    entry.response.then(
+      () => (entry.pending = false),
+      () => cache.get(key) === entry && cache.delete(key),
+    );
     if (cache.size > CACHE_SIZE) cache.delete(cache.keys().next().value);
   }
-  return cache.get(key);
+  cache.get(key).turn = turn;
+  return cache.get(key).response;
+}
+
+/** Begin another picture: requests that it does not make as well are outdated. */
+export const startTurn = () => turn++;
+
+/** Abort outdated requests, so that the server stops computing them. */
+export function abortOutdated() {
+  for (const [key, entry] of [...cache]) {
+    if (!entry.pending || entry.turn === turn) continue;
+    cache.delete(key);
+    entry.controller.abort();
+  }
 }
 
 /** Whether a request can be answered: always by a server, by a saved page if it holds the response. */
@@ -34,18 +54,23 @@ async function readEmbedded(name, { text, answer, ...rest }) {
   return unpack(bytes.buffer);
 }
 
-async function fetchResponse(name, params) {
+async function fetchResponse(name, params, signal, retries = MAX_RETRIES) {
   let response;
   try {
     response = await fetch(`/api/${name}`, {
       method: "POST",
       headers: { "content-type": "application/json" },
       body: JSON.stringify(params),
+      signal,
     });
   } catch {
     throw new Error("The server does not answer: it was stopped, or this page is from an earlier one.");
   }
   if (response.ok) return unpack(await response.arrayBuffer());
+  if (response.status === 429 && retries && !signal.aborted) {
+    await new Promise((resolve) => setTimeout(resolve, 1000 * Number(response.headers.get("retry-after") ?? 1)));
+    if (!signal.aborted) return fetchResponse(name, params, signal, retries - 1);
+  }
   const body = await response.text();
   let message = body.trim();
   try {

@@ -44,6 +44,7 @@ export function arcs(matrix, { view, rows, top, site, width, pick }) {
           "stroke-width": 1 + 4 * part,
           "stroke-opacity": strong ? 0.25 + 0.75 * part : 0.5 * part,
           d: `M${left} ${from}C${left + 90} ${from} ${right - 90} ${to} ${right} ${to}`,
+          "data-tip": `${tokenText(matrix.rowLabels[i])} attends to ${tokenText(matrix.columnLabels[j])}, weight ${digits(weight)}`,
         }),
       );
     }
@@ -63,7 +64,7 @@ export function arcs(matrix, { view, rows, top, site, width, pick }) {
 /** Captions below the lines, short enough for a phone. */
 const captions = (largest, top, part) =>
   [
-    `the ${top} largest weights of each row${part ? " among those tokenText" : ""}`,
+    `the ${top} largest weights of each row${part ? " among those shown" : ""}`,
     `the strongest line is ${digits(largest)}`,
     part && rangeText(part.view, part.matrix),
   ].filter(Boolean);
@@ -121,7 +122,7 @@ export function textHeat(matrix, { view, values, rows, site, width, same, pick }
     ...paint(values[j], largest, false),
     strong: same && rows.includes(j),
     pick: same ? (event) => pick(j, event.shiftKey) : null,
-    title: digits(values[j]),
+    title: `${tokenText(matrix.columnLabels[j])}: ${digits(values[j])}`,
   }));
   const range = view.columns < matrix.columns ? `; tokens ${view.left + 1}–${view.left + view.columns} of ${whole(matrix.columns)}` : "";
   svg.append(s("text", { x: 2, y: y + 30, class: "axis" }, `strongest: ${digits(largest)}${range}`));
@@ -138,13 +139,12 @@ function flow(svg, names, from, count, start, width, styleOf) {
     const wide = 10 + 7.8 * [...text].reduce((sum, c) => sum + (c.codePointAt(0) > 0x2e80 ? 1.7 : 1), 0);
     if (x + wide > width - 2) [x, y] = [2, y + 30];
     const { fill, ink, strong, pick, title } = styleOf(n);
-    const label = s("text", { x: x + wide / 2, y, "text-anchor": "middle", class: "label", onclick: pick }, text);
+    const label = s("text", { x: x + wide / 2, y, "text-anchor": "middle", class: "label", onclick: pick, "data-tip": title }, text);
     if (ink) label.style.fill = ink;
     svg.append(
       s(
         "rect",
-        { x, y: y - 17, width: wide, height: 24, rx: 4, fill, class: strong ? "cursor" : null, onclick: pick },
-        s("title", {}, title),
+        { x, y: y - 17, width: wide, height: 24, rx: 4, fill, class: strong ? "cursor" : null, onclick: pick, "data-tip": title },
       ),
       label,
     );

@@ -1,6 +1,6 @@
 // Line charts and bar charts, as SVG.
 
-import { digits, s } from "./dom.js";
+import { digits, extent, s } from "./dom.js";
 
 /** Above this width, pictures are drawn side by side. */
 export const WIDE = 560;
@@ -34,15 +34,16 @@ const short = (value) =>
 
 /**
  * series: [{name, points: [[x, y], ...], style: 1..4, dots}]; log: logarithmic y axis; rug: x values along the axis;
- * mark: an x to highlight; low, high: the range of y, by default that of the points.
+ * mark: an x to highlight; low, high: the range of y (its log10 if log), by default that of the points.
  */
 export function chart({ title, xTitle, yTitle, series, width, height = 220, log = false, rug = [], mark = null, low, high }) {
   const f = log ? (y) => Math.log10(Math.max(y, 1e-17)) : (y) => y;
   const all = series.flatMap((one) => one.points).filter(([, y]) => Number.isFinite(y));
   const xs = [...all.map(([x]) => x), ...rug];
-  const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
+  const [x0, x1] = extent(xs);
   const ys = all.map(([, y]) => f(y));
-  let [y0, y1] = [low ?? Math.min(...ys), high ?? Math.max(...ys)];
+  let [y0, y1] = extent(ys);
+  [y0, y1] = [low ?? y0, high ?? y1];
   if (log) [y0, y1] = [Math.floor(y0), Math.ceil(y1)];
   if (y1 - y0 < 1e-12) y1 = y0 + 1;
   const names = layOut(series, 58, width);
@@ -66,7 +67,7 @@ export function chart({ title, xTitle, yTitle, series, width, height = 220, log 
     svg.append(s("text", { x: x(t), y: height - bottom + 16, "text-anchor": "middle", class: "axis" }, short(t)));
   if (mark !== null) svg.append(s("line", { x1: x(mark), x2: x(mark), y1: top, y2: height - bottom, class: "line4" }));
   for (const value of rug)
-    svg.append(s("line", { x1: x(value), x2: x(value), y1: height - bottom - 6, y2: height - bottom, class: "grid" }));
+    svg.append(s("line", { x1: x(value), x2: x(value), y1: height - bottom - 6, y2: height - bottom, class: "rug" }));
   const group = s("g", { "clip-path": `url(#${clip})` });
   for (const one of series) {
     const points = one.points.filter(([, value]) => Number.isFinite(value));
@@ -114,15 +115,15 @@ export function joinPictures(pictures, width, gap = 14) {
   return svg;
 }
 
-/** A bar chart of [{name, value, quiet, strong}]: the `most` values of largest magnitude, in their order. */
-export function bars(items, { width, most = 32, title, pick }) {
+/** A bar chart of [{name, value, quiet, strong}]: the `most` values of largest magnitude, in their order; `range` fixes the axis. */
+export function bars(items, { width, most = 32, title, pick, range }) {
   const kept = new Set([...items.keys()].sort((a, b) => Math.abs(items[b].value) - Math.abs(items[a].value)).slice(0, most));
   const all = items.map((item, n) => ({ ...item, n })).filter(({ n, strong }) => kept.has(n) || strong);
   const truncated = all.length < items.length;
   const height = all.length * 22 + (truncated ? 24 : 6);
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
   const values = all.filter((item) => !item.quiet).map((item) => item.value);
-  const [low, high] = [Math.min(0, ...values), Math.max(0, ...values)];
+  const [low, high] = range ?? extent([0, ...values]);
   const left = 18 + 7.6 * Math.max(...all.map(({ name }) => [...name].length), 1);
   const room = Math.max(40, width - left - 80);
   const x = (value) => left + (low < 0 ? 62 : 0) + ((value - low) / (high - low || 1)) * (room - (low < 0 ? 62 : 0));
@@ -132,7 +133,7 @@ export function bars(items, { width, most = 32, title, pick }) {
     svg.append(
       s(
         "g",
-        { onclick: pick && (() => pick(n)), class: pick ? "bar" : null },
+        { onclick: pick && (() => pick(n)), class: pick ? "bar" : null, "data-tip": `${name}: ${quiet ?? digits(value, 6)}` },
         s("rect", { x: 0, y, width, height: 22, class: "paper" }),
         s("text", { x: left - 8, y: y + 16, "text-anchor": "end", class: strong ? "label strong" : "label" }, name),
         quiet

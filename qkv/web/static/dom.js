@@ -87,5 +87,22 @@ export function slider(name, { value, low, high, text, change }) {
   return h("div", { class: "field" }, h("span", { class: "label" }, name, " ", output), input);
 }
 
+/** [smallest, largest] of finite numbers, however many. */
+export function extent(values) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
+}
+
+/** The index of the first largest number. */
+export function largestIndex(values) {
+  let best = 0;
+  for (let n = 1; n < values.length; n++) if (values[n] > values[best]) best = n;
+  return best;
+}
+
 /** An index from 0 to count - 1. */
 export const within = (index, count) => Math.max(0, Math.min(index, count - 1));

@@ -60,18 +60,25 @@ export function latex(text, symbols = {}) {
   return parseUntil(null);
 }
 
-/** A kind's unnormalized weight of the pair (i, j); without i, of the key j for the current query. */
-export function lawParts(law, i, j, score = null) {
+/** "+ 0.5" or "− 0.5". */
+export const plus = (value) => (value < 0 ? ["−", digits(-value)] : ["+", digits(value)]);
+
+const bracketed = (law, parts) => (law.formula.includes("+") ? ["(", ...parts, ")"] : parts);
+
+/**
+ * A kind's unnormalized weight of the pair (i, j); without i, of the key j for the current query.
+ * positions: {bias, decay}, whether they add b to the score or multiply the weight by g; shift: subtracted from the score.
+ */
+export function lawParts(law, i, j, { bias = false, decay = false } = {}, shift = null) {
   const indices = i ? [i, j] : [j];
-  return latex(law.formula, {
-    s: score ?? (() => sub("s", ...indices)),
-    q: () => (i ? sub("q", i) : "q"),
-    k: () => sub("k", j),
-  });
+  const terms = () => [sub("s", ...indices), ...(bias ? ["+", sub("b", ...indices)] : []), ...(shift === null ? [] : plus(-shift))];
+  const score = () => (terms().length === 1 ? terms()[0] : law.exponential ? row(...terms()) : row("(", ...terms(), ")"));
+  const parts = latex(law.formula, { s: score, q: () => (i ? sub("q", i) : "q"), k: () => sub("k", j) });
+  return decay ? [sub("g", ...indices), "·", ...bracketed(law, parts)] : parts;
 }
 
 /** The sum over n of a kind's unnormalized weights, bracketed if they are sums themselves. */
-export function lawSum(law, i) {
-  const parts = lawParts(law, i, "n");
-  return row(sum("n"), ...(law.formula.includes("+") ? ["(", ...parts, ")"] : parts));
+export function lawSum(law, i, positions = {}) {
+  const parts = lawParts(law, i, "n", positions);
+  return row(sum("n"), ...(positions.decay ? parts : bracketed(law, parts)));
 }

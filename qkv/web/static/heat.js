@@ -2,9 +2,12 @@
 
 import { paint, shade, stops, table } from "./color.js";
 import { digits, s, tokenText, whole } from "./dom.js";
+import { hideTip, showTip } from "./tip.js";
 
 const MAX_PIXELS = 1024;
 const MAX_CELL_SIZE = 44;
+/** Rows from which on a few large weights may saturate. */
+const MIN_ROWS = 32;
 let patterns = 0;
 
 /** The value of largest magnitude of each block of cells: at most MAX_PIXELS rows and columns. */
@@ -48,6 +51,18 @@ export function largestOf(data) {
   return largest;
 }
 
+/**
+ * The value of the darkest color: the largest one; of a long input the median of the rows' largest, if that is much
+ * smaller, since the first row of a causal head alone, which has all its weight on one token, would leave the rest blank.
+ */
+export function colorRange({ data, rows, columns }) {
+  const largest = largestOf(data);
+  if (rows < MIN_ROWS) return largest;
+  const each = Array.from({ length: rows }, (_, i) => largestOf(data.subarray(i * columns, (i + 1) * columns))).sort((a, b) => a - b);
+  const middle = each[Math.floor(rows / 2)];
+  return middle > 0 && largest > 2 * middle ? middle : largest;
+}
+
 /** The part that is drawn: everything, or a window of `zoom` tokens around a cell. */
 export function viewOf(rows, columns, zoom = 0, row = 0, column = 0) {
   const span = (count, at) => {
@@ -63,13 +78,14 @@ export function viewOf(rows, columns, zoom = 0, row = 0, column = 0) {
  * The heat map of a matrix {data, rows, columns, rowLabels, columnLabels}.
  * options: view, width (available), room (of it for the cells), title, rowTitle, columnTitle, signed, causal, largest,
  * scale (text of the range), bare (no row labels), tall (maximum row height), wholeRow (mark rows, not cells),
- * pick(i, j, event), hover(i, j).
+ * pick(i, j, event), hover(i, j), tip(i, j) (text at the pointer, by default the value).
  * Returns {svg, mark(i, j)}.
  */
 export function heat(matrix, options) {
   const view = options.view ?? viewOf(matrix.rows, matrix.columns);
   const parts = pool(matrix, view);
-  const largest = options.largest ?? largestOf(parts.pooled);
+  const most = largestOf(parts.pooled);
+  const largest = options.largest ?? most;
   const box = measure(matrix, view, options);
   const words = caption(parts, view, matrix, options);
   box.height = box.top + box.down + (words ? 52 : 32);
@@ -81,7 +97,7 @@ export function heat(matrix, options) {
     role: options.pick ? "application" : "img",
     tabindex: options.pick ? 0 : null,
     "data-focus": options.pick ? "map" : null,
-    "aria-label": `${options.title}. ${view.rows} rows, ${view.columns} columns, largest ${digits(largest)}.`,
+    "aria-label": `${options.title}. ${view.rows} rows, ${view.columns} columns, largest ${digits(most)}.`,
   });
   svg.append(
     s("text", { x: box.left, y: 14, class: "axis" }, options.columnTitle),
@@ -100,10 +116,20 @@ export function heat(matrix, options) {
     options.causal ? hatch(box, view) : "",
     s("rect", { x: box.left, y: box.top, width: box.across, height: box.down, class: "frame" }),
     labels(matrix, view, box),
-    legend(box, options.scale ?? `${options.signed ? digits(-largest, 3) : "0"} to ${digits(largest, 3)}`, options.signed, words),
+    legend(box, options.scale ?? rangeOf(largest, most, options.signed), options.signed, words),
   );
-  return { svg, mark: trackPointer(svg, box, view, options) };
+  const tip = options.tip ?? ((i, j) => valueTip(matrix, i, j));
+  return { svg, mark: trackPointer(svg, box, view, { ...options, tip }) };
 }
+
+/** The range of the colors as text, and what lies above it. */
+function rangeOf(largest, most, signed) {
+  const above = most > largest * (1 + 1e-6) ? `, up to ${digits(most, 3)} as dark` : "";
+  return `${signed ? digits(-largest, 3) : "0"} to ${digits(largest, 3)}${above}`;
+}
+
+const valueTip = ({ data, columns, rowLabels, columnLabels }, i, j) =>
+  `${tokenText(rowLabels[i])}, ${tokenText(columnLabels[j])}: ${digits(data[i * columns + j])}`;
 
 function longest(names, from, count) {
   let most = 1;
@@ -224,8 +250,7 @@ function trackPointer(svg, box, view, options) {
     cell.setAttribute("x", x - Math.max(0, (5 - box.cellWidth) / 2));
     cell.setAttribute("y", y - Math.max(0, (5 - box.cellHeight) / 2));
   };
-  if (!options.pick) return mark;
-  svg.append(...(options.wholeRow ? [across] : [across, down, cell]));
+  if (options.pick) svg.append(...(options.wholeRow ? [across] : [across, down, cell]));
   if (options.wholeRow) across.setAttribute("class", "cursor");
   const at = (event) => {
     const frame = svg.getBoundingClientRect();
@@ -235,15 +260,18 @@ function trackPointer(svg, box, view, options) {
   };
   svg.addEventListener("pointermove", (event) => {
     const found = at(event);
-    if (found) {
-      mark(...found);
-      options.hover(...found);
-    }
+    if (!found) return hideTip();
+    if (!options.wholeRow) mark(...found);
+    options.hover?.(...found);
+    showTip(event, options.tip(...found));
   });
-  svg.addEventListener("pointerleave", () => options.hover(null));
+  svg.addEventListener("pointerleave", () => {
+    hideTip();
+    options.hover?.(null);
+  });
   svg.addEventListener("click", (event) => {
     const found = at(event);
-    if (found) options.pick(...found, event);
+    if (found) options.pick?.(...found, event);
   });
   return mark;
 }

@@ -9,9 +9,9 @@ const INPUT_CHOICES = { row: undefined, column: undefined, rows: undefined, node
 
 /** Returns {card, update}: update() shows a text that was chosen elsewhere, by a link or by Back. */
 export function inputCard(about) {
-  const text = field("textarea", { id: "text", rows: 2 }, () => now().text ?? about.text);
+  const text = field("textarea", { id: "text", rows: 2 }, () => (saved ? about.text : (now().text ?? about.text)));
   const answer = about.writes
-    ? field("input", { id: "answer", type: "text", placeholder: "the model's own" }, () => now().answer ?? about.answer ?? "")
+    ? field("input", { id: "answer", type: "text", placeholder: "the model's own" }, () => (saved ? (about.answer ?? "") : (now().answer ?? "")))
     : null;
   const submit = () => send(about, text.element.value, answer?.element.value);
   const onKey = (event) => {

@@ -1,12 +1,13 @@
 // The frame: tabs, the input, the explanation, the checks. The current screen draws into it.
 
-import { importScreen, request, saved } from "./api.js";
+import { abortOutdated, importScreen, request, saved, startTurn } from "./api.js";
 import { onTheme } from "./color.js";
 import { announce, card, h, whole } from "./dom.js";
 import { figure } from "./figure.js";
 import { inputCard } from "./input.js";
 import { render } from "./render.js";
 import { hideSpinner, showSpinner } from "./spinner.js";
+import { followTips, hideTip } from "./tip.js";
 import { choose, now, onChange, startState } from "./state.js";
 
 const at = (name) => document.getElementById(name);
@@ -23,7 +24,10 @@ function contextOf(screen, mine) {
     (...given) =>
       mine === turn ? act(...given) : undefined;
   return {
-    params,
+    params: () => {
+      if (mine !== turn) throw new Error("another picture was chosen"); // so that nothing more is requested for this one
+      return params();
+    },
     about: () => about,
     width: () => Math.max(260, at("main").clientWidth - 30),
     side: inTurn((make) => drawSide(screen, make)),
@@ -116,6 +120,8 @@ const visit = (screen) => choose({ screen: screen.name }, screen !== currentScre
 async function show() {
   const mine = ++turn;
   const screen = currentScreen();
+  hideTip();
+  startTurn();
   drawTabs(screen);
   input?.update();
   at("main").setAttribute("aria-busy", "true");
@@ -126,6 +132,7 @@ async function show() {
     if (mine === turn) showError(screen, error);
   }
   if (mine !== turn) return;
+  abortOutdated();
   at("main").setAttribute("aria-busy", "false");
   at("main").dataset.drawn = String(mine);
 }
@@ -217,6 +224,7 @@ async function start() {
   at("theme").addEventListener("click", toggleTheme);
   at("help").addEventListener("click", showHelp);
   document.addEventListener("keydown", onKey);
+  followTips();
   onChange((changed) => {
     if (changed.has("theme")) applyTheme();
     show();

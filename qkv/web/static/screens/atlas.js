@@ -5,8 +5,8 @@ import { arcs, textHeat } from "../arcs.js";
 import { drawSide, hasThumbnails } from "./atlas_side.js";
 import { cellTable, csvRows } from "./atlas_table.js";
 import { announce, choice, digits, h, slider, tokenText, whole, within } from "../dom.js";
-import { formula, lawParts, lawSum, over, root, row, sub } from "../formula.js";
-import { heat, viewOf } from "../heat.js";
+import { formula, lawParts, lawSum, over, root, row, sub, sum, words } from "../formula.js";
+import { colorRange, heat, viewOf } from "../heat.js";
 import { choose, now } from "../state.js";
 
 export const title = "Attention atlas";
@@ -109,7 +109,9 @@ function drawMap(viewModel, readout) {
     view,
     width: viewModel.context.width(),
     causal: site.causal,
+    largest: now().row_scale ? null : colorRange(matrix),
     scale: now().row_scale ? "each row from 0 to its largest" : null,
+    tip: (i, j) => cellText(viewModel, i, j),
     title: `Attention weights of ${site.name}`,
     rowTitle: `queries: ${site.rows}`,
     columnTitle: `keys: ${site.columns}`,
@@ -318,11 +320,12 @@ function explain(viewModel) {
   const weight = matrix.data[i * matrix.columns + j];
   const a = () => sub("a", "i", "j");
   const lines = [];
-  if (law && site.normalizes) {
-    lines.push([a(), "=", over(row(...lawParts(law, "i", "j")), lawSum(law, "i"))]);
-  } else if (law) lines.push([a(), "=", ...lawParts(law, "i", "j")]);
-  if (value !== null) lines.push([sub("s", "i", "j"), "=", over(row(sub("q", "i"), "·", sub("k", "j")), root("d")), "=", digits(value)]);
-  lines.push([a(), "=", digits(weight)]);
+  const isMean = viewModel.head === -1;
+  if (isMean) lines.push([a(), "=", over("1", String(site.heads)), sum("h"), sub("a", "h", "i", "j")]);
+  else if (law && site.normalizes) lines.push([a(), "=", over(row(...lawParts(law, "i", "j", site)), lawSum(law, "i", site))]);
+  else if (law) lines.push([a(), "=", ...lawParts(law, "i", "j", site)]);
+  if (value !== null) lines.push([sub("s", "i", "j"), "=", ...scoreParts(record.scale, tensors.q.shape[1]), "=", digits(value)]);
+  lines.push([a(), "=", digits(weight), site.causal && j > i && words(", masked")].filter(Boolean));
   context.explain({
     formula: formula(...lines),
     text: [
@@ -331,7 +334,8 @@ function explain(viewModel) {
         ? "The weights of a row sum to 1: its output is the weighted mean of all values. "
         : "This kind adds up values without dividing: weights may be negative and need not sum to 1. ",
       site.rows === "generated" ? "Each row is a generated token, each column a source token. " : "",
-      site.uses_positions ? "Positions change the score or the weight too: see step by step. " : "",
+      site.bias && !isMean ? "Positions add b to the score: step by step has its values. " : "",
+      site.decay && !isMean ? "Positions multiply the weight by g: step by step has its values. " : "",
       "A weight shows what was mixed in; alone it does not explain the model's decision.",
     ].join(""),
     values: [
@@ -343,6 +347,12 @@ function explain(viewModel) {
     notes: overview.notes,
     python: python(viewModel),
   });
+}
+
+/** scale · q_i · k_j, with the usual scale as 1/√d. */
+function scoreParts(scale, d) {
+  const product = () => row(sub("q", "i"), "·", sub("k", "j"));
+  return Math.abs(scale - d ** -0.5) < 1e-6 ? [over(product(), root("d"))] : [digits(scale), product()];
 }
 
 function python({ overview, siteIndex, head, row: i, column: j }) {

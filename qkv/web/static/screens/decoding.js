@@ -28,7 +28,7 @@ export async function draw(context) {
   const { record } = await request("search", { text, ...settings });
   const viewModel = { context, settings, record, ...shape(record) };
   viewModel.at = viewModel.visible.includes(now().node) ? now().node : record.best[0];
-  viewModel.next = await requestNext(viewModel, text);
+  viewModel.next = await requestNext(viewModel, context.params().text);
   drawSide(context, settings, record);
   const svg = drawTree(viewModel);
   context.main({

@@ -1,8 +1,8 @@
 // Screen 2: one token through one head, step by step, with every value.
 
 import { request } from "../api.js";
-import { announce, digits, h, tokenText, whole, within } from "../dom.js";
-import { formula, latex, lawParts, over, row, sub, sum } from "../formula.js";
+import { announce, digits, h, largestIndex, tokenText, whole, within } from "../dom.js";
+import { formula, latex, lawParts, over, plus, row, sub, sum, words } from "../formula.js";
 import { redraw, choose, now } from "../state.js";
 import { PICTURES, whatIf } from "./stepwise_pictures.js";
 
@@ -33,7 +33,7 @@ export async function draw(context) {
   const viewModel = { context, overview, siteIndex, site, head, queries, keys, i, record, t };
   viewModel.keyDims = tensors.keys.shape[1];
   viewModel.valueDims = tensors.values.shape[1];
-  viewModel.j = within(now().column ?? t.weights.indexOf(Math.max(...t.weights)), keys.length);
+  viewModel.j = within(now().column ?? largestIndex(t.weights), keys.length);
   stageNames = record.stages.map(({ name }) => name);
   viewModel.stage = within(now().step ?? 0, stageNames.length);
   viewModel.python = () => python(viewModel);
@@ -203,16 +203,30 @@ function explain(viewModel) {
 }
 
 function formulaLines({ record, t, j, reached }) {
-  const { law } = record;
   const lines = [];
   if (record.stages.some(({ id }) => id === "scores")) lines.push(scoreLine(record, t, j));
-  if (reached("law")) {
-    const shifted = law.exponential ? () => row(sub("s", "j"), "−", digits(record.max_score)) : null;
-    lines.push([sub("w", "j"), "=", ...lawParts(law, "", "j", shifted), "=", digits(t.unnormalized[j])]);
+  if (t.masked[j]) {
+    if (reached("mask") || reached("weights")) lines.push([sub(reached("weights") ? "a" : "w", "j"), "=", "0", words(", masked")]);
+  } else {
+    if (reached("mask")) lines.push(...positionLines(record, t, j));
+    if (reached("law")) lines.push([sub("w", "j"), "=", ...unnormalizedParts(record), "=", digits(t.unnormalized[j])]);
+    if (reached("weights")) lines.push(weightLine(record, t, j, reached("law")));
   }
-  if (reached("weights")) lines.push(weightLine(record, t, j, reached("law")));
   if (reached("values")) lines.push(["y", "=", sum("j"), sub("a", "j"), sub("v", "j")]);
   return lines;
+}
+
+/** The weight of key j before it is divided; for exp, the largest score is subtracted first. */
+const unnormalizedParts = ({ law, has_bias, has_decay, max_score }) =>
+  lawParts(law, "", "j", { bias: has_bias, decay: has_decay }, law.exponential ? max_score : null);
+
+/** What positions add to the score of key j, and the factor of its weight. */
+function positionLines({ has_bias, has_decay }, t, j) {
+  const [score, bias] = [t.scores[j], t.bias[j]];
+  return [
+    has_bias && [sub("s", "j"), "+", sub("b", "j"), "=", digits(score), ...plus(bias), "=", digits(score + bias)],
+    has_decay && [sub("g", "j"), "=", digits(t.decay[j])],
+  ].filter(Boolean);
 }
 
 /** s_j from the query and key j: a sum over dimensions where it is a dot product. */
@@ -225,7 +239,7 @@ function scoreLine(record, t, j) {
 function weightLine(record, t, j, hasLaw) {
   const a = sub("a", "j");
   if (!hasLaw) return [a, "=", digits(t.weights[j])];
-  if (!record.normalizes) return [a, "=", sub("w", "j")];
+  if (!record.normalizes) return [a, "=", sub("w", "j"), "=", digits(t.weights[j])];
   const fraction = over(sub("w", "j"), row(sum("n"), sub("w", "n")));
   return [a, "=", fraction, "=", over(digits(t.unnormalized[j]), digits(record.normalizer)), "=", digits(t.weights[j])];
 }

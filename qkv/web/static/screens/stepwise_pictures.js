@@ -1,7 +1,7 @@
 // The pictures of the steps of screen 2, by the id of the step.
 
 import { bars, joinPictures } from "../chart.js";
-import { announce, digits, h, slider, tokenText, whole, within } from "../dom.js";
+import { announce, digits, extent, h, slider, tokenText, whole, within } from "../dom.js";
 import { figure } from "../figure.js";
 import { heat, viewOf } from "../heat.js";
 import { choose, now } from "../state.js";
@@ -34,7 +34,6 @@ function keyMatrix({ context, keys, j }, data, columns, heading, extra = null) {
     title: heading,
     rowTitle: "key",
     columnTitle: "dimension",
-    hover: () => {},
     pick: (r) => (r - shift >= 0 && r - shift < keys.length ? choose({ column: r - shift }) : null),
   });
   mark(j + shift, 0);
@@ -156,21 +155,21 @@ export function whatIf(viewModel) {
   const { t, keys, context } = viewModel;
   const tenths = now().score_factor ?? 10;
   const scaled = Array.from(t.scores, (value, n) => (t.masked[n] ? -Infinity : (value + t.bias[n]) * (tenths / 10)));
-  const largest = Math.max(...scaled);
+  const [, largest] = extent(scaled);
   const exps = scaled.map((value) => Math.exp(value - largest));
   const total = exps.reduce((a, b) => a + b, 0);
   const softmax = exps.map((value) => value / total);
   const slopes = softmax.map((a) => a * (1 - a));
   const width = context.width();
   const each = width > 560 ? (width - 14) / 2 : width;
-  const chart = (numbers) => {
+  const chart = (numbers, range) => {
     const items = keys.map((key, n) => ({
       name: tokenText(key, 8),
       value: numbers[n],
       strong: n === viewModel.j,
       quiet: t.masked[n] ? "masked" : null,
     }));
-    return bars(items, { width: each, title: "", most: 16 });
+    return bars(items, { width: each, title: "", most: 16, range });
   };
   const note = [
     "With large scores one key takes all and the gradient a(1 − a) of the weights goes to zero: the division by √d prevents that. ",
@@ -182,8 +181,8 @@ export function whatIf(viewModel) {
     name: "what if",
     svg: joinPictures(
       [
-        { heading: "weights", svg: chart(softmax) },
-        { heading: "gradient a(1 − a)", svg: chart(slopes) },
+        { heading: "weights, axis to 1", svg: chart(softmax, [0, 1]) },
+        { heading: "gradient a(1 − a), axis to 0.25", svg: chart(slopes, [0, 0.25]) },
       ],
       width,
     ),

@@ -3,14 +3,13 @@
 import { isAvailable, request } from "../api.js";
 import { WIDE, chart, joinPictures } from "../chart.js";
 import { copyingCard } from "./copying.js";
-import { announce, choice, digits, h, tokenText, whole, within } from "../dom.js";
+import { announce, choice, digits, extent, h, tokenText, whole, within } from "../dom.js";
 import { figure, plainTable } from "../figure.js";
-import { formula, lawParts, over, row, sub, sum, words } from "../formula.js";
+import { formula, latex, lawParts, over, row, sub, sum, words } from "../formula.js";
 import { gutter, heat, largestOf, viewOf } from "../heat.js";
 import { choose, now } from "../state.js";
 
 export const title = "Softmax versus linear";
-const DEFAULT_ORDER = 2;
 
 export async function draw(context) {
   const overview = (await request("overview", context.params())).record;
@@ -101,7 +100,7 @@ function drawMain(viewModel, below) {
   context.main({
     title: `${site.name}, head ${viewModel.head + 1}: ${reference} versus ${kind}`,
     subtitle: `${whole(rows)} × ${whole(columns)}, largest difference ${digits(record.difference)}`,
-    before: zoom || null,
+    before: [record.dot_product ? null : h("p", { class: "note warn" }, notDotProducts(viewModel)), zoom || null],
     svg,
     after: readout,
     name: `${reference} versus ${kind}`,
@@ -111,6 +110,10 @@ function drawMain(viewModel, below) {
     below: [curves(viewModel), below],
   });
 }
+
+const notDotProducts = ({ record, reference, kind }) =>
+  `This model's ${record.model_kind} attention takes no dot products of queries and keys: ` +
+  `what ${reference} and ${kind} would make of its vectors is not close to what it computes.`;
 
 /** Both matrices and their difference, with one cursor. */
 function threeMaps(viewModel, readout) {
@@ -142,6 +145,7 @@ function threeMaps(viewModel, readout) {
         rowTitle: site.rows,
         columnTitle: site.columns,
         width: sideBySide ? room + (bare ? 10 : 4 + labelWidth) : width,
+        tip: (i, j) => cellText(viewModel, i, j),
         hover: (i, j) => (i === null ? point(viewModel.row, viewModel.column) : point(i, j)),
         pick: (i, j) => choose({ row: i, column: j }),
       },
@@ -223,12 +227,19 @@ function visibleScores({ tensors, rows, columns, site }) {
 
 /** Why they differ: exp and its polynomial over the scores, the error by order, and the growth of the state. */
 function curves(viewModel) {
-  const { context, record, tensors, keys, reference } = viewModel;
+  const { record, tensors, keys, context } = viewModel;
   const width = context.width();
+  return [
+    record.law.taylor_order === null ? null : taylorCard(viewModel, width),
+    record.feature_dim ? stateCard(viewModel, tensors.state_norms, keys, width) : null,
+  ];
+}
+
+function taylorCard(viewModel, width) {
+  const { record, reference } = viewModel;
   const each = width > WIDE ? (width - 14) / 2 : width;
   const scores = visibleScores(viewModel);
-  const [low, high] = [Math.min(...scores), Math.max(...scores)];
-  const order = record.law.taylor_order ?? DEFAULT_ORDER;
+  const [low, high] = extent(scores);
   const errors = record.order_errors;
   const errorChart = chart({
     title: "Error by order",
@@ -242,7 +253,7 @@ function curves(viewModel) {
   });
   const svg = joinPictures(
     [
-      { heading: "exp and its polynomial over the scores", svg: expChart(scores, low, high, order, each) },
+      { heading: "exp and its polynomial over the scores", svg: expChart(scores, low, high, record.law.taylor_order, each) },
       { heading: `error against ${reference} by order`, svg: errorChart },
     ],
     width,
@@ -251,21 +262,18 @@ function curves(viewModel) {
   const note = negative.length
     ? `Negative weights at order ${negative.join(", ")}: a polynomial of odd order falls below zero for low scores, so Taylor attention takes even orders only.`
     : "No order up to 7 gives a negative weight at these scores.";
-  return [
-    figure({
-      title: "Where the polynomial departs from exp",
-      subtitle: `scores from ${digits(low, 2)} to ${digits(high, 2)}`,
-      svg,
-      name: "error by order",
-      python: () => python(viewModel, "print(comparison.order_errors)"),
-      rows: () => [
-        ["order", "largest weight error", "relative output error", "smallest weight"],
-        ...errors.map((one) => [one.order, one.weights ?? NaN, one.output ?? NaN, one.smallest ?? NaN]),
-      ],
-      after: h("p", { class: "note" }, note),
-    }),
-    record.feature_dim ? stateCard(viewModel, tensors.state_norms, keys, width) : null,
-  ];
+  return figure({
+    title: "Where the polynomial departs from exp",
+    subtitle: `scores from ${digits(low, 2)} to ${digits(high, 2)}`,
+    svg,
+    name: "error by order",
+    python: () => python(viewModel, "print(comparison.order_errors)"),
+    rows: () => [
+      ["order", "largest weight error", "relative output error", "smallest weight"],
+      ...errors.map((one) => [one.order, one.weights ?? NaN, one.output ?? NaN, one.smallest ?? NaN]),
+    ],
+    after: h("p", { class: "note" }, note),
+  });
 }
 
 function expChart(scores, low, high, order, width) {
@@ -276,8 +284,8 @@ function expChart(scores, low, high, order, width) {
     xTitle: "score q·k/√d; ticks: those that occur",
     width,
     rug: scores.filter((_, n) => n % Math.ceil(scores.length / 200) === 0),
-    low: Math.min(0, ...curve.map(([, y]) => y)),
-    high: Math.exp(high),
+    log: true, // scores lie where a linear axis would be flat
+    low: Math.max(-6, low / Math.LN10),
     series: [
       { name: "exp", style: 1, points: steps.map((x) => [x, Math.exp(x)]) },
       { name: `Taylor, order ${order}`, style: 2, points: curve },
@@ -329,7 +337,8 @@ function explain(viewModel) {
     formula: formula(
       [sub("s", "i", "j"), "=", digits(cell.score)],
       ["exp", row("(", sub("s", "i", "j"), ")"), "=", digits(Math.exp(cell.score))],
-      ...impliedLines(record, cell.score),
+      ...impliedLines(record, cell.score, isMasked(viewModel, i, j)),
+      ...(record.dot_product || !record.model_score ? [] : [[words("the model's own score: "), ...latex(record.model_score)]]),
       [reference, "=", digits(cell.exact)],
       [words(kind), "=", digits(cell.implied)],
     ),
@@ -343,6 +352,7 @@ function explain(viewModel) {
       "A linear attention never builds this matrix: it adds keys and values to a state and reads it, which is linear in length. ",
       "But it implies one, computed here from its definition on the model's own queries and keys. ",
       model,
+      record.dot_product ? "" : " But the model itself takes no dot products: its score is another one, given above.",
       record.left_out.length ? ` The ${record.left_out.join(" and ")} of its positions is left out on both sides.` : "",
     ].join(""),
     notes: overview.notes,
@@ -351,8 +361,9 @@ function explain(viewModel) {
 }
 
 /** The other kind's weight; the polynomial's value has a line of its own, since the box is narrow. */
-function impliedLines({ law, normalizes }, score) {
+function impliedLines({ law, normalizes }, score, masked) {
   const a = sub("a", "i", "j");
+  if (masked) return [[a, "=", "0", words(", masked")]];
   const parts = lawParts(law, "i", "j");
   if (!normalizes) return [[a, "=", ...parts, words(", not divided")]];
   const value = law.taylor_order ? [["=", digits(polynomial(score, law.taylor_order))]] : [];
