@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from playwright.sync_api import Browser, Page, sync_playwright
 
+import qkv
 from benchmarks.machine import about
-from qkv.web.external import TensorBackend
-from qkv.web.server import Server
 
 RESULTS = Path(__file__).parent / "results" / "workbench_cpu.json"
 SIZES = [(12, 12, 200), (12, 12, 512), (1, 1, 2048)]
@@ -65,7 +64,7 @@ def measure(browser: Browser, layers: int, heads: int, tokens: int) -> dict[str,
     """One page, opened three times; medians."""
     generator = torch.Generator().manual_seed(0)
     weights = [(2 * torch.randn(heads, tokens, tokens, generator=generator)).softmax(-1) for _ in range(layers)]
-    server = Server(TensorBackend(weights, {"tokens": [f"t{n}" for n in range(tokens)]}))
+    server = qkv.look(attention=weights, tokens=[f"t{n}" for n in range(tokens)]).server()
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

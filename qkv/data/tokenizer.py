@@ -16,6 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from qkv.data.byte_level import byte_level_text
 from qkv.errors import QkvError, unknown_name_error
 from qkv.storage import load_json, read_file, write_atomic
 from qkv.storage.json import MAX_BYTES
@@ -121,6 +122,17 @@ class Tokenizer:
         if found is None:
             raise ValueError(f"ids must be 0 to {len(self) - 1}, got {number}")
         return str(found)
+
+    def token_text(self, number: int) -> str:
+        """Return the token of an id as people read it: of a byte-level tokenizer the decoded text."""
+        token = self.id_to_token(number)
+        is_text = self._is_byte_level and number not in self.special.values()
+        return byte_level_text(token) if is_text else token
+
+    @cached_property
+    def _is_byte_level(self) -> bool:
+        decoder = json.loads(self._backend.to_str()).get("decoder") or {}
+        return "ByteLevel" in [one.get("type") for one in (decoder, *decoder.get("decoders", ()))]
 
     @cached_property
     def skipped_ids(self) -> frozenset[int]:

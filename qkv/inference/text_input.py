@@ -10,6 +10,7 @@ from torch import nn
 
 from qkv.data import Tokenizer, Vocabulary, pad
 from qkv.decode import greedy
+from qkv.inference.candidates import Candidates, next_candidates, top_candidates
 from qkv.inference.seq2seq import search_limits
 from qkv.inference.source_text import in_known_case, longest_source, split_source
 
@@ -52,6 +53,10 @@ class TextInput(ABC):
     def tokenize(self, text: str) -> TokenSequence:
         """Return the tokens of the text, whatever their number."""
 
+    def candidates(self, source: TokenSequence) -> list[Candidates]:
+        """Return what the model says about a text, place by place."""
+        return []
+
 
 class PromptInput(TextInput):
     """A prompt for a language model: the start token, then the text."""
@@ -65,7 +70,11 @@ class PromptInput(TextInput):
     def tokenize(self, text: str) -> TokenSequence:
         """Return START and the tokens of the text."""
         ids = [self.tokenizer.start, *self.tokenizer.encode(text)] if text else []
-        return TokenSequence([self.tokenizer.id_to_token(index) for index in ids], ids, [])
+        return TokenSequence([self.tokenizer.token_text(index) for index in ids], ids, [])
+
+    def candidates(self, source: TokenSequence) -> list[Candidates]:
+        """Return the most probable next tokens."""
+        return [next_candidates(self.model, source.ids, self.tokenizer.token_text)]
 
 
 class MaskedInput(TextInput):
@@ -83,7 +92,17 @@ class MaskedInput(TextInput):
         own = self.tokenizer
         ids = [own.cls or 0, *own.encode(text, special=True), own.sep or 0]
         notes = ["some of the text is unknown to the tokenizer"] if own.unknown in ids else []
-        return TokenSequence([own.id_to_token(index) for index in ids], ids, notes)
+        return TokenSequence([own.token_text(index) for index in ids], ids, notes)
+
+    def candidates(self, source: TokenSequence) -> list[Candidates]:
+        """Return the most probable tokens for each [MASK]."""
+        ids = torch.tensor([source.ids], device=next(self.model.parameters()).device)
+        masked = ids == self.tokenizer.mask
+        with torch.inference_mode():
+            hidden = self.model.encode(ids, None, torch.ones_like(ids, dtype=torch.bool))  # type: ignore[operator]
+            rows = self.model.token_logits(hidden[masked])  # type: ignore[operator]
+        places = [f"{source.tokens[n]} ({n + 1})" for n in masked[0].nonzero().flatten().tolist()]
+        return [top_candidates(*one, self.tokenizer.token_text) for one in zip(places, rows, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -124,6 +143,11 @@ class Seq2SeqInput(TextInput):
             rows, mask = pad([source.ids])
             (found,) = greedy(self.model, rows, mask, search_limits(self.model))  # type: ignore[arg-type]
         return TokenSequence(self.target_names(found.tokens), list(found.tokens), [])
+
+    def candidates(self, source: TokenSequence) -> list[Candidates]:
+        """Return the answer that greedy search finds."""
+        separator = "" if self.units.target == "characters" else " "
+        return [Candidates("answer", [separator.join(self.predict_target(source).tokens)], [])]
 
     def target_names(self, ids: Sequence[int]) -> list[str]:
         """Return each target id as people read it, the special ones too."""

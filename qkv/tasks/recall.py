@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from qkv.data import Recall
 from qkv.draw import Example, Mistakes, ReportAnswer
+from qkv.inference.candidates import Candidates, next_candidates
 from qkv.inference.progress import track
 from qkv.inference.text_input import TextInput, TokenSequence
 from qkv.tasks.base import Preset, Task, register
@@ -102,6 +103,10 @@ class RecallInput(TextInput):
                 shown = token if len(token) <= 20 else f"{token[:20]}..."
                 raise ValueError(f"this model reads integers from 0 to {highest}, separated by spaces, got {shown!r}")
         return TokenSequence(tokens, [int(token) for token in tokens], [])
+
+    def candidates(self, source: TokenSequence) -> list[Candidates]:
+        """Return the most probable values for the last token."""
+        return [next_candidates(self.model, source.ids, str)]
 
 
 @register("recall")

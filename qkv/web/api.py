@@ -26,12 +26,12 @@ def respond(backend: Backend, name: str, params: Params) -> Response:
     return replace(response, record={**response.record, "seconds": perf_counter() - start})
 
 
-def saved_queries(backend: Backend, params: Params) -> Iterator[tuple[Query, bool]]:
-    """Yield each request that a page saved at this input should hold, and whether it is essential."""
-    yield from ((Query("about", {}), True), (Query("overview", {}), True))
+def saved_queries(backend: Backend, params: Params) -> Iterator[tuple[Query, Screen | None]]:
+    """Yield each request that a page saved at this input should hold, and its screen; None for the frame."""
+    yield from ((Query("about", {}), None), (Query("overview", {}), None))
     for screen in _screens(backend):
         for query in screen.saved_queries(backend, params):
-            yield query, screen.essential
+            yield query, screen
 
 
 def _screens(backend: Backend) -> list[Screen]:

@@ -15,6 +15,7 @@ from qkv import runs, tasks
 from qkv.errors import QkvError
 from qkv.explain import observe
 from qkv.inference import TextInput
+from qkv.inference.candidates import Candidates
 from qkv.inference.source_text import longest_source
 from qkv.inference.text_input import TokenSequence
 from qkv.pronunciation.bundled import NAME, run_folder
@@ -65,6 +66,10 @@ class Backend(ABC):
     @abstractmethod
     def view_model(self, params: Params) -> ViewModel:
         """Return the view model of the requested input."""
+
+    def candidates(self, params: Params) -> list[Candidates]:
+        """Return what the model says about the requested input."""
+        return []
 
     def restore_code(self, *imports: str) -> list[str]:
         """Return Python lines that restore the model, with these import lines sorted in."""
@@ -119,6 +124,10 @@ class RunBackend(Backend):
                 self._view_models.popitem(last=False)
         self._view_models.move_to_end(key)
         return self._view_models[key]
+
+    def candidates(self, params: Params) -> list[Candidates]:
+        """Return what the model says about `text`."""
+        return self.text_input.candidates(self.text_input.read(get_text(params, "text")))
 
     def restore_code(self, *imports: str) -> list[str]:
         """Return Python lines that restore this model, with these import lines sorted in."""

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.data.byte_level import SPACE, byte_level_text
 from qkv.web.backend import Backend
 from qkv.web.params import Params
 from qkv.web.view_model import SiteDescription, ViewModel, WeightsCheck
@@ -85,7 +86,13 @@ def read_tokens(layers: list[Tensor], tokens: Sequence[str], keys: Sequence[str]
             raise TypeError(f"{name} must be a list of texts, one per token")
         if len(given) != count:
             raise ValueError(f"{name} has {len(given)} tokens, but attention has {count}")
-    return {name: list(given) for name, (given, _) in sides.items()}
+    return {name: _readable(list(given)) for name, (given, _) in sides.items()}
+
+
+def _readable(tokens: list[str]) -> list[str]:
+    """Decode the tokens of a byte-level tokenizer, which writes a space as a letter."""
+    is_byte_level = any(token.startswith(SPACE) for token in tokens)
+    return [byte_level_text(token) for token in tokens] if is_byte_level else tokens
 
 
 def _layer(number: int, layer: object) -> Tensor:

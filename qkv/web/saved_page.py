@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qkv.storage import write_atomic
 from qkv.web.api import respond, saved_queries
@@ -20,11 +21,14 @@ from qkv.web.screens.base import Query
 from qkv.web.static_files import static_files
 from qkv.web.wire import pack
 
+if TYPE_CHECKING:
+    from qkv.web.server import Server
+
 POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:"
 MAX_BYTES = 64 * 2**20
-"""Most bytes of data in one page: what a browser opens without trouble."""
+"""Most bytes of data in one page: what a browser opens without trouble; 12 layers of 12 heads with 330 tokens."""
 OPTIONAL_BYTES = 16 * 2**20
-"""Bytes beyond which only essential screens are added."""
+"""Bytes beyond which only essential screens are kept."""
 _IMPORT = re.compile(r'(\bfrom\s+|\bimport\s+)"(\.{1,2}/[a-z_/]+\.js)"')
 
 
@@ -55,24 +59,52 @@ class SavedPage:
             'style="width: 100%; height: 760px; border: 0" title="qkv"></iframe>'
         )
 
+    def server(self, port: int = 0) -> "Server":
+        """Return a server of this page, which sends one head at a time, so that any size can be shown.
+
+        Its `address` is to be opened in a browser; `run` serves it until Ctrl-C. Needs the extra "web".
+        """
+        from qkv.web.server import Server  # noqa: PLC0415 - needs the extra "web"
+
+        return Server(self.backend, port)
+
     def _responses(self) -> dict[str, bytes]:
-        """Return the packed responses by key: the essential screens whole, the others as far as there is room."""
-        size = 0
-        responses: dict[str, bytes] = {}
-        for query, essential in saved_queries(self.backend, self.params):
-            if not essential and size > OPTIONAL_BYTES:
-                break
-            response = respond(self.backend, query.name, {**self.params, **query.params})
-            if query.name == "about":
-                response.record.update(self.params)
-            responses[key(query)] = data = pack(response)
-            size += len(data)
-            if size > MAX_BYTES:
-                raise ValueError(
-                    f"the page would hold more than {MAX_BYTES // 2**20} MiB of data; "
-                    "use a shorter text or fewer layers, or `qkv serve`, which sends one head at a time"
-                )
-        return responses
+        """Return the packed responses by key: the essential screens, and of the others those that have room."""
+        about = respond(self.backend, "about", self.params)
+        kept: dict[str | None, dict[str, bytes]] = {}
+        left_out: list[str] = []
+        for query, screen in saved_queries(self.backend, self.params):
+            name = None if screen is None else screen.name
+            if name in left_out or query.name == "about":
+                continue
+            is_essential = screen is None or screen.essential
+            try:
+                data = pack(respond(self.backend, query.name, {**self.params, **query.params}))
+            except ValueError:  # too large for this screen
+                if is_essential:
+                    raise
+                data = None
+            if data is not None:
+                kept.setdefault(name, {})[key(query)] = data
+            size = sum(len(packed) for responses in kept.values() for packed in responses.values())
+            if is_essential and size > MAX_BYTES:
+                raise ValueError(self._too_large())
+            if data is None or (not is_essential and size > OPTIONAL_BYTES):
+                kept.pop(name, None)  # a screen is there as a whole, or not at all
+                left_out.append(str(name))
+        screens = [screen for screen in about.record["screens"] if screen["name"] not in left_out]
+        about.record.update(self.params, screens=screens, left_out=left_out)
+        return {key(Query("about", {})): pack(about)} | {
+            k: v for responses in kept.values() for k, v in responses.items()
+        }
+
+    def _too_large(self) -> str:
+        is_run = self.backend.model is not None
+        return f"the page would hold more than {MAX_BYTES // 2**20} MiB of data; " + (
+            "use a shorter text, or `qkv serve`, which sends one head at a time"
+            if is_run
+            else "show fewer layers, heads or tokens, or use `.server()`, which sends one head at a time"
+        )
 
 
 def look(

@@ -48,7 +48,7 @@ def test_a_saved_page_holds_every_screen(browser, server, page_file):
         with opened(browser, address, **options) as page:
             go(page, **state, **({"text": TEXT} if not options else {}))
             seen.append(page.locator("table").all_inner_texts())
-    assert len(seen[0]) == 4
+    assert len(seen[0]) == 3
     assert seen[0] == seen[1]
 
 
@@ -131,7 +131,7 @@ def test_hostile_tokens_insert_nothing(browser, tmp_path):
                 "document.querySelectorAll('body img, iframe, object, embed, body style, [onerror], [onload]').length"
             )
             assert strange == 0
-            assert page.locator("script").count() == 6 + 2
+            assert page.locator("script").count() == 7 + 2
 
 
 def test_hostile_texts_as_input(browser, server):
@@ -174,7 +174,7 @@ def test_a_broken_run(pairs_run, tmp_path):
         qkv.look(broken, TEXT)
     (broken / "model.safetensors").write_bytes(b"x" * 100)
     reseal(broken)
-    with pytest.raises(QkvError, match="the weights are damaged or of another model"):
+    with pytest.raises(QkvError, match="damaged"):
         qkv.look(broken, TEXT)
     (broken / "config.json").write_text('{"format": 99}')
     reseal(broken)

@@ -16,6 +16,8 @@ from qkv.web.wire import Response
 
 THUMBNAIL_SIZE = 24
 """Largest number of rows and of columns of a thumbnail."""
+MIN_ROWS = 32
+"""Rows from which on a few large weights may saturate."""
 MEAN_HEAD = -1
 """Head index of the mean over heads."""
 
@@ -28,14 +30,16 @@ class Atlas(Screen):
     essential = True
 
     def handlers(self, backend: Backend) -> dict[str, Handler]:
-        """Return `thumbnails` and `head`."""
+        """Return `candidates`, `thumbnails` and `head`."""
         return {
+            "candidates": lambda params: Response({"places": [asdict(one) for one in backend.candidates(params)]}),
             "thumbnails": lambda params: thumbnails(backend.view_model(params)),
             "head": lambda params: head_map(backend.view_model(params), params),
         }
 
     def saved_queries(self, backend: Backend, params: Params) -> Iterator[Query]:
-        """Yield the thumbnails, every head and every mean."""
+        """Yield what the model says, the thumbnails, every head and every mean."""
+        yield Query("candidates", {})
         yield Query("thumbnails", {})
         for index, site in enumerate(backend.view_model(params).sites):
             for head in range(MEAN_HEAD, site.heads):
@@ -52,7 +56,7 @@ def thumbnails(view_model: ViewModel) -> Response:
         for head in range(site.heads):
             weights = view_model.weights(index, head).float()
             small = pool(weights, THUMBNAIL_SIZE)
-            images.append(shades(small).flatten())
+            images.append(shades(small, color_range(weights)).flatten())
             heads.append(asdict(summarize(weights)))
             if not head:
                 shapes.append(list(small.shape))
@@ -81,10 +85,20 @@ def pool(weights: Tensor, max_size: int) -> Tensor:
     return functional.max_pool2d(weights[None], (rows, columns), ceil_mode=True)[0]
 
 
-def shades(weights: Tensor) -> Tensor:
-    """Return |weights| scaled to 0..255 by the largest."""
-    largest = weights.abs().max().clamp(min=1e-30)
-    return (weights.abs() / largest * 255).nan_to_num(0).round().to(torch.uint8)
+def color_range(weights: Tensor) -> float:
+    """Return the weight of the darkest color: the largest, or for a long input the median of the rows' largest.
+
+    `colorRange` of static/heat.js is the same: the first row of a causal head has a weight of 1, beside which the
+    others would be blank.
+    """
+    rows = weights.abs().nan_to_num(0).amax(-1)
+    largest, middle = float(rows.max()), float(rows.sort().values[len(rows) // 2])
+    return middle if len(rows) >= MIN_ROWS and 0 < 2 * middle < largest else largest
+
+
+def shades(weights: Tensor, largest: float) -> Tensor:
+    """Return |weights| scaled to 0..255 by `largest`; larger ones are 255."""
+    return (weights.abs() / max(largest, 1e-30) * 255).nan_to_num(0).clamp(max=255).round().to(torch.uint8)
 
 
 screen = Atlas()

@@ -23,7 +23,10 @@ export function inputCard(about) {
     h("div", { class: "field" }, h("label", { for: "text" }, "Input of the model"), text.element),
     answer && h("div", { class: "field" }, h("label", { for: "answer" }, "Answer to show"), answer.element),
     saved
-      ? h("p", { class: "note" }, "A saved page: other texts need ", h("code", {}, "qkv serve"), ".")
+      ? [
+          h("p", { class: "note" }, "A saved page: other texts need ", h("code", {}, "qkv serve"), "."),
+          about.left_out?.length ? h("p", { class: "note" }, `Too large to keep: the screens ${about.left_out.join(", ")}.`) : null,
+        ]
       : h("button", { type: "button", class: "main", "data-focus": "go", onclick: submit }, "Show  (Ctrl-Enter)"),
   );
   return {

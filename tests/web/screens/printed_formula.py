@@ -88,30 +88,26 @@ def _with_sums(tokens, known, terms):
 
 
 def _tokens(element):
-    tag, children = element.tag.removeprefix(NAMESPACE), list(element)
-    if tag in ("mtd", "mrow", "mstyle"):
-        return [token for child in children for token in _tokens(child)]
-    if tag == "mtext":
-        return ["#" + (element.text or "")]
-    if tag in ("mi", "mn", "mo"):
-        text = (element.text or "").strip()
-        if tag == "mn":
-            return _number(text)
-        return [NAMES.get(text, text)]
-    if tag == "msub":
-        base, index = ("".join(_tokens(child)) for child in children)
-        return [f"{base}_{index}"]
-    if tag == "msup":
-        base, power = (_tokens(child) for child in children)
-        return ["(", *base, ")", "**", "(", *power, ")"]
-    if tag == "mfrac":
-        top, bottom = (_tokens(child) for child in children)
-        return ["(", "(", *top, ")", "/", "(", *bottom, ")", ")"]
-    if tag == "msqrt":
-        return ["sqrt", "(", *(token for child in children for token in _tokens(child)), ")"]
-    if tag == "munder":
-        return ["sum_" + "".join(_tokens(children[1]))]
-    raise AssertionError(tag)
+    tag = element.tag.removeprefix(NAMESPACE)
+    text = (element.text or "").strip()
+    leaves = {"mtext": ["#" + text], "mi": [NAMES.get(text, text)], "mo": [NAMES.get(text, text)], "mn": _number(text)}
+    return leaves[tag] if tag in leaves else _composed(tag, [_tokens(child) for child in element])
+
+
+def _composed(tag, parts):
+    """Return the tokens of an element that has others in it."""
+    joined = [token for part in parts for token in part]
+    first, *others = ["".join(part) for part in parts] if tag in ("msub", "munder") else parts
+    return {
+        "msub": lambda: [f"{first}_{others[0]}"],
+        "munder": lambda: [f"sum_{others[0]}"],
+        "msup": lambda: ["(", *first, ")", "**", "(", *others[0], ")"],
+        "mfrac": lambda: ["(", "(", *first, ")", "/", "(", *others[0], ")", ")"],
+        "msqrt": lambda: ["sqrt", "(", *joined, ")"],
+        "mtd": lambda: joined,
+        "mrow": lambda: joined,
+        "mstyle": lambda: joined,
+    }[tag]()
 
 
 def _number(text):

@@ -105,9 +105,7 @@ def test_the_score_of_additive_attention(browser):
     """Its equations, and on the third screen that it takes no dot products."""
     torch.manual_seed(3)
     model = Recurrent(RecurrentConfig(dim=12, attention="additive", max_length=9), 9, 9)
-    backend = ModelBackend(
-        model, [3, 4, 5, 6], [4, 5], tokens={"source": list("abcd"), "generated": ["x", "y", "END"]}
-    )
+    backend = ModelBackend(model, [3, 4, 5, 6], [4, 5], tokens={"source": list("abcd"), "generated": ["x", "y", "END"]})
     call = backend.records[0].head(0)
     with serving(backend) as server, opened(browser, server.address) as page:
         go(page, screen="stepwise", row=1, column=2, step=7)

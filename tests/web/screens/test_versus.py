@@ -79,7 +79,7 @@ def test_the_copying_problem_and_its_slider(browser, server):
 def test_all_pictures_can_be_exported_and_shown_as_tables(browser, server, record):
     with opened(browser, server.address) as page:
         go(page, screen="versus", text=TEXT, site=1, head=0, kind="elu", table=1)
-        assert page.locator("table").count() == page.locator("figure").count() == 4
+        assert page.locator("table").count() == page.locator("figure").count() == 3
         for picture in page.locator("section:has(figure)").all():
             with page.expect_download() as waiting:
                 picture.get_by_role("button", name="Save as PNG").click()

@@ -26,7 +26,8 @@ export async function draw(context) {
     rowLabels: overview.tokens[site.rows],
     columnLabels: overview.tokens[site.columns],
   };
-  const viewModel = { overview, siteIndex, site, head, record, tensors, matrix, context };
+  const { places } = (await request("candidates", context.params())).record;
+  const viewModel = { places, overview, siteIndex, site, head, record, tensors, matrix, context };
   viewModel.row = within(now().row ?? 0, matrix.rows);
   viewModel.column = within(now().column ?? largestColumn(matrix, viewModel.row), matrix.columns);
   viewModel.rows = chosenRows(viewModel);
@@ -97,8 +98,37 @@ function drawMain(viewModel) {
     rows: () => csvRows(viewModel, picture),
     python: () => python(viewModel),
     table: () => cellTable(viewModel),
+    below: candidatesCard(viewModel),
   });
   explain(viewModel);
+}
+
+/** What the model says: its tokens for each [MASK], the next token, or its answer. */
+function candidatesCard({ places, context }) {
+  if (!places.length) return null;
+  const isPronunciation = context.about().task === "pronounce";
+  return h(
+    "section",
+    { class: "card", id: "candidates" },
+    h("h3", {}, "What the model says"),
+    places.map(({ place, tokens, probabilities }) =>
+      h(
+        "div",
+        { class: "readout" },
+        h("span", { class: "quiet" }, tokenText(place, 24).replaceAll("␣", " ")),
+        tokens.map((token, n) =>
+          h(
+            "span",
+            {},
+            h("b", {}, h("bdi", {}, probabilities.length ? tokenText(token) : token)),
+            probabilities.length ? h("span", { class: "number" }, ` ${digits(probabilities[n])}`) : null,
+          ),
+        ),
+      ),
+    ),
+    isPronunciation &&
+      h("p", { class: "note" }, "Phones in ARPAbet; the digit of a vowel is its stress: 1 primary, 2 secondary, 0 none."),
+  );
 }
 
 function drawMap(viewModel, readout) {
