@@ -97,7 +97,7 @@ class MaskedInput(TextInput):
     def candidates(self, source: TokenSequence) -> list[Candidates]:
         """Return the most probable tokens for each [MASK]."""
         ids = torch.tensor([source.ids], device=next(self.model.parameters()).device)
-        masked = ids == self.tokenizer.mask
+        masked = torch.eq(ids, self.tokenizer.mask or 0)
         with torch.inference_mode():
             hidden = self.model.encode(ids, None, torch.ones_like(ids, dtype=torch.bool))  # type: ignore[operator]
             rows = self.model.token_logits(hidden[masked])  # type: ignore[operator]

@@ -17,7 +17,7 @@ from qkv.storage import write_atomic
 from qkv.web.api import respond, saved_queries
 from qkv.web.backend import Backend, RunBackend
 from qkv.web.external import Layers, TensorBackend, read_layers, read_tokens
-from qkv.web.screens.base import Query
+from qkv.web.screens.base import Query, Screen
 from qkv.web.static_files import static_files
 from qkv.web.wire import pack
 
@@ -73,30 +73,34 @@ class SavedPage:
         about = respond(self.backend, "about", self.params)
         kept: dict[str | None, dict[str, bytes]] = {}
         left_out: list[str] = []
+        size = 0
         for query, screen in saved_queries(self.backend, self.params):
             name = None if screen is None else screen.name
             if name in left_out or query.name == "about":
                 continue
-            is_essential = screen is None or screen.essential
-            try:
-                data = pack(respond(self.backend, query.name, {**self.params, **query.params}))
-            except ValueError:  # too large for this screen
-                if is_essential:
-                    raise
-                data = None
-            if data is not None:
-                kept.setdefault(name, {})[key(query)] = data
-            size = sum(len(packed) for responses in kept.values() for packed in responses.values())
-            if is_essential and size > MAX_BYTES:
-                raise ValueError(self._too_large())
-            if data is None or (not is_essential and size > OPTIONAL_BYTES):
-                kept.pop(name, None)  # a screen is there as a whole, or not at all
+            data = self._packed(query, screen)
+            size += len(data or b"")
+            if data is None or (screen is not None and not screen.essential and size > OPTIONAL_BYTES):
+                # a screen is there as a whole, or not at all
+                size -= len(data or b"") + sum(map(len, kept.pop(name, {}).values()))
                 left_out.append(str(name))
+                continue
+            kept.setdefault(name, {})[key(query)] = data
+            if size > MAX_BYTES:
+                raise ValueError(self._too_large())
         screens = [screen for screen in about.record["screens"] if screen["name"] not in left_out]
         about.record.update(self.params, screens=screens, left_out=left_out)
-        return {key(Query("about", {})): pack(about)} | {
-            k: v for responses in kept.values() for k, v in responses.items()
-        }
+        whole = {name: data for responses in kept.values() for name, data in responses.items()}
+        return {key(Query("about", {})): pack(about), **whole}
+
+    def _packed(self, query: Query, screen: Screen | None) -> bytes | None:
+        """Return the packed response; None if the input is too large for a screen that may be left out."""
+        try:
+            return pack(respond(self.backend, query.name, {**self.params, **query.params}))
+        except ValueError:
+            if screen is None or screen.essential:
+                raise
+            return None
 
     def _too_large(self) -> str:
         is_run = self.backend.model is not None

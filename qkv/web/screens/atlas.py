@@ -17,7 +17,7 @@ from qkv.web.wire import Response
 THUMBNAIL_SIZE = 24
 """Largest number of rows and of columns of a thumbnail."""
 MIN_ROWS = 32
-"""Rows from which on a few large weights may saturate."""
+"""Matrices with fewer rows are colored by their largest weight."""
 MEAN_HEAD = -1
 """Head index of the mean over heads."""
 

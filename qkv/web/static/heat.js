@@ -6,7 +6,7 @@ import { hideTip, showTip } from "./tip.js";
 
 const MAX_PIXELS = 1024;
 const MAX_CELL_SIZE = 44;
-/** Rows from which on a few large weights may saturate. */
+/** Matrices with fewer rows are colored by their largest value. */
 const MIN_ROWS = 32;
 let patterns = 0;
 

@@ -2,6 +2,7 @@
 
 import { request } from "../api.js";
 import { arcs, textHeat } from "../arcs.js";
+import { candidatesCard } from "./candidates.js";
 import { drawSide, hasThumbnails } from "./atlas_side.js";
 import { cellTable, csvRows } from "./atlas_table.js";
 import { announce, choice, digits, h, slider, tokenText, whole, within } from "../dom.js";
@@ -101,34 +102,6 @@ function drawMain(viewModel) {
     below: candidatesCard(viewModel),
   });
   explain(viewModel);
-}
-
-/** What the model says: its tokens for each [MASK], the next token, or its answer. */
-function candidatesCard({ places, context }) {
-  if (!places.length) return null;
-  const isPronunciation = context.about().task === "pronounce";
-  return h(
-    "section",
-    { class: "card", id: "candidates" },
-    h("h3", {}, "What the model says"),
-    places.map(({ place, tokens, probabilities }) =>
-      h(
-        "div",
-        { class: "readout" },
-        h("span", { class: "quiet" }, tokenText(place, 24).replaceAll("␣", " ")),
-        tokens.map((token, n) =>
-          h(
-            "span",
-            {},
-            h("b", {}, h("bdi", {}, probabilities.length ? tokenText(token) : token)),
-            probabilities.length ? h("span", { class: "number" }, ` ${digits(probabilities[n])}`) : null,
-          ),
-        ),
-      ),
-    ),
-    isPronunciation &&
-      h("p", { class: "note" }, "Phones in ARPAbet; the digit of a vowel is its stress: 1 primary, 2 secondary, 0 none."),
-  );
 }
 
 function drawMap(viewModel, readout) {
