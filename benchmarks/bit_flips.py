@@ -67,8 +67,9 @@ def predict(folder: Path) -> tuple[Any, ...]:
     """Load a run: its settings, vocabulary, weights and answers."""
     config, task, model = runs.load(folder)
     weights = {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
-    answers = task.predictor(model, PredictOptions(best=2)).predict(["abc", "fed"], range(2))
-    return config.to_record(), task.vocabulary(), weights, answers
+    predictor = task.predictor(model, PredictOptions(best=2))
+    assert predictor is not None
+    return config.to_record(), task.vocabulary(), weights, predictor.predict(["abc", "fed"], range(2))
 
 
 def resume(folder: Path) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Progress of a long evaluation, for whoever shows it: the evaluation reports to a listener, if there is one.
+"""Progress of a long evaluation: the evaluation reports to a listener, if there is one.
 
 with on_progress(lambda done, total: print(done, total)):
     task.evaluate(model, "test")
