@@ -1,6 +1,6 @@
 """The command line: one file per command. Commands import torch inside their functions, so that `--help` is instant.
 
-Exit codes: 0 success, 2 wrong use, 3 a failed check.
+Exit codes: 0 success, 1 a bug in qkv, 2 wrong use, 3 a failed check.
 """
 
 import os

@@ -1,7 +1,8 @@
-"""All cases, and the command that runs one or more of them: python -m tests.hostile.cases [part of a name]."""
+"""All cases. `python -m benchmarks.hostile_files` runs them and writes a result file."""
 
-import sys
+import shutil
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.hostile import data_cases, huggingface_cases, run_cases
@@ -28,24 +29,12 @@ def problem(outcome: Outcome) -> str:
     return f"{outcome.bytes / 1e6:.0f} MB" if outcome.bytes > MAX_BYTES else ""
 
 
-def main() -> None:
-    """Print the outcome of each case whose name has this text."""
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+def measure(cases: Sequence[Case]) -> Iterator[tuple[Case, Outcome]]:
+    """Run these cases, each in a process of its own, in a folder that is removed at the end."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         (root / "bases").mkdir()
         make_bases(root / "bases")
-        bad = 0
-        for number, case in enumerate(case for case in CASES if wanted in case.name):
-            outcome = run_case(case, root / "bases", root / str(number))
-            failed = problem(outcome)
-            bad += bool(failed)
-            said = outcome.stderr.strip().splitlines()[-1:] or [""]
-            mark = f"{'BAD' if failed else 'ok ':3} {outcome.seconds:5.2f} s {outcome.bytes / 1e6:6.0f} MB"
-            sys.stdout.write(f"{mark}  {case.name}\n      {failed or said[0]}\n")
-            sys.stdout.flush()
-        sys.stdout.write(f"{bad} of {number + 1} are wrong\n")
-
-
-if __name__ == "__main__":
-    main()
+        for number, case in enumerate(cases):
+            yield case, run_case(case, root / "bases", root / str(number))
+            shutil.rmtree(root / str(number), ignore_errors=True)

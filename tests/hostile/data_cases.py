@@ -255,10 +255,11 @@ def _npz_bomb(name: str) -> Any:
         other = {"train_images": "train_labels", "train_labels": "train_images"}[name]
         with zipfile.ZipFile(path, "w") as file:
             file.writestr(f"{other}.npy", _npy((1, 1, 1) if other == "train_images" else (1,), b"\0"))
-            file.writestr(f"{name}.npy", _deflate_zeros(_npy(shape, b"")))
+            header = _npy(shape, b"")
+            file.writestr(f"{name}.npy", _deflate_zeros(header))
             # stored bytes that the directory calls deflated
             entry = file.getinfo(f"{name}.npy")
-            entry.compress_type, entry.file_size, entry.CRC = zipfile.ZIP_DEFLATED, BOMB_BYTES + 128, 0
+            entry.compress_type, entry.file_size, entry.CRC = zipfile.ZIP_DEFLATED, BOMB_BYTES + len(header), 0
 
     return write
 

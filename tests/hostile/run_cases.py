@@ -141,7 +141,7 @@ def damaged_weights() -> dict[str, Damage]:
 
 
 def _weights() -> list[Case]:
-    return [_case(name, base, damage) for base in ("recall", "pairs") for name, damage in damaged_weights().items()]
+    return [_case(name, "recall", damage) for name, damage in damaged_weights().items()]
 
 
 def _truncate(path: Path) -> None:
