@@ -3,12 +3,17 @@
 import fcntl
 import os
 import shutil
+import signal
 
 import pytest
 import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported: kernels then run on the CPU
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # so in a background job of a shell, and inherited by every process that a test starts and interrupts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers share the cores among them

@@ -352,6 +352,19 @@ MUTANTS = (
     ),
     Mutant("train/optimizer.py", "if max_norm < norm <", "if 1e9 < norm <", ("tests/train/test_optimizer.py",)),
     Mutant("train/optimizer.py", "if p.dim() > 1]", "if p.dim() > 2]", ("tests/train/test_loop.py",)),
+    Mutant(
+        "train/run.py",
+        "fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "pass",
+        ("tests/cli/modeling/test_train_start.py",),
+    ),
+    Mutant(
+        "train/run.py",
+        "os.fsync(file.fileno())  # metrics",
+        "file.fileno()  # metrics",
+        ("tests/train/test_run.py",),
+    ),
+    Mutant("train/loop.py", 'self._seed("validation", self.progress.step)', "pass", ("tests/train/test_resume.py",)),
     Mutant("compare/trial.py", "score == min(scores)]", "score == max(scores)]", ("tests/compare/test_trial.py",)),
     # kernels
     Mutant("attention/triton/kernels/common.py", "w = tl.where(distance >= 0", "w = tl.where(distance > 0", FORWARD),

@@ -14,3 +14,7 @@ from .load import load_masked_lm as load_masked_lm
 from .load import make_objective as make_objective
 from .load import save_config as save_config
 from .load import validate as validate
+from .start import Start as Start
+from .start import configure_from as configure_from
+from .start import copy_matching as copy_matching
+from .start import read_start as read_start

@@ -26,10 +26,14 @@ class Config:
     model: dict[str, Any]
     train: Settings
     data: dict[str, Any]
+    preset: str | None = None
+    """Name of the preset, where one was chosen by name."""
+    start: dict[str, Any] | None = None
+    """Path and sha256 of the weights that the training started from; None: untrained ones."""
 
     def to_record(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_record(cls, record: dict[str, Any], where: Path) -> "Config":
@@ -38,7 +42,10 @@ class Config:
             require_fields(record, _FIELDS)
             train = from_mapping(Settings, record["train"], "training setting")
             family(record["family"]).configure(record["model"])
-            return cls(record["task"], record["family"], record["model"], train, record["data"])
+            preset, start = record.get("preset"), record.get("start")
+            if not isinstance(preset, str | None) or not isinstance(start, dict | None):
+                raise TypeError(f"preset must be text and start an object, got {preset!r} and {start!r}")
+            return cls(record["task"], record["family"], record["model"], train, record["data"], preset, start)
         except (TypeError, ValueError) as error:
             raise QkvError(f"the configuration is incomplete or from another version: {error}", str(where)) from error
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
@@ -24,6 +25,8 @@ from qkv.storage.format_1 import upgrade_state_dict
 from qkv.storage.safetensors_header import read_header
 from qkv.tasks.base import Task, tasks
 from qkv.train import Objective, Run, Settings
+from qkv.train.ema import to_cpu
+from qkv.train.run import START
 
 MAX_VERIFIED = 2**28
 """Largest file of weights that is read to learn whether it was changed, once it is known not to fit the model."""
@@ -60,14 +63,18 @@ def make_objective(config: Config, task: Task, model: nn.Module) -> Objective:
     return task.objective(model, config.train, teachers)
 
 
-def save_config(run: Run, config: Config, task: Task) -> None:
-    """Write and seal what a run needs before the first step; config.json last, since with it a run can resume."""
+def save_config(run: Run, config: Config, task: Task, start: nn.Module | None = None) -> None:
+    """Write and seal what a run needs before the first step; config.json last, since with it a run can resume.
+
+    `start`: a model that does not start untrained, whose weights are saved.
+    """
     records = {
         "vocabulary.json": task.vocabulary(),
         "data.json": hash_training_files(task.options),
         "config.json": replace(config, data=task.options).to_record(),
     }
-    files = {name: to_json(record) for name, record in records.items()}
+    files = {} if start is None else {START: save_safetensors(to_cpu(start.state_dict()))}
+    files |= {name: to_json(record) for name, record in records.items()}
     seal_files(run.folder, files)
     for name, data in files.items():
         write_atomic(run.folder / name, data)

@@ -99,6 +99,11 @@ class Task(ABC):
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Task":
         """Build the task of a trained run from its vocabulary, without data."""
 
+    @classmethod
+    def load_with_vocabulary(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Task":
+        """Read the data with the vocabulary of another run, whose model is trained further; raise if it cannot."""
+        return cls.restore(options, vocabulary).with_data()
+
     def with_data(self) -> "Task":
         """Return this task with the data that its options name; a task that generates its data is ready as it is."""
         return self

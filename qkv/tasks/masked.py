@@ -154,6 +154,13 @@ class MaskedTask(Task):
         return cls(require_bert_tokens(tokenizer, given.tokenizer), given, texts)
 
     @classmethod
+    def load_with_vocabulary(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "MaskedTask":
+        """Open the text with the tokenizer of another run."""
+        given = read_text_options(MaskedOptions, options)
+        tokenizer = require_bert_tokens(Tokenizer.from_record(vocabulary), "vocabulary.json")
+        return cls(tokenizer, given, read_corpus(given.source))
+
+    @classmethod
     def model_sizes(cls, options: dict[str, Any]) -> ModelSizes | None:
         """Return the requested vocabulary size, if a tokenizer is trained."""
         given = read_text_options(MaskedOptions, options)

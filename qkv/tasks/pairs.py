@@ -1,6 +1,7 @@
 """The task `pairs`: a TSV file of sources and targets; and what it shares with `pronounce`."""
 
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +15,7 @@ from qkv.data import Pair, Vocabulary, cmudict_split, is_cmudict_test_word, read
 from qkv.data.corpora.cmudict_test_words import headword
 from qkv.draw import Mistakes, TrainingReport
 from qkv.draw.text import shorten
-from qkv.errors import QkvError, unknown_name_error
+from qkv.errors import QkvError, QkvWarning, unknown_name_error
 from qkv.inference import PredictOptions
 from qkv.inference.seq2seq import Search, evaluate_pairs, predict_targets
 from qkv.inference.seq2seq_predictor import Seq2SeqPredictor
@@ -107,6 +108,25 @@ class Seq2SeqTask(Task):
         require_fields(vocabulary, {"sources": dict, "targets": dict})
         sources, targets = (Vocabulary.from_record(vocabulary[side]) for side in ("sources", "targets"))
         return cls(Seq2SeqData({}, sources, targets), read_options(Seq2SeqOptions, options))
+
+    @classmethod
+    def load_with_vocabulary(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Seq2SeqTask":
+        """Read the pairs with the vocabularies of another run; a target that its model cannot write raises."""
+        task = cls.restore(options, vocabulary).with_data()
+        assert isinstance(task, Seq2SeqTask)
+        pairs = [pair for split in ("train", "valid") for pair in task.data.splits[split]]
+        written, read = set(task.data.targets.tokens), set(task.data.sources.tokens)
+        unknown = sorted({token for pair in pairs for target in pair.targets for token in target} - written)
+        if unknown:
+            raise QkvError(
+                f"the targets have {len(unknown)} tokens that the start cannot write, such as {unknown[0]!r}; "
+                "its vocabulary is fixed"
+            )
+        unread = sorted({token for pair in pairs for token in pair.source} - read)
+        if unread:
+            names = ", ".join(map(repr, unread[:MAX_BAD_LINES]))
+            warnings.warn(f"the start has never seen {names} in sources; read as unknown", QkvWarning, stacklevel=2)
+        return task
 
     def with_data(self) -> "Seq2SeqTask":
         """Return this task, its vocabularies too, with the pairs that its options name."""

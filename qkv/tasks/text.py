@@ -144,6 +144,12 @@ class TextTask(Task):
         return cls(replace(given, digest=tokenizer.digest), tokenizer, splits)
 
     @classmethod
+    def load_with_vocabulary(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "TextTask":
+        """Open the text with the tokenizer of another run."""
+        given, tokenizer = read_text_options(TextOptions, options), Tokenizer.from_record(vocabulary)
+        return cls(replace(given, digest=tokenizer.digest), tokenizer, _read_splits(given))
+
+    @classmethod
     def model_sizes(cls, options: dict[str, Any]) -> ModelSizes | None:
         """Return the requested vocabulary size for subword tokenizers; a text may have fewer characters."""
         given = read_text_options(TextOptions, options)

@@ -104,6 +104,12 @@ class WordsTask(Task):
         return cls(given, counts, {name: _make_sampler(text, counts, given) for name, text in texts.items()})
 
     @classmethod
+    def load_with_vocabulary(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "WordsTask":
+        """Encode the text with the words of another run; other words are dropped."""
+        given, counts = read_text_options(WordOptions, options), WordCounts.from_record(vocabulary)
+        return cls(given, counts, {n: _make_sampler(t, counts, given) for n, t in read_corpus(given.source).items()})
+
+    @classmethod
     def model_sizes(cls, options: dict[str, Any]) -> ModelSizes | None:
         """Return the vocabulary size of WikiText-2, a constant; for other texts return None."""
         given = read_text_options(WordOptions, options)

@@ -3,13 +3,16 @@
 import atexit
 import gc
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from qkv.errors import QkvError
 
 TIMEOUT = timedelta(minutes=5)
 """Longest wait for a live process, such as rank 0 while it saves; a dead one ends the wait at once."""
@@ -27,12 +30,25 @@ def get_world_size() -> int:
 
 def is_restarted() -> bool:
     """Return whether torchrun started this process again after a failure (`--max-restarts`)."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return _restarts() > 0
 
 
 def may_restart() -> bool:
     """Return whether torchrun would start this process again after a failure."""
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
+
+
+@contextmanager
+def lost_process_errors() -> Iterator[None]:
+    """Turn the error of a connection to a process that has ended into a QkvError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise QkvError(
+            f"rank {get_rank()}: another process of this training ended; --resume continues from the last checkpoint"
+        ) from error
 
 
 class ProcessGroup:
@@ -50,7 +66,7 @@ class ProcessGroup:
             self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(self.device)
         if self.world_size > 1 and not dist.is_initialized():
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+            _init_process_group("nccl" if device.type == "cuda" else "gloo")
             atexit.register(_destroy_process_group)
 
     def sum(self, value: float) -> float:
@@ -67,7 +83,12 @@ class ProcessGroup:
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Return the module in DistributedDataParallel, whose backward averages gradients over all processes."""
-        return module if self.world_size == 1 else DistributedDataParallel(module)
+        if self.world_size == 1:
+            return module
+        # a block without a feed-forward layer does not use the norm before it
+        layers = [part.feed_forward for part in module.modules() if hasattr(part, "feed_forward")]
+        unused = any(not list(layer.parameters()) for layer in layers if isinstance(layer, nn.Module))
+        return DistributedDataParallel(module, find_unused_parameters=unused)
 
     def no_sync(self, module: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
         """Skip the all-reduce of gradients while `enabled`: for all micro-batches but the last."""
@@ -81,8 +102,24 @@ class ProcessGroup:
         self.sum(0)
 
 
+def _init_process_group(backend: str) -> None:
+    """Connect to the other processes.
+
+    torchrun keeps its store over restarts, with the addresses of the processes that have ended. So each restart has its
+    own keys.
+    """
+    store, rank, world_size = next(dist.rendezvous("env://", timeout=TIMEOUT))  # type: ignore[attr-defined]
+    store = dist.PrefixStore(f"restart-{_restarts()}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
+
+
+def _restarts() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
 def _destroy_process_group() -> None:
     """Join gloo's threads before Python shuts down: one that needs the interpreter later aborts the process."""
     gc.collect()  # wrapped modules are in reference cycles, and each holds the group
     if dist.is_initialized():
-        dist.destroy_process_group()
+        with suppress(RuntimeError):  # another process has ended
+            dist.destroy_process_group()

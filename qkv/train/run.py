@@ -46,7 +46,9 @@ except ImportError:  # a system without file locks
 
 LOCK = "lock"
 """Name of the file that is locked while a process trains; the empty file stays."""
-SEALED = ("config.json", "vocabulary.json", "data.json")
+START = "start.safetensors"
+"""Name of the weights that a training started from, if it did not start untrained; removed when it ends."""
+SEALED = ("config.json", "vocabulary.json", "data.json", START)
 """Files that are sealed when a run is created; model.safetensors is sealed when training ends."""
 
 
@@ -161,6 +163,7 @@ class Run:
         """Save the trained model and seal it with the files that it needs; a kill in between leaves no model."""
         self.seal()
         write_sealed(self.folder, self.weights.name, save(to_cpu(weights)))
+        remove_sealed(self.folder, START)
 
     def log(self, record: dict[str, Any]) -> None:
         """Append a line of metrics; a value that is not finite becomes null."""

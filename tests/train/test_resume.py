@@ -23,6 +23,18 @@ from tests.train.job import command, events, outcome, settings_of, task_of
 from tests.train.loops import loop_in, resumed, stop_at
 
 
+def test_a_repeated_validation_draws_the_same_random_numbers(tmp_path):
+    """Its score is a function of seed and step, not of what was drawn before."""
+    task = replace(task_of(settings_of()), validate=lambda _, may_stop: (may_stop(), float(torch.rand(())))[1])
+    loop_in(tmp_path / "alone", task=task, steps=10).train()
+    stop_at(10, loop_in(tmp_path / "run", task=task, steps=10))
+    torch.manual_seed(7)
+    resumed(tmp_path / "run", task=task, steps=10).train()
+    scores = [[line["score"] for line in events(tmp_path / name, "validated")] for name in ("alone", "run")]
+    assert len(scores[0]) == 1
+    assert scores[0] == scores[1]
+
+
 @pytest.mark.parametrize(("average", "optimizer"), [(0.0, "adamw"), (0.9, "adamw"), (0.0, "sgd")])
 def test_resumed_at_any_step_the_best_weights_are_the_same_to_the_last_bit(tmp_path, average, optimizer):
     values = {"steps": 23, "validate_every": 5, "ema_decay": average, "optimizer": optimizer}

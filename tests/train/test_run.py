@@ -27,6 +27,21 @@ def damage(run, step):
     (run.checkpoints / f"step-{step:08d}" / "model.safetensors").write_bytes(b"")
 
 
+def test_metrics_are_on_disk_before_the_checkpoint(tmp_path, monkeypatch):
+    """After a power failure a checkpoint must not know of steps that metrics.jsonl has lost."""
+    run, synced, fsync = create_run(tmp_path / "run"), [], os.fsync
+
+    def note(descriptor):
+        synced.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    run.log({"step": 1, "loss": 2.0})
+    monkeypatch.setattr(os, "fsync", note)
+    run.save_checkpoint(1, TENSORS, {"progress": {"step": 1}})
+    assert synced[0] == run.metrics.stat().st_ino
+    assert len(synced) > 1
+
+
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "model.safetensors"])
 def test_a_folder_with_a_run_in_it_is_refused(tmp_path, name):
     create_run(tmp_path / "a" / "b")

@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from qkv.train import Compute
 
 
+StartFrom = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Start from the weights of this run or Hugging Face folder, with its model and vocabulary.",
+    ),
+]
+
+
 def train(
     task: TaskName,
     preset: Preset = None,
@@ -29,6 +38,7 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --run with its settings; start it if there is none.")
     ] = False,
+    start_from: StartFrom = None,
     train_file: TrainFile = None,
     test_file: TestFile = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
@@ -53,7 +63,7 @@ def train(
         merge_options(changes, "data", **files, strict=strict or None)
         # what this machine cannot do raises before a folder exists
         compute = _compute(device, workers, compile_, graphs)
-        with open_run(Request(task, preset, changes, run, resume)) as opened:
+        with open_run(Request(task, preset, changes, run, resume, start_from)) as opened:
             _train_and_report(opened, compute, on_signal, json)
 
 
@@ -76,27 +86,31 @@ def _train(opened: OpenedRun, compute: "Compute", on_signal: ExitOnSignal) -> "n
     from qkv import runs
     from qkv.cli.shared.progress import training_progress
     from qkv.train import Interrupted, Loop
-    from qkv.train.distributed import get_rank
+    from qkv.train.distributed import get_rank, lost_process_errors
 
-    config, task, run, resume = opened
+    config, task, run, resume, weights = opened
     model = runs.build(config, task)
-    with training_progress(task.unit) as report:
+    if weights is not None:
+        model.load_state_dict(weights)
+    with lost_process_errors(), training_progress(task.unit) as report:
         loop = Loop(runs.make_objective(config, task, model), config.train, run, compute, report)
         if resume:
             loop.resume()
-        on_signal.sentence = (
-            f"the model is trained and saved in {run.folder}, its evaluation was not finished; repeat it with "
-            f"{command_name()} eval {run.folder} --split {task.default_split}"
-        )
+        again = f"{command_name()} train {config.task} --run {run.folder} --resume"
+        on_signal.sentence = f"training is not finished; continue it with {again}"
         try:
             loop.train()
         except Interrupted as stopped:
             if get_rank() == 0:
                 console(stderr=True).print(
-                    f"{stopped}; all is saved: {command_name()} train {config.task} --run {run.folder} --resume",
+                    f"{stopped}; all is saved: {again}",
                     markup=False,
                     soft_wrap=True,
                 )
             raise SystemExit(128 + stopped.signal) from None
+    on_signal.sentence = (
+        f"the model is trained and saved in {run.folder}, its evaluation was not finished; repeat it with "
+        f"{command_name()} eval {run.folder} --split {task.default_split}"
+    )
     model.load_state_dict(loop.best)
     return model.eval()

@@ -20,13 +20,15 @@ _OPTIONS = {
 def require_same_run(
     config: "Config", folder: Path, task: str, preset: str | None, changes: dict[str, dict[str, Any]]
 ) -> None:
-    """Raise for another task and for settings that differ from the run's; the run does not record its preset."""
+    """Raise for another task or preset, and for settings that differ from the run's."""
     from qkv import runs
     from qkv.errors import QkvError
 
     if task != config.task:
         raise QkvError(f"the run has task {config.task!r} and cannot be resumed as {task!r}", folder)
     runs.preset(task, preset)  # raises if there is no such preset
+    if preset is not None and config.preset not in (None, preset):
+        raise QkvError(f"the run was started with --preset {config.preset} and cannot continue with {preset}", folder)
     differing = [
         f"{_option(f'{group}.{name}')}{value}, where the run has {_recorded_value(config, group, name)}"
         for group, values in changes.items()
@@ -37,6 +39,16 @@ def require_same_run(
         raise QkvError(
             f"--resume continues with the settings of the run and cannot change {'; '.join(differing)}", folder
         )
+
+
+def require_same_start(config: "Config", folder: Path, start_from: Path | None) -> None:
+    """Raise for a start that is not the recorded one; the folder of the start need not be there any more."""
+    from qkv.errors import QkvError
+
+    recorded = None if config.start is None else config.start.get("path")
+    if start_from is not None and str(start_from.absolute()) != recorded:
+        before = "with untrained weights" if recorded is None else f"with --start-from {recorded}"
+        raise QkvError(f"the run was started {before} and cannot continue with --start-from {start_from}", folder)
 
 
 def _recorded_value(config: "Config", group: str, name: str) -> Any:

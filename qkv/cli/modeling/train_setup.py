@@ -7,13 +7,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from qkv.cli.modeling.train_resume import require_same_run
+from qkv.cli.modeling.train_resume import require_same_run, require_same_start
 from qkv.cli.shared.console import console
 
 if TYPE_CHECKING:
-    from qkv.runs import Config
+    from torch import nn
+
+    from qkv.runs import Config, Start
     from qkv.tasks import Task
     from qkv.train import Run
+    from qkv.train.ema import Weights
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Request:
     folder: Path | None
     resume: bool
     """Whether to continue the run in the folder, if there is one."""
+    start_from: Path | None = None
+    """Run or Hugging Face folder whose weights a new run starts from."""
 
 
 class OpenedRun(NamedTuple):
@@ -36,12 +41,15 @@ class OpenedRun(NamedTuple):
     task: "Task"
     run: "Run"
     resume: bool
+    weights: "Weights | None" = None
+    """First weights; None: untrained, or those of a checkpoint."""
 
 
 @contextmanager
 def open_run(request: Request) -> Iterator[OpenedRun]:
     """Create or reopen the run folder and lock it; the lock is taken before anything is written."""
-    from qkv.train import Run
+    from qkv import runs
+    from qkv.train import Run, create_run
     from qkv.train.distributed import get_rank, is_restarted, may_restart
 
     if request.folder is None and request.resume:
@@ -52,24 +60,28 @@ def open_run(request: Request) -> Iterator[OpenedRun]:
     run, resume = Run(folder), request.resume or is_restarted()
     if resume and (folder / "config.json").exists():
         with run.lock():
-            yield OpenedRun(*_reopen(request, run), run, resume)
+            yield _reopen(request, run)
         return
     if resume and get_rank() == 0:
         console(stderr=True).print(f"there is no run in {folder} yet: starting one", markup=False, soft_wrap=True)
-    config, task = _prepare(request)
+    config, task, model = _prepare(request)
+    start = model if config.start else None
     with run.lock():
-        _save_new(run, config, task)
-        yield OpenedRun(config, task, run, resume)
+        if get_rank() == 0:
+            runs.save_config(create_run(folder), config, task, start)
+        yield OpenedRun(config, task, run, resume, None if start is None else start.state_dict())
 
 
-def _reopen(request: Request, run: "Run") -> tuple["Config", "Task"]:
+def _reopen(request: Request, run: "Run") -> OpenedRun:
     from qkv import runs, tasks
     from qkv.records import from_mapping
+    from qkv.runs import start
     from qkv.train import Settings
     from qkv.train.distributed import get_rank
 
     config = runs.read_config(run, resume=True)
     require_same_run(config, run.folder, request.task, request.preset, request.changes)
+    require_same_start(config, run.folder, request.start_from)
     runs.require_unchanged(run.folder, "start another training with another --run")
     steps = request.changes.get("train", {}).get("steps")
     if steps not in (None, config.train.steps):
@@ -77,33 +89,39 @@ def _reopen(request: Request, run: "Run") -> tuple["Config", "Task"]:
         config = replace(config, train=train)
         if get_rank() == 0:
             run.reopen(steps)
-    task = tasks.tasks[config.task].load(config.data)
-    runs.require_same_vocabulary(run, task.vocabulary())
-    return config, task
+    if config.start is None:
+        task = tasks.tasks[config.task].load(config.data)
+        runs.require_same_vocabulary(run, task.vocabulary())
+    else:
+        task = start.load_task(config, start.read_vocabulary(run))
+    return OpenedRun(config, task, run, True, start.read_copy(run, config))
 
 
-def _prepare(request: Request) -> tuple["Config", "Task"]:
-    """Return the configuration and the data of a new run; what cannot be trained raises before a folder exists."""
-    from qkv import runs, tasks
+def _prepare(request: Request) -> tuple["Config", "Task", "nn.Module"]:
+    """Return configuration, data and model of a new run; what cannot be trained raises before a folder exists."""
+    from qkv import runs
     from qkv.train.ema import require_no_split_batch_norm
 
-    config = runs.configure(
-        request.task, runs.preset(request.task, request.preset, request.changes.get("data")), request.changes
-    )
-    task = tasks.tasks[request.task].load(config.data)
+    start = None if request.start_from is None else runs.read_start(request.start_from)
+    config, task = _load(request, start)
     for warning in task.warnings:
         console(stderr=True).print(warning, markup=False)
-    config = replace(config, data=task.options)
+    config = replace(config, data=task.options, preset=request.preset)
     model = runs.build(config, task)
+    if start is not None:
+        runs.copy_matching(start, model)
     runs.validate(config, task, model)
     require_no_split_batch_norm(model, config.train)
-    return config, task
+    return config, task, model
 
 
-def _save_new(run: "Run", config: "Config", task: "Task") -> None:
-    from qkv import runs
-    from qkv.train import create_run
-    from qkv.train.distributed import get_rank
+def _load(request: Request, start: "Start | None") -> tuple["Config", "Task"]:
+    from qkv import runs, tasks
+    from qkv.runs.start import load_task
 
-    if get_rank() == 0:
-        runs.save_config(create_run(run.folder), config, task)
+    chosen = runs.preset(request.task, request.preset, request.changes.get("data"))
+    if start is not None:
+        config = runs.configure_from(start, request.task, chosen, request.changes)
+        return config, load_task(config, start.vocabulary)
+    config = runs.configure(request.task, chosen, request.changes)
+    return config, tasks.tasks[request.task].load(config.data)

@@ -93,6 +93,15 @@ class ClassificationTask(Task):
         scale = Scale(tuple(vocabulary["mean"]), tuple(vocabulary["deviation"]))
         return cls({}, tuple(vocabulary["classes"]), tuple(vocabulary["shape"]), scale, options)
 
+    @classmethod
+    def load_with_vocabulary(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "ClassificationTask":
+        """Read examples of the same shape, scaled as those of another run; their classes may be others."""
+        loaded, before = cls.load(options), cls.restore(options, vocabulary)
+        assert isinstance(loaded, ClassificationTask)
+        if loaded.shape != before.shape:
+            raise QkvError(f"examples must have the shape of the start, {before.shape}, got {loaded.shape}")
+        return replace(loaded, scale=before.scale)
+
     def read_test(self, path: str) -> LabeledExamples:
         """Read other examples of the same classes to evaluate on."""
         if len(self.shape) == 1:

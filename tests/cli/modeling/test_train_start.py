@@ -1,5 +1,7 @@
 """Start, stop and start again: the lock, `--resume` as a repeatable command, signals before and after training."""
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from qkv.tasks import tasks
 from tests.cli.run import COMMAND, ROOT, qkv
 from tests.cli.run import run as run_qkv
 
@@ -45,6 +48,22 @@ def test_one_command_starts_a_run_and_continues_it(tmp_path):
     assert "starting one" not in again.stderr
     assert "resuming at step 4" in again.stderr
     assert first.stdout == again.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_the_evaluation_names_what_is_saved(tmp_path, monkeypatch, number):
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(tasks["xor"], "evaluate", lambda *_: os.kill(os.getpid(), number))
+        done = run_qkv(*XOR, "--run", str(folder))
+    said = (
+        f"qkv: stopped by {number.name}: the model is trained and saved in {folder}, its evaluation was not finished;"
+    )
+    assert (done.code, done.stderr.splitlines()[-1]) == (
+        128 + number,
+        f"{said} repeat it with qkv eval {folder} --split test",
+    )
+    assert json.loads(qkv("eval", str(folder), "--split", "test", "--json"))
 
 
 @pytest.mark.process
