@@ -24,32 +24,37 @@ DEFAULT_BEAMS = 4
 SPLITS = ("train", "valid", "test")
 PRONOUNCE_PANEL = "Task pronounce"
 
+RunOrPronounce = Annotated[
+    Path, typer.Argument(help="Run folder, or `pronounce` for the bundled model.", autocompletion=complete_run)
+]
+SearchName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="greedy or beam (default: beam with a joint model, else greedy).")
+]
+AmongBest = Annotated[
+    int,
+    typer.Option(help="Also report how often a right answer is among the best N.", rich_help_panel=PRONOUNCE_PANEL),
+]
+JointModel = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Joint model for beam search, or none for no model (default: the run's own).",
+        rich_help_panel=PRONOUNCE_PANEL,
+    ),
+]
+
 
 def evaluate(
-    run: Annotated[
-        Path, typer.Argument(help="Run folder, or `pronounce` for the bundled model.", autocompletion=complete_run)
-    ],
+    run: RunOrPronounce,
     split: Annotated[str, typer.Option(metavar="NAME", help="train, valid or test.")] = "test",
-    search: Annotated[
-        str | None, typer.Option(metavar="NAME", help="greedy or beam (default: beam with a joint model, else greedy).")
-    ] = None,
+    search: SearchName = None,
     beams: Annotated[int, typer.Option(help="Beam width.")] = DEFAULT_BEAMS,
     length_penalty: Annotated[float, typer.Option(help="Exponent: scores are divided by length ** value.")] = 0.0,
     test_file: Annotated[str | None, typer.Option(metavar="FILE", help="Evaluate on this file.")] = None,
     stress: pronounce.Stress = True,
     with_: With = None,
-    best: Annotated[
-        int,
-        typer.Option(help="Also report how often a right answer is among the best N.", rich_help_panel=PRONOUNCE_PANEL),
-    ] = 1,
-    joint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Joint model for beam search, or none for no model (default: the run's own).",
-            rich_help_panel=PRONOUNCE_PANEL,
-        ),
-    ] = None,
+    best: AmongBest = 1,
+    joint: JointModel = None,
     device: Device = None,
     json: Json = False,
 ) -> None:

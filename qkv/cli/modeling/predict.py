@@ -28,54 +28,62 @@ OUT_SUFFIXES = (".tsv", ".json")
 SEARCH_PANEL = "Search (pairs, pronounce, text)"
 SAMPLING_PANEL = "Sampling (--search sample; default for text)"
 
+Inputs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="INPUT", help="Inputs, also image files and folders (default: lines of stdin)."),
+]
+Search = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="greedy, beam or sample (default: sample for text, else beam).",
+        rich_help_panel=SEARCH_PANEL,
+    ),
+]
+Temperature = Annotated[
+    float,
+    typer.Option(
+        help="Below 1: more cautious, probable tokens gain. Above 1: more varied.", rich_help_panel=SAMPLING_PANEL
+    ),
+]
+TopK = Annotated[
+    int | None,
+    typer.Option(help="Sample from the k most probable tokens (default: all).", rich_help_panel=SAMPLING_PANEL),
+]
+TopP = Annotated[
+    float | None,
+    typer.Option(
+        help="Sample from the most probable tokens with this total probability (default: all).",
+        rich_help_panel=SAMPLING_PANEL,
+    ),
+]
+Tokens = Annotated[
+    int | None,
+    typer.Option(help="Maximum number of tokens to generate (default: 100).", rich_help_panel="Text"),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the predictions to this file, .tsv or .json, instead of stdout."),
+]
+
 
 def predict(
     run: Annotated[
         Path,
         typer.Argument(help="Run folder, or a Hugging Face BERT or GPT-2 folder.", autocompletion=complete_run),
     ],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="INPUT", help="Inputs, also image files and folders (default: lines of stdin)."),
-    ] = None,
+    inputs: Inputs = None,
     best: Annotated[int, typer.Option(help="Answers per input, with their probabilities.")] = 1,
-    search: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="greedy, beam or sample (default: sample for text, else beam).",
-            rich_help_panel=SEARCH_PANEL,
-        ),
-    ] = None,
+    search: Search = None,
     beams: Annotated[int, typer.Option(help="Beam width.", rich_help_panel=SEARCH_PANEL)] = 4,
-    temperature: Annotated[
-        float,
-        typer.Option(
-            help="Below 1: more cautious, probable tokens gain. Above 1: more varied.", rich_help_panel=SAMPLING_PANEL
-        ),
-    ] = 1.0,
-    top_k: Annotated[
-        int | None,
-        typer.Option(help="Sample from the k most probable tokens (default: all).", rich_help_panel=SAMPLING_PANEL),
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            help="Sample from the most probable tokens with this total probability (default: all).",
-            rich_help_panel=SAMPLING_PANEL,
-        ),
-    ] = None,
+    temperature: Temperature = 1.0,
+    top_k: TopK = None,
+    top_p: TopP = None,
     seed: Annotated[int, typer.Option(help="Random seed for sampling.", rich_help_panel=SAMPLING_PANEL)] = 0,
     with_: With = None,
-    tokens: Annotated[
-        int | None,
-        typer.Option(help="Maximum number of tokens to generate (default: 100).", rich_help_panel="Text"),
-    ] = None,
+    tokens: Tokens = None,
     device: Device = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the predictions to this file, .tsv or .json, instead of stdout."),
-    ] = None,
+    out: Out = None,
     json: Json = False,
 ) -> None:
     """Predict with a trained run: `qkv predict runs/mine kubernetes`, `qkv predict runs/xor 0,1`, or lines of stdin.
