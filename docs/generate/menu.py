@@ -16,6 +16,7 @@ GROUPS = {
         "masked",
         "words",
         "classification",
+        "detection",
         "huggingface",
         "workbench",
     ),
