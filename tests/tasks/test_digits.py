@@ -97,3 +97,9 @@ def test_ten_pictures_a_class_are_enough(tmp_path):
     numpy.savez(tmp_path / "ten.npz", train_images=pictures, train_labels=labels)
     job = tasks.tasks["digits"].load({"train_file": str(tmp_path / "ten.npz")})
     assert {name: len(part) for name, part in job.splits.items()} == {"train": 24, "test": 3, "valid": 3}
+
+
+def test_bad_input_a_table_names_the_task_that_takes_it(tmp_path):
+    (tmp_path / "iris.csv").write_text("5,3,a\n4,3,b\n")
+    with pytest.raises(QkvError, match=r"this task needs images .*: qkv train classify --train-file iris\.csv"):
+        tasks.DigitsTask.load({"train_file": str(tmp_path / "iris.csv")})

@@ -143,7 +143,7 @@ def _read_image_file(path: Path, given: ImageOptions) -> ClassData:
     if path.suffix.lower() in TABLE_SUFFIXES:
         raise QkvError(
             f"{path.name} is a table, but this task needs images (.npz, IDX or a folder of images); "
-            f"the task classify takes a table: train classify --train-file {path.name}",
+            f"the task classify takes a table: qkv train classify --train-file {path.name}",
             path.parent,
         )
     splits = read_npz(path) if path.suffix == ".npz" else {"train": read_images(path, given.train_labels)}
