@@ -2,9 +2,9 @@
 
 Starts `qkv serve pronounce` twice, on 127.0.0.1. The first server answers questions (a beam search over a word) of two
 clients in a closed loop, which is its capacity; of 32 clients; and of an open loop at four times the capacity. Each is
-measured between two measurements of the capacity, in short rounds, since other programs may load the machine. The second
-may open 256 files, and gets 1,000 connections that send half a header and are opened again when it closes them; meanwhile
-another client asks for the page. Writes benchmarks/results/web_overload_cpu.json.
+measured between two measurements of the capacity, in short rounds, since other programs may load the machine. The
+second may open 256 files, and gets 1,000 connections that send half a header and are opened again when it closes them;
+meanwhile another client asks for the page. Writes benchmarks/results/web_overload_cpu.json.
 """
 
 import argparse
