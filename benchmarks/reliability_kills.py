@@ -40,7 +40,7 @@ RECALL = [
     "recall",
     *_settings("model.dim=8", "train.batch_size=2", "data.pairs=4", "data.length=16", "data.examples=8"),
 ]
-TEXT = _settings("data.size=80", "data.length=16", "model.max_length=16", "model.layers=1")
+TEXT = _settings("data.size=300", "data.length=16", "model.max_length=16", "model.layers=1")
 
 
 def _cases(data: Path) -> dict[str, list[str]]:
@@ -81,6 +81,7 @@ class Case:
 
     def __init__(self, name: str, arguments: list[str], parent: Path):
         self.name, self.parent = name, parent
+        parent.mkdir()
         self.arguments = ["train", *arguments, *COMMON]
         self.distributed = "processes" in name
         started = time.monotonic()
@@ -177,11 +178,10 @@ def main() -> None:
         cases = _cases(data)
         teacher = start(["train", *cases["pairs"], *COMMON, "--run", str(data / "teacher")], data / "log")
         teacher.join()
-        for name, arguments in cases.items():
-            parent = data / name.replace(" ", "-")
-            parent.mkdir()
-            found[name] = _measure(Case(name, arguments, parent), draw)
-            print(name, json.dumps(found[name]), flush=True)
+        whole = [Case(name, arguments, data / name.replace(" ", "-")) for name, arguments in cases.items()]
+        for case in whole:
+            found[case.name] = _measure(case, draw)
+            print(case.name, json.dumps(found[case.name]), flush=True)
     total = {key: sum(case[key] for case in found.values()) for key in ("kills", "identical")}
     stages = sum((Counter(case["stages"]) for case in found.values()), Counter())
     result = {**total, "stages": dict(stages), "cases": found, "seconds": round(time.monotonic() - started)}
