@@ -63,6 +63,8 @@ class count_multiplications(TorchDispatchMode):  # noqa: N801 - it reads as a ve
         self.causal_excess_doubled: Counter[str] = Counter()
         """Module -> twice the multiplications spent on pairs that a causal mask hides."""
         self.module = ""
+        self.dispatched = 0
+        """Operations that torch ran, views included."""
         self._calls = _CallContext(self)
         self._restore = ExitStack()
 
@@ -111,6 +113,7 @@ class count_multiplications(TorchDispatchMode):  # noqa: N801 - it reads as a ve
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        self.dispatched += 1
         name = operation_name(func)
         first = out[0] if isinstance(out, tuple | list) and out else out
         multiplications: Any = 0

@@ -134,6 +134,18 @@ def is_data_dependent(error: BaseException) -> bool:
     return isinstance(error, NotImplementedError | RuntimeError) and any(word in str(error) for word in words)
 
 
+def describe_error(error: BaseException) -> str:
+    """Return why a forward pass failed, in words; the texts of torch's own errors are for its developers."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "torch" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if isinstance(error, ValueError) and module.partition(".")[0] != "torch" and len(first) <= 120:
+        return first
+    return "torch cannot run an operation of the module this way"
+
+
 def tensors_in(value: Any) -> list[Tensor]:
     """Return all tensors of a result, in whatever containers they are."""
     if isinstance(value, Tensor):

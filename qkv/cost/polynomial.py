@@ -56,19 +56,24 @@ def interpolate(
     """
     grid = {name: _GRID[: degree + 1] for name, degree in degrees.items()}
     held_out = [{name: pair[index % 2] for index, name in enumerate(degrees)} for pair in _HELD_OUT[:checks]]
-    return _check(function, _interpolate_on_grid(function, grid), [*held_out, sizes])
+    return _check(function, interpolate_on_grid(function, grid), [*held_out, sizes])
 
 
-def interpolate_near(function: Callable[[Sizes], int], degrees: Mapping[str, int], sizes: Sizes) -> Expression | None:
-    """Return the polynomial that holds around `sizes`, where another one may hold far away (a sliding window)."""
-    direction = {name: -1 if sizes[name] > degree + 4 else 1 for name, degree in degrees.items()}
+def interpolate_near(
+    function: Callable[[Sizes], int], degrees: Mapping[str, int], sizes: Sizes, *, upward: bool = False
+) -> Expression | None:
+    """Return the polynomial that holds around `sizes`, where another one may hold far away (a sliding window).
+
+    It is found from `sizes` and smaller ones; with `upward`, from larger ones.
+    """
+    direction = {name: -1 if sizes[name] > degree + 4 and not upward else 1 for name, degree in degrees.items()}
     grid = {
         name: [sizes[name] + direction[name] * step for step in range(degree + 1)] for name, degree in degrees.items()
     }
     held_out = [
         {name: sizes[name] + direction[name] * (degree + step) for name, degree in degrees.items()} for step in (1, 3)
     ]
-    return _check(function, _interpolate_on_grid(function, grid), held_out)
+    return _check(function, interpolate_on_grid(function, grid), held_out)
 
 
 def evaluate(expression: Expression, sizes: Mapping[str, int]) -> int | Fraction:
@@ -108,7 +113,7 @@ def _check(function: Callable[[Sizes], int], found: _Polynomial, held_out: list[
     return found.expression()
 
 
-def _interpolate_on_grid(function: Callable[[Sizes], int], axes: Mapping[str, Sequence[int]]) -> _Polynomial:
+def interpolate_on_grid(function: Callable[[Sizes], int], axes: Mapping[str, Sequence[int]]) -> _Polynomial:
     """Return the polynomial through the values on a grid, solved along one size after the other."""
     names = list(axes)
     values = {point: Fraction(function(dict(zip(names, point, strict=True)))) for point in product(*axes.values())}

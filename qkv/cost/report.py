@@ -8,17 +8,27 @@ counted    the module run on torch's meta device at several lengths, and the ope
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any
+from functools import cached_property
+from itertools import combinations, product
+from typing import Any, TypeVar
 
 import sympy
 from torch import Tensor, nn
 
 from qkv.cost.counter import count_multiplications
+from qkv.cost.formula_range import CountFunction, Holds, TooLongError, find_formula, sample_sizes, verify_formula
 from qkv.cost.input_spec import Input, size_names
 from qkv.cost.memory import WeightBytes, inference_bytes, saved_bytes, weight_bytes
-from qkv.cost.meta_run import DataDependentError, ForwardError, ModuleCall, count_backward, count_forward, module_mode
-from qkv.cost.polynomial import Expression, Sizes, evaluate, interpolate, interpolate_near
+from qkv.cost.meta_run import (
+    DataDependentError,
+    ForwardError,
+    ModuleCall,
+    count_backward,
+    count_forward,
+    describe_error,
+    module_mode,
+)
+from qkv.cost.polynomial import Expression, Sizes, evaluate
 from qkv.cost.record import Cost, Span
 from qkv.cost.symbolic import DerivedFormulas, derive_formulas
 
@@ -28,8 +38,16 @@ CONVENTION = (
     "elementwise work (softmax, norms, activations, scales) is counted by class and not added to multiplications",
     "tied weights and layers called again count once as parameters and at each call as multiplications",
 )
+Result = TypeVar("Result")
 MAX_REAL_BYTES = 2 * 2**30
 """Bytes of meta weights above which a module that reads tensor values is not run on the CPU."""
+MAX_OPERATIONS = 3_000
+"""Operations in one run above which formulas are not verified at larger sizes; a loop over tokens runs many.
+
+A run of the requested size with more than a quarter of that many raises the limit to four times its own.
+"""
+MANY_OPERATIONS = 200
+"""Operations in one run above which formulas are verified at fewer sizes."""
 _MAX_DEGREE = 2
 _DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -41,8 +59,10 @@ class Quantity:
     value: int | None
     formula: Expression | None = None
     terms: dict[str, "Quantity"] = field(default_factory=dict)
-    holds: str = ""
-    """Where the formula holds, if not everywhere, or why it is missing."""
+    holds: Holds | None = None
+    """Size name -> first and last size at which the formula was verified; None: there is no formula."""
+    note: str = ""
+    """Why the value or the formula is missing, or how the value was found."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +96,23 @@ class CostReport:
 
     @property
     def agree(self) -> bool:
-        """Whether all methods with a result give the same value and formula."""
-        values = {method.value for method in self.methods.values() if method.value is not None}
-        formulas = {sympy.expand(method.formula) for method in self.methods.values() if method.formula is not None}
-        return len(values) == 1 and len(formulas) <= 1
+        """Whether all methods with a result give the same value, and their formulas the same values where they hold."""
+        found = [method for method in self.methods.values() if method.value is not None]
+        return len({method.value for method in found}) == 1 and all(
+            _formulas_agree(one, other) for one, other in combinations(found, 2)
+        )
+
+
+def _formulas_agree(first: Quantity, second: Quantity) -> bool:
+    """Return whether two formulas are equal at the ends of the range in which both hold."""
+    if first.holds is None or second.holds is None:
+        return True
+    shared = {
+        name: (max(start, second.holds[name][0]), min(end, second.holds[name][1]))
+        for name, (start, end) in first.holds.items()
+    }
+    corners = [dict(zip(shared, corner, strict=True)) for corner in product(*shared.values())]
+    return all(evaluate(first.formula, at) == evaluate(second.formula, at) for at in corners)
 
 
 def analyze(
@@ -100,7 +133,8 @@ def analyze(
     values = {name: given.get(name, 0) for name in size_names(call.inputs)}
     for name, size in values.items():
         if size < 1:
-            raise ValueError(f"size {name!r} needs a value of at least 1, got {given.get(name)}")
+            came = f"got {given[name]}" if name in given else "but has none"
+            raise ValueError(f"size {name!r} of the input needs a value of at least 1, {came}")
     with module_mode(module, training=False):
         return _ReportBuilder(call, values, optimizer).build()
 
@@ -112,7 +146,7 @@ class _ReportBuilder:
         self.call, self.sizes, self.optimizer = call, sizes, optimizer
         self.degrees = dict.fromkeys(sizes, _MAX_DEGREE)
         self.reason_for_real_run = ""
-        self._counted = cache(lambda at: count_forward(self.call, dict(at)))
+        self._counted = _once_per_size(lambda sizes: count_forward(self.call, sizes))
 
     def build(self) -> CostReport:
         counting = self._count(self.sizes)
@@ -120,12 +154,12 @@ class _ReportBuilder:
         derived = derive_formulas(self.call, self.sizes) if self.sizes else None
         memory = self._memory(declared)
         module = self.call.module
-        counted = self._sum_terms(lambda sizes: dict(self._count(sizes).by_module))
+        counted = self._sum_terms(self._counted_by_module)
         if declared is None:
             needed, executed = self._sum_terms(self._needed_by_module), counted
         else:
-            needed = self._sum_terms(_group_of(declared, "needed"), near=True)
-            executed = self._sum_terms(_group_of(declared, "executed"))
+            needed = self._sum_declared(declared, "needed")
+            executed = self._sum_declared(declared, "executed")
         return CostReport(
             call=self.call,
             sizes=self.sizes,
@@ -144,43 +178,44 @@ class _ReportBuilder:
 
     def _count(self, sizes: Sizes) -> count_multiplications:
         try:
-            return self._counted(tuple(sizes.items()))
+            return self._counted(sizes)
         except DataDependentError as error:
             if sum(p.nbytes for p in self.call.module.parameters() if p.is_meta) > MAX_REAL_BYTES:
                 raise ForwardError(self.call, sizes, error) from error
             self.call, self.reason_for_real_run = replace(self.call, real_weights=True), str(error)
-            return self._counted(tuple(sizes.items()))
+            return self._counted(sizes)
+
+    def _counted_by_module(self, sizes: Sizes) -> dict[str, int]:
+        self._require_short(sizes)
+        return dict(self._count(sizes).by_module)
 
     def _needed_by_module(self, sizes: Sizes) -> dict[str, int]:
+        self._require_short(sizes)
         counting = self._count(sizes)
         return {path: n - counting.causal_excess_doubled[path] // 2 for path, n in counting.by_module.items()}
 
-    def _sum_terms(self, function: Callable[[Sizes], dict[str, int]], *, near: bool = False) -> Quantity:
-        """Return the terms with their formulas, and their sum."""
-        cached = cache(lambda at: function(dict(at)))
-        values = function(self.sizes)
-        terms = {name: self._quantity(_term(cached, name), value, near=near) for name, value in values.items() if value}
-        formulas = [term.formula for term in terms.values() if term.formula is not None]
-        complete = len(formulas) == len(terms) and bool(self.sizes)
-        formula = sympy.expand(sympy.Add(*formulas)) if complete else None
-        holds = next((term.holds for term in terms.values() if term.holds), "")
-        return Quantity(sum(values.values()), formula, terms, holds)
+    def _sum_terms(self, function: Callable[[Sizes], dict[str, int]]) -> Quantity:
+        """Return the terms and their sum, each with its formula."""
+        at = _once_per_size(function)
+        values = at(self.sizes)
+        terms = {name: self._quantity(_term(at, name), value) for name, value in values.items() if value}
+        total = self._quantity(lambda sizes: sum(at(sizes).values()), sum(values.values()))
+        return replace(total, terms=terms)
 
-    def _quantity(
-        self, function: Callable[[Sizes], int], value: int, *, near: bool = True, checks: int = 2
-    ) -> Quantity:
+    def _quantity(self, function: CountFunction, value: int) -> Quantity:
         if not self.sizes:
             return Quantity(value)
-        try:
-            found = interpolate(function, self.degrees, self.sizes, checks=checks)
-            if found is not None:
-                return Quantity(value, found)
-            if not near:
-                return Quantity(value, None, holds="no polynomial of the sizes")
-            found = interpolate_near(function, self.degrees, self.sizes)
-            return Quantity(value, found, holds="around these sizes" if found is not None else "no polynomial there")
-        except ValueError as error:  # the module rejects one of the lengths tried
-            return Quantity(value, None, holds=f"no formula: {error}")
+        found = find_formula(function, self.degrees, self.sizes, samples=self._samples)
+        if found is None:
+            return Quantity(value, note="no polynomial around these sizes")
+        return Quantity(value, found.expression, holds=found.holds)
+
+    def _require_short(self, sizes: Sizes) -> None:
+        """Raise if a run at larger sizes than the requested ones takes too long."""
+        if all(sizes[name] <= requested for name, requested in self.sizes.items()):
+            return
+        if self.call.real_weights or self._count(sizes).dispatched > max(MAX_OPERATIONS, 4 * self._count(self.sizes).dispatched):
+            raise TooLongError
 
     def _element_bytes(self) -> int:
         """Return the bytes of one value of the module: its narrowest floating dtype."""
@@ -192,11 +227,11 @@ class _ReportBuilder:
         for name, element_bytes in _DTYPE_BYTES.items():
             declared = self._declared(element_bytes)
             if declared is not None and declared(self.sizes).state:
-                found[name] = self._sum_terms(_group_of(declared, "state"), near=True)
+                found[name] = self._sum_declared(declared, "state")
             elif cache.value is not None:
                 ratio = sympy.Rational(element_bytes, self._element_bytes())
                 formula = None if cache.formula is None else cache.formula * ratio
-                found[name] = Quantity(int(cache.value * ratio), formula, holds=cache.holds)
+                found[name] = replace(cache, value=int(cache.value * ratio), formula=formula)
         return found
 
     def _declared(self, element_bytes: int) -> "Callable[[Sizes], Cost] | None":
@@ -206,9 +241,9 @@ class _ReportBuilder:
         if not hasattr(module, "cost") or len(shapes) > 2 or any(len(shape) < 2 for shape in shapes):
             return None
 
-        @cache
-        def at(sizes: tuple[tuple[str, int], ...]) -> Cost:
-            *source, target = (given.resolve_shape(dict(sizes)) for given in self.call.inputs)
+        @_once_per_size
+        def at(sizes: Sizes) -> Cost:
+            *source, target = (given.resolve_shape(sizes) for given in self.call.inputs)
             span = Span(
                 target[0],
                 target[1],
@@ -218,22 +253,23 @@ class _ReportBuilder:
             )
             return module.cost(span)
 
-        return lambda sizes: at(tuple(sizes.items()))
+        return at
 
     def _methods(
         self, declared: Callable[[Sizes], Cost] | None, derived: DerivedFormulas | None, counted: Quantity
     ) -> dict[str, Quantity]:
         """Return the multiplications executed according to each method."""
-        methods = {"declared": Quantity(None, holds="the module declares no cost")}
+        methods = {"declared": Quantity(None, note="the module declares no cost")}
         if declared is not None:
-            total = self._sum_terms(_group_of(declared, "executed"))
-            methods["declared"] = Quantity(total.value, total.formula, holds=total.holds)
+            methods["declared"] = replace(self._sum_declared(declared, "executed"), terms={})
         reason = "no size has a name" if derived is None else derived.reason
-        methods["derived"] = Quantity(None, holds=reason)
+        methods["derived"] = Quantity(None, note=reason)
         if derived is not None and derived.executed is not None:
-            methods["derived"] = Quantity(int(evaluate(derived.executed, self.sizes)), derived.executed)
-        holds = f"run for real: {self.reason_for_real_run}" if self.call.real_weights else counted.holds
-        methods["counted"] = Quantity(counted.value, counted.formula, holds=holds)
+            total = lambda sizes: sum(self._counted_by_module(sizes).values())  # noqa: E731
+            holds = verify_formula(total, derived.executed, self.sizes, samples=self._samples)
+            methods["derived"] = Quantity(int(evaluate(derived.executed, self.sizes)), derived.executed, holds=holds)
+        note = f"run for real: {self.reason_for_real_run}" if self.call.real_weights else counted.note
+        methods["counted"] = replace(counted, terms={}, note=note)
         return methods
 
     def _backward(self) -> dict[str, int | None]:
@@ -249,34 +285,90 @@ class _ReportBuilder:
         return {"inputs without gradient": without, "inputs with gradient": both}
 
     def _memory(self, declared: Callable[[Sizes], Cost] | None) -> dict[str, Quantity]:
-        saved = cache(lambda at: saved_bytes(self.call, dict(at)))
-        inference = cache(lambda at: inference_bytes(self.call, dict(at)))  # one run gives peak and cache
+        inference = _once_per_size(lambda sizes: inference_bytes(self.call, sizes))  # one run gives peak and cache
         memory = {
-            "saved": self._bytes(lambda sizes: saved(tuple(sizes.items()))),
-            "peak": self._bytes(lambda sizes: inference(tuple(sizes.items()))[0]),
+            "saved": self._bytes(_once_per_size(lambda sizes: saved_bytes(self.call, sizes))),
+            "peak": self._bytes(lambda sizes: inference(sizes)[0]),
         }
         if declared is not None and declared(self.sizes).state:
-            return memory | {"cache": self._sum_terms(_group_of(declared, "state"), near=True)}
-        return memory | {"cache": self._bytes(lambda sizes: inference(tuple(sizes.items()))[1])}
+            return memory | {"cache": self._sum_declared(declared, "state")}
+        return memory | {"cache": self._bytes(lambda sizes: inference(sizes)[1])}
+
+    @cached_property
+    def _samples(self) -> list[int]:
+        """Sizes at which formulas are verified; fewer for a large module."""
+        large = self.call.real_weights or self._count(self.sizes).dispatched > MANY_OPERATIONS
+        return sample_sizes(sparse=large)
+
+    @cached_property
+    def _accepted(self) -> Holds:
+        """The range of each size at which the module runs, as far as was tried."""
+
+        def zero(sizes: Sizes) -> int:
+            return 0 * len(self._counted_by_module(sizes))
+
+        return verify_formula(zero, sympy.Integer(0), self.sizes, samples=self._samples)
+
+    def _sum_declared(self, declared: Callable[[Sizes], Cost], group: str) -> Quantity:
+        """Return a group of declared terms; formulas are restricted to sizes that the module accepts."""
+        total = self._sum_terms(lambda sizes: getattr(declared(sizes), group))
+        terms = {name: _restrict(term, self._accepted) for name, term in total.terms.items()}
+        return replace(_restrict(total, self._accepted), terms=terms)
 
     def _bytes(self, measure: Callable[[Sizes], int | None]) -> Quantity:
         """Return measured bytes with their formula, or the reason why they cannot be measured."""
         try:
             value = measure(self.sizes)
-            if value is None:
-                return Quantity(None, holds="the module returns no cache")
-            checks = 2 if self.call.real_weights else 0  # a kernel that really runs may round up its buffers
-            return self._quantity(lambda sizes: measure(sizes) or 0, value, checks=checks)
         except Exception as error:  # noqa: BLE001 - a module may do anything that meta tensors cannot follow
-            return Quantity(None, holds=str(error).strip().split("\n")[0][:120])
+            return Quantity(None, note=f"cannot be measured: {describe_error(error)}")
+        if value is None:
+            return Quantity(None, note="the module returns no cache")
+        if self.call.real_weights:  # a kernel that really runs may round up its buffers
+            return Quantity(value, note="measured in a run on the CPU")
+
+        def at(sizes: Sizes) -> int:
+            self._require_short(sizes)
+            try:
+                return measure(sizes) or 0
+            except Exception as error:
+                raise ValueError(f"the module rejects {sizes}") from error
+
+        return self._quantity(at, value)
 
 
-def _group_of(declared: Callable[[Sizes], Cost], group: str) -> Callable[[Sizes], dict[str, int]]:
-    return lambda sizes: getattr(declared(sizes), group)
+def _restrict(quantity: Quantity, accepted: Holds) -> Quantity:
+    """Return the quantity with a range that ends where the module stops to accept sizes."""
+    if not quantity.holds:
+        return quantity
+    spans = {
+        name: (max(start, accepted[name][0]), min(end, accepted[name][1]))
+        for name, (start, end) in quantity.holds.items()
+    }
+    return replace(quantity, holds=spans)
 
 
-def _term(function: Callable[[tuple[tuple[str, int], ...]], dict[str, int]], name: str) -> Callable[[Sizes], int]:
-    return lambda sizes: function(tuple(sizes.items())).get(name, 0)
+def _term(function: Callable[[Sizes], dict[str, int]], name: str) -> Callable[[Sizes], int]:
+    return lambda sizes: function(sizes).get(name, 0)
+
+
+def _once_per_size(function: Callable[[Sizes], Result]) -> Callable[[Sizes], Result]:
+    """Cache results by sizes, and rejections too: the ValueError is raised again."""
+    results: dict[tuple[tuple[str, int], ...], Result] = {}
+    rejections: dict[tuple[tuple[str, int], ...], ValueError] = {}
+
+    def at(sizes: Sizes) -> Result:
+        key = tuple(sorted(sizes.items()))
+        if key in rejections:
+            raise rejections[key]
+        if key not in results:
+            try:
+                results[key] = function(sizes)
+            except ValueError as error:
+                rejections[key] = error
+                raise
+        return results[key]
+
+    return at
 
 
 def _parameters(module: nn.Module, declared: Cost | None) -> Quantity:
@@ -286,5 +378,5 @@ def _parameters(module: nn.Module, declared: Cost | None) -> Quantity:
         counts[name.rpartition(".")[0]] += weight.numel()
     terms = dict(counts) if declared is None else declared.parameters
     total = sum(weight.numel() for weight in module.parameters())
-    quantities = {name: Quantity(n, sympy.Integer(n)) for name, n in terms.items() if n}
-    return Quantity(total, sympy.Integer(total), quantities)
+    quantities = {name: Quantity(n, sympy.Integer(n), holds={}) for name, n in terms.items() if n}
+    return Quantity(total, sympy.Integer(total), quantities, holds={})

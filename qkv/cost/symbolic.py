@@ -21,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from qkv.cost.counter import count_multiplications
 from qkv.cost.input_spec import size_names
-from qkv.cost.meta_run import ModuleCall
+from qkv.cost.meta_run import ModuleCall, describe_error
 from qkv.cost.polynomial import Expression, symbol
 
 _HINTS = (101, 37, 23, 13, 7)
@@ -93,20 +93,26 @@ def _derive(call: ModuleCall, hints: Mapping[str, int]) -> DerivedFormulas:
                 call.run(weights, tensors)
     except Exception as error:  # noqa: BLE001 - a module may do anything that symbols cannot follow
         tried = ", ".join(f"{name} = {hint}" for name, hint in hints.items())
-        message = (str(error).strip() or "no message").splitlines()[0][:120]
-        return DerivedFormulas(None, reason=f"tried at {tried}: {type(error).__name__}: {message}")
+        return DerivedFormulas(None, reason=f"no symbolic run at {tried}: {describe_error(error)}")
     guards = [
         _with_our_symbols(part, symbols) for guard in environment.guards for part in sympy.And.make_args(guard.expr)
     ]
     fixed = [guard for guard in guards if isinstance(guard, sympy.Eq)]
     if fixed or environment.replacements:
-        return DerivedFormulas(None, reason=f"the module fixes a length: {fixed or environment.replacements}")
+        names = ", ".join(_fixed_names(fixed, environment.replacements, symbols))
+        return DerivedFormulas(None, reason=f"the code reads {names} as a plain number, so it cannot be a symbol")
     chosen = next((guard for guard in guards if not _is_bound(guard)), None)
     if chosen is not None:
         return DerivedFormulas(None, reason=f"the module branches on the length: {chosen}")
     executed = _to_formula(counting.total, symbols)
     excess_doubled = _to_formula(sum(counting.causal_excess_doubled.values()), symbols)
     return DerivedFormulas(executed, sympy.expand(executed - excess_doubled / 2), bounds=tuple(guards))
+
+
+def _fixed_names(equations: Sequence[Any], replacements: Mapping[Any, Any], symbols: Mapping[str, Any]) -> list[str]:
+    """Return the names of the sizes that a run has fixed to one value."""
+    fixed = {str(one) for equation in equations for one in equation.free_symbols}
+    return [name for name, torch_symbol in symbols.items() if name in fixed or torch_symbol in replacements]
 
 
 class _SymbolicSizes(ShapeEnv):

@@ -9,8 +9,9 @@ from functools import cache
 from itertools import combinations
 
 from qkv.attention import Attention, parse
-from qkv.cost import Quantity, Shape, evaluate
-from qkv.cost.polynomial import Expression, Sizes, interpolate, interpolate_near
+from qkv.cost import Quantity, Shape
+from qkv.cost.formula_range import find_formula, sample_sizes
+from qkv.cost.polynomial import Expression
 from qkv.profile.crossover import CostFunction, Crossovers, find_crossovers
 
 MAX_COMPARED_LENGTH = 2**20
@@ -87,13 +88,9 @@ def _kind_cost(kind: str, shape: Shape) -> KindCost:
 
 
 def _quantity(function: CostFunction, length: int) -> Quantity:
-    """Return the cost at this length and its formula; `holds` is set if the formula is not valid at every length."""
-
-    def at(sizes: Sizes) -> int:
-        return function(sizes["n"])
-
-    sizes = {"n": length}
-    found = interpolate(at, {"n": 2}, sizes)
-    if found is not None and evaluate(found, {"n": MAX_COMPARED_LENGTH}) == function(MAX_COMPARED_LENGTH):
-        return Quantity(function(length), found)
-    return Quantity(function(length), interpolate_near(at, {"n": 2}, sizes), holds=f"around n = {length}")
+    """Return the cost at this length, its formula, and the lengths at which that was verified."""
+    samples = sample_sizes(MAX_COMPARED_LENGTH)
+    found = find_formula(lambda sizes: function(sizes["n"]), {"n": 2}, {"n": length}, samples=samples)
+    if found is None:
+        return Quantity(function(length), note="no polynomial around this length")
+    return Quantity(function(length), found.expression, holds=found.holds)
