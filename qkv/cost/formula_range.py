@@ -40,9 +40,9 @@ class VerifiedFormula:
 
 
 def sample_sizes(last: int = MAX_VERIFIED_SIZE, *, sparse: bool = False) -> list[int]:
-    """Return about one size per power of two (sparse: per four): even and odd, some just above a power of two."""
-    found = {1, 2, last}
-    for power in range(0, last.bit_length(), 2 if sparse else 1):
+    """Return about one size per power of two (sparse: per sixteen): even and odd, some just above a power of two."""
+    found = {1, 2, last // 16 + 1, last}
+    for power in range(0, last.bit_length(), 4 if sparse else 1):
         found.add((2**power, 2**power + 1, 3 * 2 ** (power - 1) - 1 if power else 1)[power % 3])
     return sorted(sample for sample in found if sample <= last)
 
@@ -70,7 +70,9 @@ def find_formula(
     return None
 
 
-def _widen(function: CountFunction, sizes: Sizes, found: VerifiedFormula, samples: Sequence[int]) -> tuple[Expression, Holds]:
+def _widen(
+    function: CountFunction, sizes: Sizes, found: VerifiedFormula, samples: Sequence[int]
+) -> tuple[Expression, Holds]:
     """Return the formula, or one in chunks of a size if that holds in a wider range."""
     name, *others = found.holds
     start, end = found.holds[name]
@@ -87,9 +89,7 @@ def _widen(function: CountFunction, sizes: Sizes, found: VerifiedFormula, sample
     return found.expression, found.holds
 
 
-def verify_formula(
-    function: CountFunction, formula: Expression, sizes: Sizes, *, samples: Sequence[int]
-) -> Holds:
+def verify_formula(function: CountFunction, formula: Expression, sizes: Sizes, *, samples: Sequence[int]) -> Holds:
     """Return the range of each size in which `formula` equals `function`, the other sizes being as requested."""
     fits = _comparison(function, formula, sizes)
     return {name: _verified_range(_along(fits, sizes, name), size, samples) for name, size in sizes.items()}
@@ -159,7 +159,7 @@ def _verified_range(fits: Callable[[int], bool], size: int, samples: Sequence[in
 
 def _inside(size: int, end: int) -> list[int]:
     """Return sizes from `size` to `end`, to notice a form that changes more than once between two samples."""
-    return list(dict.fromkeys(size + (end - size) * step // 6 for step in range(1, 7)))
+    return list(dict.fromkeys(size + (end - size) * step // 4 for step in range(1, 5)))
 
 
 def _last_that_fits(fits: Callable[[int], bool], size: int, samples: Iterable[int]) -> int:

@@ -41,12 +41,12 @@ CONVENTION = (
 Result = TypeVar("Result")
 MAX_REAL_BYTES = 2 * 2**30
 """Bytes of meta weights above which a module that reads tensor values is not run on the CPU."""
-MAX_OPERATIONS = 3_000
+MAX_OPERATIONS = 1_500
 """Operations in one run above which formulas are not verified at larger sizes; a loop over tokens runs many.
 
 A run of the requested size with more than a quarter of that many raises the limit to four times its own.
 """
-MANY_OPERATIONS = 200
+MANY_OPERATIONS = 60
 """Operations in one run above which formulas are verified at fewer sizes."""
 _MAX_DEGREE = 2
 _DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
@@ -214,7 +214,9 @@ class _ReportBuilder:
         """Raise if a run at larger sizes than the requested ones takes too long."""
         if all(sizes[name] <= requested for name, requested in self.sizes.items()):
             return
-        if self.call.real_weights or self._count(sizes).dispatched > max(MAX_OPERATIONS, 4 * self._count(self.sizes).dispatched):
+        if self.call.real_weights or self._count(sizes).dispatched > max(
+            MAX_OPERATIONS, 4 * self._count(self.sizes).dispatched
+        ):
             raise TooLongError
 
     def _element_bytes(self) -> int:
@@ -297,7 +299,7 @@ class _ReportBuilder:
     @cached_property
     def _samples(self) -> list[int]:
         """Sizes at which formulas are verified; fewer for a large module."""
-        large = self.call.real_weights or self._count(self.sizes).dispatched > MANY_OPERATIONS
+        large = len(self.sizes) > 1 or self._count(self.sizes).dispatched > MANY_OPERATIONS
         return sample_sizes(sparse=large)
 
     @cached_property

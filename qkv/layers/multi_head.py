@@ -42,7 +42,7 @@ class Heads:
         if self.count % key_heads:
             raise ValueError(f"key_heads={key_heads} must divide heads={self.count}")
         if dim % self.count and None in (self.key_dim, self.value_dim):
-            raise ValueError(f"heads={self.count} must divide dim={dim}, or give Heads both key_dim and value_dim")
+            raise ValueError(f"heads={self.count} must divide dim={dim}, unless key_dim and value_dim are given")
         key_dim = dim // self.count if self.key_dim is None else self.key_dim
         value_dim = dim // self.count if self.value_dim is None else self.value_dim
         return self.count, key_heads, key_dim, value_dim

@@ -1,13 +1,14 @@
 """Resolve the SPEC of `qkv cost` to a module on torch's meta device: no weights are allocated or downloaded.
 
 pronounce:quick          a task's preset               runs/mine      a run folder
-package.module:function  returns any nn.Module         config.json    of a Hugging Face model
+package.module:name      an nn.Module, or what makes one   config.json    of a Hugging Face model
 """
 
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -90,12 +91,14 @@ def _from_factory(module: str, function: str, given: tuple[Input, ...]) -> Profi
         raise ValueError(f"{module}:{function}: no module named {error.name!r} here or in this environment") from error
     if not hasattr(home, function):
         raise ValueError(f"{module}:{function}: the module {module} has no {function!r}")
-    factory = getattr(home, function)
-    if not callable(factory):
-        raise TypeError(
-            f"{module}:{function} is a {type(factory).__name__}, but a function that returns a module is needed"
-        )
-    made = factory()
+    made = getattr(home, function)
+    if not isinstance(made, nn.Module):
+        if not callable(made):
+            raise TypeError(
+                f"{module}:{function} is of type {type(made).__name__}, but must be an nn.Module or a function "
+                "that returns one"
+            )
+        made = made()
     if not isinstance(made, nn.Module):
         raise TypeError(f"{module}:{function} returns a {type(made).__name__}, but an nn.Module is needed")
     return ProfileTarget(f"{module}:{function}", made, given or _default_inputs(made))
@@ -144,10 +147,7 @@ def _from_config(path: Path, given: tuple[Input, ...]) -> ProfileTarget:
         raise QkvError("a Hugging Face config needs the package transformers: pip install transformers") from None
     kinds = transformers.CONFIG_MAPPING
     if record.get("model_type") not in kinds:
-        named = unknown_name_error(
-            "model_type", record.get("model_type"), ["gpt2", "llama", "mistral", "bert", "qwen2"]
-        )
-        raise QkvError(str(named).split(" (")[0] + " to the transformers that is installed", path)
+        raise _unknown_model_type(record.get("model_type"), list(kinds), transformers.__version__, path)
     try:
         config = kinds[record["model_type"]].from_dict(record)
         model_class = _architecture(transformers, record, path)
@@ -156,10 +156,24 @@ def _from_config(path: Path, given: tuple[Input, ...]) -> ProfileTarget:
     except QkvError:
         raise
     except Exception as error:  # transformers may raise anything for an inconsistent config
-        raise QkvError(f"no model can be built from it: {str(error).strip().splitlines()[0]}", path) from error
+        raise QkvError(f"no model can be built from it: {_reason(error)}", path) from error
     caches = "use_cache" in signature(model.forward).parameters
     options = {"use_cache": True} if caches else {}
     return ProfileTarget(f"{model_class.__name__} of {path}", model, given or (Input.parse("int[1,n]"),), options)
+
+
+def _unknown_model_type(name: object, known: list[str], version: str, path: Path) -> QkvError:
+    if name is None:
+        return QkvError('config.json has no "model_type", such as "llama"', path)
+    near = get_close_matches(str(name), known, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return QkvError(f"transformers {version} has no model_type {name!r}{hint}", path)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the message of an error in one line; a validation error has its reason on a line of its own."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines)[:400] or type(error).__name__
 
 
 def _architecture(transformers: Any, record: dict[str, Any], path: Path) -> Any:
@@ -169,7 +183,10 @@ def _architecture(transformers: Any, record: dict[str, Any], path: Path) -> Any:
             raise QkvError(f"the architecture {named[0]!r} is not one of transformers {transformers.__version__}", path)
         return getattr(transformers, named[0])
     config = transformers.CONFIG_MAPPING[record["model_type"]]
-    for mapping in (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_MAPPING):
+    causal, masked = transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_MASKED_LM_MAPPING
+    # a model of both kinds was pretrained as a masked one; its causal form is for decoders only
+    first = (causal, masked) if record.get("is_decoder") else (masked, causal)
+    for mapping in (*first, transformers.MODEL_MAPPING):
         if config in mapping:
             return mapping[config]
     raise QkvError(f"model_type {record['model_type']!r} has no model class; name one in architectures", path)

@@ -20,5 +20,8 @@ class Raising(nn.Module):
         raise RuntimeError("not today")
 
 
+instance = nn.Linear(3, 4)
+
+
 def raising():
     return Raising()

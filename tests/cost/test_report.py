@@ -24,10 +24,10 @@ def test_the_record_has_the_promised_keys():
     record = to_record(attention())
     assert {"convention", "symbols", "parameters", "multiplications", "memory", "unknown"} <= set(record)
     for name in ("parameters", "multiplications"):
-        assert {"formula", "value", "terms"} <= set(record[name])
+        assert {"formula", "value", "holds", "terms"} <= set(record[name])
     assert record["multiplications"]["formula"] == "61*n**2 + 9700*n"
     assert record["symbols"] == {"n": 75}
-    assert record["ledgers"]["exponentials"] == 75**2
+    assert record["elementwise"]["exponentials"] == 75**2
     assert record["unknown"] == {}
 
 
@@ -90,7 +90,7 @@ def test_a_recurrent_state_does_not_grow_with_the_target():
     )
     assert format_formula(report.memory["cache"].formula) == str(2 * 6 * 4)
     assert report.agree
-    assert report.methods["counted"].holds.startswith("run for real")
+    assert report.methods["counted"].note.startswith("run for real")
 
 
 def test_all_methods_and_torch_agree_per_module():
@@ -164,7 +164,7 @@ def test_a_module_that_reads_values_runs_on_real_data():
     """Every LSTM weight multiplies a token once forward and twice backward; gradients go to copies of the weights."""
     model = Recurrent(RecurrentConfig(dim=6, attention="none", max_length=32), 11, 13)
     report = analyze(model, ["int[1,n]", "int[1,m]"], {"n": 7, "m": 5})
-    assert report.methods["counted"].holds.startswith("run for real")
+    assert report.methods["counted"].note.startswith("run for real")
     assert set(report.backward.values()) == {2 * report.executed.value}
     assert report.memory["saved"].value > report.memory["peak"].value > 0
     assert all(weight.grad is None for weight in model.parameters())
@@ -251,7 +251,7 @@ def test_a_module_that_takes_few_tokens_is_derived_with_fewer():
     report = analyze(Short(8, 8), ["float[1,n,8]"], {"n": 64})
     assert str(report.methods["derived"].formula) == "64*n"
     rejected = analyze(Short(8, 8), ["float[1,n,8]"], {"n": 6}).methods["derived"]
-    assert (rejected.formula, rejected.holds) == (None, "tried at n = 101: ValueError: at most 64 tokens")
+    assert (rejected.formula, rejected.note) == (None, "no symbolic run at n = 101: at most 64 tokens")
 
 
 @pytest.mark.parametrize("kind", [Linear, Elu])
@@ -261,7 +261,7 @@ def test_a_formula_of_one_branch_is_not_derived(kind, tokens):
     report = analyze(MultiHead(64, 2, kind()), ["float[1,n,64]"], {"n": tokens}, options={"causal": True})
     assert report.agree
     assert report.methods["derived"].formula is None
-    assert "branches on the length: 128*n**2 <= " in report.methods["derived"].holds
+    assert "branches on the length: 128*n**2 <= " in report.methods["derived"].note
 
 
 def test_a_limit_is_derived_where_it_changes_nothing():
@@ -273,7 +273,7 @@ def test_a_limit_is_derived_where_it_changes_nothing():
     assert str(analyze(Twice(8, 8), ["float[1,n,8]"], {"n": 64}).methods["derived"].formula) == "64*n"
     rejected = analyze(Twice(8, 8), ["float[1,n,8]"], {"n": 300})
     assert rejected.agree
-    assert rejected.methods["derived"].holds == "the formula would hold only where n <= 128"
+    assert rejected.methods["derived"].note == "the formula would hold only where n <= 128"
     # torch asks whether a batch has 16 pictures, then multiplies as much as in a smaller one; and pools what is there
     pictures = nn.Sequential(nn.Conv2d(1, 3, 5, padding=2), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1))
     derived = analyze(pictures, ["float[b,1,n,m]"], {"b": 3, "n": 28, "m": 28}).methods["derived"]
@@ -293,8 +293,8 @@ def test_a_floor_is_derived_but_is_no_polynomial():
         (["float[1,n"], {"n": 3}, "expected a type and sizes"),
         (["flot[1,n]"], {"n": 3}, "there is no type 'flot'"),
         (["float[1,n-1]"], {"n": 3}, "neither a size nor a name"),
-        (["float[1,n,4]"], {}, "size 'n' needs a value of at least 1, got None"),
-        (["float[1,n,4]"], {"n": 0}, "size 'n' needs a value of at least 1, got 0"),
+        (["float[1,n,4]"], {}, "size 'n' of the input needs a value of at least 1, but has none"),
+        (["float[1,n,4]"], {"n": 0}, "size 'n' of the input needs a value of at least 1, got 0"),
         (["float[1,n,5]"], {"n": 3}, r"Linear cannot be called with float\[1,n,5\] at n=3"),
     ],
 )

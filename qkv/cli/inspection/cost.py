@@ -54,21 +54,31 @@ def cost(
     compare: Annotated[str | None, typer.Option(help="Compare these attention kinds.", metavar="KIND,...")] = None,
     plot: Annotated[Path | None, typer.Option(help="SVG file of --compare (default: cost.svg).")] = None,
     time: Annotated[bool, typer.Option("--time", help="Predict and measure the seconds on this CPU.")] = False,
-    depth: Annotated[int, typer.Option(help="Depth of the printed tree of modules.")] = 3,
+    recalibrate: Annotated[
+        bool, typer.Option("--recalibrate", help="Measure the speed of this CPU again (with --time).")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print methods, terms, modules and elementwise operations as well.")
+    ] = False,
+    depth: Annotated[int, typer.Option(help="Depth of the tree of modules that --verbose prints.")] = 3,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adagrad, rmsprop, adam or adamw.")] = "adam",
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Count parameters, multiplications and memory exactly, each as a formula and a value.
+    """Count parameters, multiplications and memory exactly, each as a value and a formula with its range.
 
     Nothing is computed or downloaded. Exit code 3: an operation is unknown, or two methods disagree.
     """
     load_plugins(plugin)
     sizes = _given(d_in=d_in, d_k=d_k, d_v=d_v, d_model=d_model, d_ff=d_ff)
     block = BlockOptions(sizes, heads, key_heads, kind, causal, bias)
-    output = OutputOptions(explain, verify, time, depth, json=json, markdown=markdown, latex=latex)
+    if recalibrate and not time:
+        raise ValueError("--recalibrate measures the speed of this CPU, so it needs --time")
+    output = OutputOptions(explain, verify, time, verbose, depth, json=json, markdown=markdown, latex=latex)
+    if recalibrate:
+        _recalibrate()
     call = CallOptions({**_given(n=n, m=m), **_parse_sizes(size)}, input_ or [], optimizer)
     if compare is not None:
         _require_comparable(spec, output, input_)
@@ -79,6 +89,12 @@ def cost(
 
 def _given(**sizes: int | None) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size is not None}
+
+
+def _recalibrate() -> None:
+    from qkv.profile.timing.rates_cache import machine_rates
+
+    machine_rates(remeasure=True)
 
 
 def _print_comparison(kinds: str, shape: "Shape", plot: Path | None, output: "OutputOptions") -> None:
@@ -135,6 +151,7 @@ class OutputOptions:
     explain: bool
     verify: bool
     time: bool
+    verbose: bool
     depth: int
     json: bool
     markdown: bool
@@ -207,6 +224,7 @@ def _analyze(
 ) -> "tuple[ProfileTarget, CostReport, dict[str, Any] | None]":
     """Return the target, its report and, for a block, its terms in all widths."""
     from qkv.cost import Input, analyze
+    from qkv.cost.input_spec import size_names
     from qkv.profile.blocks import REQUIRED_WIDTHS
     from qkv.profile.spec import ProfileTarget, resolve_spec
 
@@ -218,10 +236,21 @@ def _analyze(
         target = ProfileTarget(block.kind, block.build(), inputs, block.options)
     tokens = min(DEFAULT_TOKENS, target.max_tokens or DEFAULT_TOKENS)
     sizes = {"n": tokens, "m": call.sizes.get("n", tokens), **call.sizes}
+    _require_sizes(size_names(target.inputs), sizes)
     report = analyze(target.module, target.inputs, sizes, optimizer=call.optimizer, options=target.options)
     if block is None:
         return target, report, None
     return target, *_in_all_widths(report, block)
+
+
+def _require_sizes(names: list[str], sizes: dict[str, int]) -> None:
+    """Raise for a named size without a value, or with one below 1."""
+    for name in names:
+        if name not in sizes:
+            raise ValueError(f"--input names the size {name!r}: give it a value, such as --size {name}=64")
+        if sizes[name] < 1:
+            option = f"--{name} " if name in ("n", "m") else f"--size {name}="
+            raise ValueError(f"{option}{sizes[name]} must be at least 1")
 
 
 def _in_all_widths(report: "CostReport", block: "BlockSpec") -> "tuple[CostReport, dict[str, Any]]":
@@ -230,14 +259,14 @@ def _in_all_widths(report: "CostReport", block: "BlockSpec") -> "tuple[CostRepor
 
     multiplications, parameters = block.formulas(report.sizes["n"])
     terms = {
-        name: Quantity(quantity.value, parameters.get(name, quantity.formula))
+        name: Quantity(quantity.value, parameters.get(name, quantity.formula), holds=quantity.holds)
         for name, quantity in report.parameters.terms.items()
     }
     total = sum(term.formula for term in terms.values() if term.formula is not None)
     found = replace(
         report,
         sizes=report.sizes | block.widths,
-        parameters=Quantity(report.parameters.value, total, terms),
+        parameters=Quantity(report.parameters.value, total, terms, holds=report.parameters.holds),
     )
     return found, {"parameters": parameters, "multiplications": multiplications}
 
@@ -250,8 +279,8 @@ def _exit_if_unknown(report: "CostReport", *, json: bool) -> None:
         from qkv.cost.to_json import to_record
 
         record = to_record(report)
-        for name in ("multiplications", "flops", "roads", "backward"):
-            record[name] = {"value": None, "formula": None, "terms": {}}
+        for name in ("multiplications", "flops", "methods", "backward"):
+            record[name] = {"value": None, "formula": None, "holds": None, "terms": {}}
         print_json(record)
     operations = ", ".join(f"{name} ({times} times)" for name, times in sorted(report.unknown.items()))
     console(stderr=True).print(
@@ -287,7 +316,9 @@ def _print(result: CostResult, output: OutputOptions) -> None:
     elif output.markdown or output.latex:
         cost_text.print_document(report, label, note, latex=output.latex)
     else:
-        cost_table.print_report(report, label, note, output.depth)
+        cost_table.print_report(report, label, note)
+        if output.verbose:
+            cost_table.print_details(report, output.depth)
         if output.explain and result.block_terms is not None:
             cost_table.print_arithmetic(report, result.block_terms)
         cost_table.print_checks(result.checks)

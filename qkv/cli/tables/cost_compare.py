@@ -6,7 +6,10 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv.cli.shared.console import console, print_json
+from qkv.cli.shared.console import console, format_count, print_json
+from qkv.cli.tables.cost import EXECUTED_BELOW_NEEDED, print_calibration_age
+from qkv.cli.tables.layout import print_rows
+from qkv.cli.tables.units import format_amount, format_bytes
 
 if TYPE_CHECKING:
     from qkv.cost import Quantity, Shape
@@ -54,41 +57,46 @@ def _heads(shape: "Shape") -> str:
 
 
 def _print_costs(costs: "list[KindCost]", shape: "Shape") -> None:
-    from rich.table import Table
-
+    """Print three rows per kind, and explain a kind that executes less than is needed."""
     title = f"n = {shape.queries:,}, {_heads(shape)}, key_dim {shape.key_dim}, value_dim {shape.value_dim}"
-    table = Table("kind", "needed", "at n", "executed", "cache", "bytes", title=title, title_justify="left")
+    rows = []
     for cost in costs:
-        table.add_row(
-            cost.kind,
-            _formula(cost.needed),
-            f"{cost.needed.value:,}",
-            f"{cost.executed:,}",
-            _formula(cost.cache),
-            f"{cost.cache.value:,}",
-        )
-    console().print(table)
+        needed, cache = cost.needed.value, cost.cache.value
+        rows.append((cost.kind, "needed", format_count(needed), format_amount(needed), _formula(cost.needed)))
+        rows.append(("", "executed", format_count(cost.executed), format_amount(cost.executed), ""))
+        rows.append(("", "cache bytes", format_count(cache), format_bytes(cache), _formula(cost.cache)))
+    headings = ("kind", "quantity", f"at n = {shape.queries:,}", "about", "formula")
+    print_rows(headings, rows, title=title)
+    if any(cost.executed < (cost.needed.value or 0) for cost in costs):
+        console().print(EXECUTED_BELOW_NEEDED, markup=False)
 
 
 def _formula(quantity: "Quantity") -> str:
+    """Return the formula and, unless it is verified at all lengths, where it holds."""
     from qkv.cost import format_formula
+    from qkv.cost.formula_range import format_holds
+    from qkv.profile.attention_kinds import MAX_COMPARED_LENGTH
 
-    return f"{format_formula(quantity.formula)} {quantity.holds}".strip()
+    if quantity.holds is None:
+        return quantity.note
+    everywhere = quantity.holds == {"n": (1, MAX_COMPARED_LENGTH)}
+    return format_formula(quantity.formula) + ("" if everywhere else f"\nfor {format_holds(quantity.holds)}")
 
 
 def _print_crossovers(crossovers: "list[KindCrossover]") -> None:
-    from rich.table import Table
+    from qkv.profile.attention_kinds import MAX_COMPARED_LENGTH
 
-    from qkv.cost import CONVENTION
-
-    table = Table("crossover", "of", "at n", "", title="where they cost the same, exactly", title_justify="left")
+    rows = []
     for one in crossovers:
         exact = ", ".join([*map(str, one.lengths), *_describe_intervals(one)]) or "never"
-        approximate = ", ".join(f"{float(length):,.1f}" for length in one.lengths)
-        table.add_row(f"{one.first} = {one.second}", one.quantity, exact, approximate)
-    console().print(table)
-    for line in CONVENTION[:3]:
-        console().print(f"- {line}", style="dim", soft_wrap=True, markup=False)
+        approximate = ", ".join(f"{float(length):,.1f}" for length in one.lengths) or "-"
+        rows.append((f"{one.first} = {one.second}", one.quantity, approximate, exact))
+    print_rows(("kinds", "cost", "about n", "exactly"), rows, title="lengths n at which two kinds cost the same")
+    screen = console()
+    screen.print(
+        f"- formulas are verified for n = 1 to {MAX_COMPARED_LENGTH:,}, unless a row says otherwise", style="dim"
+    )
+    screen.print("- needed and executed are multiplications in matrix products; FLOPs are twice as many", style="dim")
 
 
 def _describe_intervals(one: "KindCrossover") -> list[str]:
@@ -100,6 +108,7 @@ def _describe_intervals(one: "KindCrossover") -> list[str]:
 
 def _record(costs: "list[KindCost]", crossovers: "list[KindCrossover]", shape: "Shape") -> dict[str, Any]:
     from qkv.cost import CONVENTION
+    from qkv.cost.to_json import quantity_to_record
 
     return {
         "convention": list(CONVENTION),
@@ -107,9 +116,9 @@ def _record(costs: "list[KindCost]", crossovers: "list[KindCrossover]", shape: "
         "kinds": [
             {
                 "kind": cost.kind,
-                "multiplications": _record_quantity(cost.needed),
+                "multiplications": quantity_to_record(cost.needed),
                 "executed": cost.executed,
-                "cache": _record_quantity(cost.cache),
+                "cache": quantity_to_record(cost.cache),
             }
             for cost in costs
         ],
@@ -120,18 +129,11 @@ def _record(costs: "list[KindCost]", crossovers: "list[KindCrossover]", shape: "
                 "of": one.quantity,
                 "exact": [str(x) for x in one.lengths],
                 "n": [float(x) for x in one.lengths],
-                "stretches": [list(interval) for interval in one.crossovers.intervals],
+                "intervals": [list(interval) for interval in one.crossovers.intervals],
             }
             for one in crossovers
         ],
     }
-
-
-def _record_quantity(quantity: "Quantity") -> dict[str, Any]:
-    """Return formula and value; `holds` is where the formula is valid (empty: at every length)."""
-    from qkv.cost import format_formula
-
-    return {"formula": format_formula(quantity.formula), "value": quantity.value, "holds": quantity.holds}
 
 
 def _forecast_kinds(costs: "list[KindCost]", shape: "Shape") -> "dict[str, dict[int, Forecast]]":
@@ -164,18 +166,15 @@ def _record_timings(timings: "dict[str, dict[int, Forecast]]", n: int) -> dict[s
 
 
 def _print_timings(record: dict[str, Any], n: int) -> None:
-    from rich.table import Table
-
-    title = f"time on this CPU, n = {n:,}"
-    table = Table("kind", "predicted", "measured", "ratio", title=title, title_justify="left")
+    rows = []
     for row in record["time"]:
         cells = (f"{1e3 * row[name]:.3g} ms" for name in ("predicted_seconds", "measured_seconds"))
-        table.add_row(row["kind"], *cells, f"{row['ratio']:.2f}")
-    console().print(table)
-    title = "n from which one is faster, by time"
-    table = Table("faster", "predicted", "measured", "ratio", title=title, title_justify="left")
+        rows.append((row["kind"], *cells, f"{row['ratio']:.2f}"))
+    print_rows(("kind", "predicted", "measured", "ratio"), rows, title=f"time on this CPU, n = {n:,}")
+    rows = []
     for row in record["time_crossovers"]:
         cells = (f"not by {n:,}" if row[name] is None else f"{row[name]:,.0f}" for name in ("predicted", "measured"))
         ratio = "" if isnan(row["ratio"]) else f"{row['ratio']:.2f}"
-        table.add_row(f"{row['second']} than {row['first']}", *cells, ratio)
-    console().print(table)
+        rows.append((f"{row['second']} than {row['first']}", *cells, ratio))
+    print_rows(("faster", "predicted", "measured", "ratio"), rows, title="n from which one is faster, by time")
+    print_calibration_age()

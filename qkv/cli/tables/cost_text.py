@@ -33,27 +33,35 @@ def extras_to_record(checks: "list[Check]", forecast: "Forecast | None") -> dict
     if checks:
         extras["verified"] = [{**asdict(check), "ok": check.ok} for check in checks]
     if forecast is not None:
+        from qkv.profile.timing.rates_cache import calibration_age
+
+        age = calibration_age()
         extras["time"] = {"predicted": forecast.predicted, **asdict(forecast), "ratio": forecast.ratio}
+        extras["time"]["calibration_age_seconds"] = age
     return extras
 
 
 def _markdown(rows: "dict[str, Quantity]", title: str) -> list[str]:
     from qkv.cost import CONVENTION, format_formula
+    from qkv.cost.formula_range import format_holds
 
-    lines = [f"**{title}**", "", "| | formula | value |", "|---|---|---|"]
+    lines = [f"**{title}**", "", "| quantity | formula | holds for | value |", "|---|---|---|---|"]
     for name, quantity in rows.items():
         formula = f"`{format_formula(quantity.formula)}`" if quantity.formula is not None else ""
-        lines.append(f"| {name} | {formula} | {format_count(quantity.value)} |")
+        holds = format_holds(quantity.holds or {})
+        lines.append(f"| {name} | {formula} | {holds} | {format_count(quantity.value)} |")
     return [*lines, "", *(f"- {line}" for line in CONVENTION)]
 
 
 def _latex(rows: "dict[str, Quantity]", title: str) -> list[str]:
     from qkv.cost import format_latex
+    from qkv.cost.formula_range import format_holds
 
-    lines = [r"\begin{tabular}{lrr}", rf" & {_escape(title)} & value \\", r"\hline"]
+    lines = [r"\begin{tabular}{lrlr}", rf" & {_escape(title)} & holds for & value \\", r"\hline"]
     for name, quantity in rows.items():
         formula = f"${format_latex(quantity.formula)}$" if quantity.formula is not None else ""
-        lines.append(rf"{_escape(name)} & {formula} & {format_count(quantity.value)} \\")
+        holds = _escape(format_holds(quantity.holds or {}))
+        lines.append(rf"{_escape(name)} & {formula} & {holds} & {format_count(quantity.value)} \\")
     return [*lines, r"\end{tabular}"]
 
 

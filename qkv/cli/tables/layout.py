@@ -3,10 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from qkv.cli.shared.console import console
+
 if TYPE_CHECKING:
     from rich.table import Table
 
 Item = TypeVar("Item")
+MIN_WRAPPED_WIDTH = 14
+"""Columns that a cell which may wrap needs."""
 
 
 def table_width(table: "Table") -> int:
@@ -43,3 +47,30 @@ def split_columns(
 def _halvings(count: int) -> list[int]:
     """Return count, count / 2, count / 4, ... 1."""
     return [count >> shift for shift in range(count.bit_length())]
+
+
+def print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "", wrapped: int = -1) -> None:
+    """Print a table, of which only the column `wrapped` may wrap; on a narrow screen, print each row as a list."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    screen = console()
+    wrapped %= len(headings)
+    table = Table(title=escape(title) or None, title_justify="left")
+    for index, heading in enumerate(headings):
+        numeric = index and index != wrapped and all(row[index][:1] in "0123456789-" for row in rows)
+        table.add_column(heading, no_wrap=index != wrapped, justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    longest = max((len(line) for row in rows for line in row[wrapped].splitlines()), default=0)
+    if table_width(table) - max(longest - MIN_WRAPPED_WIDTH, 0) <= screen.width:
+        screen.print(table)
+        return
+    if title:
+        screen.print(title, markup=False, style="italic")
+    for name, *cells in rows:
+        if name:
+            screen.print(name, markup=False, style="bold")
+        for heading, cell in zip(headings[1:], cells, strict=True):
+            if cell:
+                screen.print(f"  {heading}: {cell}".replace("\n", " "), markup=False)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import platform
+import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +21,7 @@ FORMAT = 3
 
 def machine_rates(*, remeasure: bool = False) -> Rates:
     """Return the rates of this machine; they are measured once per torch version and thread count."""
-    path = cache_dir() / f"rates-{_machine_hash()}.json"
+    path = _rates_path()
     if path.exists() and not remeasure:
         with suppress(ValueError, KeyError, TypeError, AttributeError):  # damaged or of another format: remeasure
             return _parse(json.loads(path.read_text()))
@@ -28,6 +29,17 @@ def machine_rates(*, remeasure: bool = False) -> Rates:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps({"format": FORMAT, **asdict(found)}).encode())
     return found
+
+
+def calibration_age() -> float | None:
+    """Return the seconds since the rates of this machine were measured; None if they are not cached."""
+    with suppress(OSError):
+        return max(time.time() - _rates_path().stat().st_mtime, 0.0)
+    return None
+
+
+def _rates_path() -> Path:
+    return cache_dir() / f"rates-{_machine_hash()}.json"
 
 
 def _machine_hash() -> str:

@@ -1,11 +1,14 @@
 """`qkv cost` as a user runs it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from tests.cli.run import qkv
+from tests.cli.run import qkv, run
 
 CONFIGS = Path(__file__).parents[2] / "cost" / "configs"
 C1 = ("cost", "attention", "--d-in", "100", "--d-k", "36", "--d-v", "25", "--n", "75")
@@ -36,8 +39,8 @@ def test_json():
 
 @pytest.mark.slow
 def test_documents_and_blocks():
-    assert "| multiplications needed | `61*n**2 + 9700*n` | 1,070,625 |" in qkv(*C1, "--markdown")
-    assert r"$61 n^{2} + 9700 n$ & 1,070,625 \\" in qkv(*C1, "--latex")
+    assert "| multiplications needed | `61*n**2 + 9700*n` | n = 1 to 16,384 | 1,070,625 |" in qkv(*C1, "--markdown")
+    assert r"$61 n^{2} + 9700 n$ & n = 1 to 16,384 & 1,070,625 \\" in qkv(*C1, "--latex")
     found = record("cost", "attention", "--d-model", "768", "--heads", "12", "--n", "128")
     assert found["multiplications"]["formula"] == "1536*n**2 + 2359296*n"
     assert found["parameters"]["formula"] == "4*d_model**2"
@@ -61,7 +64,8 @@ def test_kinds_that_cost_the_same(tmp_path):
     assert [("always" in row, "1 to 512" in row) for row in rows] == [(True, False)] * 2 + [(False, True)] * 4
     assert "never" not in text
     plain, _, window = record("cost", "attention", "--compare", "softmax,softmax,softmax(window=512)", *sizes)["kinds"]
-    assert (plain["multiplications"]["holds"], window["multiplications"]["holds"]) == ("", "around n = 4096")
+    assert plain["multiplications"]["holds"] == {"n": [1, 2**20]}
+    assert window["multiplications"]["holds"] == {"n": [511, 2**20]}
 
 
 def test_a_factory():
@@ -110,7 +114,11 @@ def test_models_of_hugging_face_from_their_configs(name, n, parameters, token_by
     pytest.importorskip("transformers")
     found = record("cost", str(CONFIGS / f"{name}.json"), "--n", str(n))
     assert found["parameters"]["value"] == parameters
-    assert found["memory"]["cache"] == {"formula": f"{token_bytes}*n", "value": token_bytes * n}
+    assert found["memory"]["cache"] == {
+        "formula": f"{token_bytes}*n",
+        "value": token_bytes * n,
+        "holds": {"n": [1, 16_384]},
+    }
     # every weight but the embedding and the norms meets every token; two products over all pairs
     assert found["multiplications"]["executed"]["value"] == executed
     assert found["agree"]
@@ -173,7 +181,10 @@ BAD = [
         ("cost", "tests.cost.factories:raising", "--input", "float[3]"),
         "Raising cannot be called with float[3]: not today",
     ),
-    (("cost", "attention", "--d-model", "100", "--heads", "12"), "heads=12 must divide dim=100"),
+    (
+        ("cost", "attention", "--d-model", "100", "--heads", "12"),
+        "heads=12 must divide dim=100, unless key_dim and value_dim are given",
+    ),
     (("cost", "attention", "--d-in", "100"), "attention needs --d-k of at least 1"),
     (("cost", "atention"), "atention"),
     (("cost", "attention", "--compare", "softmax"), "expected at least two kinds"),
@@ -188,7 +199,12 @@ BAD = [
     (("check", "--kind", "taylor", "--set", "chunk=0"), "chunk must be at least 1, got 0"),
     (("cost", "attention", "--compare", "softmax,taylr"), "did you mean 'taylor'?"),
     (("cost", "runs/nowhere/config.json"), "there is no"),
-    ((*C1[:-1], "0"), "size 'n' needs a value of at least 1, got 0"),
+    ((*C1[:-1], "0"), "--n 0 must be at least 1"),
+    (
+        ("cost", "tests.cost.factories:network", "--input", "float[k,10]"),
+        "--input names the size 'k': give it a value, such as --size k=64",
+    ),
+    (("cost", "attention", "--d-model", "8", "--recalibrate"), "--recalibrate measures the speed of this CPU"),
 ]
 
 
@@ -200,8 +216,69 @@ def test_bad_input_is_one_sentence_and_no_number(arguments, message):
     assert len(text.strip().splitlines()) == 1
 
 
-def test_a_config_of_an_unknown_architecture(tmp_path):
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "lama"}, " has no model_type 'lama'; did you mean 'llama'?, in "),
+        ({"hidden_size": 8}, 'config.json has no "model_type"'),
+        (
+            {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 33, "num_key_value_heads": 33},
+            "The hidden size (64) is not a multiple of the number of attention heads (33)",
+        ),
+    ],
+)
+def test_bad_input_of_a_config_keeps_its_reason(config, message, tmp_path):
     pytest.importorskip("transformers")
     path = tmp_path / "config.json"
-    path.write_text('{"model_type": "lama"}')
-    assert "'lama'" in qkv("cost", str(path), code=2)
+    path.write_text(json.dumps(config))
+    text = qkv("cost", str(path), code=2)
+    assert message in text
+    assert len(text.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "architecture"), [({}, "BertForMaskedLM"), ({"is_decoder": True}, "BertLMHeadModel")]
+)
+def test_a_bert_without_an_architecture_is_a_masked_model_unless_it_is_a_decoder(settings, architecture, tmp_path):
+    pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 11}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "bert", "intermediate_size": 5, **sizes, **settings}))
+    done = run("cost", str(path), "--json")
+    assert (done.code, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["name"] == architecture
+
+
+def test_a_module_itself_instead_of_a_function():
+    found = record("cost", "tests.cost.factories:instance", "--input", "float[b,3]", "--size", "b=8")
+    assert found["multiplications"]["formula"] == "12*b"
+
+
+def test_tables_fit_80_columns_and_are_lists_on_50(monkeypatch):
+    wide = qkv(*C1, "--verbose")
+    assert max(map(len, wide.splitlines())) <= 80
+    assert "…" not in wide
+    assert "elementwise operations (not in the totals)" in wide
+    assert "elementwise" not in qkv(*C1)
+    monkeypatch.setattr("qkv.cli.tables.layout.console", lambda: Console(width=50, highlight=False))
+    narrow = qkv(*C1)
+    assert "multiplications needed\n  exact: 1,070,625\n  about: 1.07 M\n  formula: 61*n**2 + 9700*n" in narrow
+
+
+def test_less_executed_than_needed_is_explained(tmp_path):
+    sizes = ("--d-k", "16", "--d-v", "16", "--n", "128", "--plot", str(tmp_path / "kinds.svg"))
+    assert "executed < needed: " in qkv("cost", "attention", "--compare", "softmax,taylor", *sizes)
+    assert "executed < needed: " not in qkv("cost", "attention", "--compare", "softmax,additive", *sizes)
+
+
+@pytest.mark.process
+def test_it_loads_no_compiler():
+    code = (
+        "import sys; from qkv.cli import main\n"
+        f"sys.argv = {['qkv', *C1, '--json']!r}\n"
+        "try: main()\n"
+        "except SystemExit as left: assert not left.code\n"
+        "print([name for name in ('triton', 'torch._inductor') if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
