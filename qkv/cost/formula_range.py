@@ -40,8 +40,8 @@ class VerifiedFormula:
 
 
 def sample_sizes(last: int = MAX_VERIFIED_SIZE, *, sparse: bool = False) -> list[int]:
-    """Return about one size per power of two (sparse: per sixteen): even and odd, some just above a power of two."""
-    found = {1, 2, last // 16 + 1, last}
+    """Return about one size per power of two (sparse: fewer long ones), even and odd."""
+    found = {1, 2, 33, 65, 129, 257, last // 16 + 1, last}
     for power in range(0, last.bit_length(), 4 if sparse else 1):
         found.add((2**power, 2**power + 1, 3 * 2 ** (power - 1) - 1 if power else 1)[power % 3])
     return sorted(sample for sample in found if sample <= last)
