@@ -31,8 +31,9 @@ EXTRAS = {
         "optimize": "optimize",
         "text": "text",
         "transformers": "transformers,text",  # transformers brings tokenizers
+        "vision": "vision",
         "web": "web",
-        "all": "data,optimize,text,transformers,web",
+        "all": "data,optimize,text,transformers,vision,web",
     }.items()
 }
 """Environment -> extras whose packages it has."""

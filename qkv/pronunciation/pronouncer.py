@@ -1,6 +1,6 @@
 """The pronouncer: the user's dictionary first, then CMUdict, then the model; each answer names its source.
 
-    Pronouncer().word("kubernetes").best[0].phones
+    Pronouncer().word("tokenizer").best[0].phones
 
 A compound word in no dictionary (with hyphens, dots or digits) is pronounced part by part (mp3: mp, three). Its source
 is the least reliable source of its parts.

