@@ -1,8 +1,12 @@
 """Dataclasses of settings from names and values, as a command line or a file gives them."""
 
+import ast
+import inspect
 from ast import literal_eval
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from itertools import pairwise
+from textwrap import dedent
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -50,6 +54,20 @@ def require_fields(record: Mapping[str, Any], types: Mapping[str, Any]) -> None:
         if name not in record or not (is_valid or _is_one_of((expected,), value)):
             got = f"got {value!r:.100}" if name in record else "but it is missing"
             raise ValueError(f"{name} must be {_TYPE_NAMES[expected]}, {got}")
+
+
+def field_docs(record: type[Any]) -> dict[str, str]:
+    """Return {field: its docstring, on one line} of a dataclass, with the fields it inherits."""
+    docs: dict[str, str] = {}
+    for cls in reversed(record.__mro__[:-1]):
+        (definition,) = ast.parse(dedent(inspect.getsource(cls))).body
+        assert isinstance(definition, ast.ClassDef)
+        for line, following in pairwise(definition.body):
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                text = following.value if isinstance(following, ast.Expr) else None
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    docs[line.target.id] = " ".join(text.value.split())
+    return docs
 
 
 def read_value(text: str) -> Any:

@@ -17,6 +17,8 @@ from qkv.cli.shared.warnings import printed_warnings
 COMMANDS = {
     "train": "modeling.train:train",
     "eval": "modeling.eval:evaluate",
+    "runs": "modeling.runs:runs",
+    "show": "inspection.show:show",
     "predict": "modeling.predict:predict",
     "pronounce": "modeling.pronounce:pronounce",
     "compare": "modeling.compare:compare",

@@ -81,6 +81,8 @@ class Task(ABC):
     """The registered name."""
     presets: ClassVar[dict[str, Callable[[], Preset]]]
     """Named presets; the first is the default."""
+    data_options: ClassVar[type[Any] | None] = None
+    """Dataclass of the options that `load` reads; None: not known."""
 
     @classmethod
     def default_preset(cls, options: dict[str, Any]) -> str:
@@ -125,6 +127,10 @@ class Task(ABC):
     def warnings(self) -> tuple[str, ...]:
         """Sentences about the data to print before training."""
         return ()
+
+    def split_sizes(self) -> dict[str, int]:
+        """Return the number of examples by split; empty: not known before training."""
+        return {}
 
     @property
     def default_split(self) -> str:

@@ -136,6 +136,7 @@ class MaskedTask(Task):
     """Path of the test split, if it is not part of the source."""
     _pairs: dict[str, SentencePairs] = field(default_factory=dict, repr=False, compare=False)
 
+    data_options = MaskedOptions
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {"small": small, "wikitext": wikitext}
 
     @classmethod

@@ -95,6 +95,7 @@ class Seq2SeqTask(Task):
     """Reasons why lines were skipped."""
 
     decodes = True
+    data_options = Seq2SeqOptions
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {
         "quick": seq2seq_presets.quick,
         "recurrent": seq2seq_presets.recurrent,
@@ -155,6 +156,10 @@ class Seq2SeqTask(Task):
     def sizes(self) -> tuple[int, ...]:
         """Return the sizes of the source and target vocabularies."""
         return len(self.data.sources), len(self.data.targets)
+
+    def split_sizes(self) -> dict[str, int]:
+        """Return the number of sources by split."""
+        return {name: len(pairs) for name, pairs in self.data.splits.items()}
 
     @property
     def default_split(self) -> str:

@@ -117,6 +117,7 @@ class RecallTask(Task):
     settings: RecallOptions
 
     unit = "queries"
+    data_options = RecallOptions
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {"small": small}
 
     @classmethod

@@ -129,6 +129,7 @@ class TextTask(Task):
     splits: dict[str, Documents]
 
     headline = "perplexity"
+    data_options = TextOptions
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {"small": small, "wikitext": wikitext}
 
     @classmethod

@@ -11,6 +11,7 @@ import errno
 import json
 import math
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,8 @@ try:
 except ImportError:  # a system without file locks
     fcntl = None  # type: ignore[assignment]
 
+_FLOCK = "hhqqi4x"
+"""Layout of the system's `struct flock`: type, whence, start, length, process."""
 LOCK = "lock"
 """Name of the file that is locked while a process trains; the empty file stays."""
 START = "start.safetensors"
@@ -174,7 +177,20 @@ class Run:
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the records of all complete lines."""
         text = self.metrics.read_text("utf-8", errors="replace") if self.metrics.exists() else ""
-        return [record for line in text.split("\n") if (record := _parse_line(line))]
+        return [record for line in text.split("\n") if (record := parse_metrics_line(line))]
+
+    def is_training(self) -> bool:
+        """Return whether another process holds the lock; it is asked for, not taken.
+
+        Not for a process that trains in this folder itself: closing the file would release its lock.
+        """
+        path = self.folder / LOCK
+        if fcntl is None or not path.exists():
+            return False
+        with path.open("rb") as file:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            found = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+        return bool(found[0] != fcntl.F_UNLCK)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -238,7 +254,7 @@ def _lock_file(file: IO[str], folder: Path) -> None:
             raise QkvError("another process is training in this run folder; wait for it or stop it", folder) from None
 
 
-def _parse_line(line: str) -> dict[str, Any]:
+def parse_metrics_line(line: str) -> dict[str, Any]:
     """Return the record of a line of metrics, or an empty one if the line is truncated."""
     try:
         record = json.loads(line)
@@ -248,7 +264,7 @@ def _parse_line(line: str) -> dict[str, Any]:
 
 
 def _is_before(line: str, step: int, validated: int) -> bool:
-    record = _parse_line(line)
+    record = parse_metrics_line(line)
     last = validated if record.get("event") == "validated" else step
     return bool(record) and record["step"] <= last
 

@@ -67,11 +67,8 @@ def evaluate(
     A pronouncer gets its word error rate with a 95 % interval, of the model alone, without dictionaries.
     """
     from qkv import runs
-    from qkv.errors import unknown_name_error
 
-    _check_search(search, beams, best, joint)
-    if split not in SPLITS:
-        raise unknown_name_error("split", split, SPLITS)
+    _check_options(split, search, beams, best, joint)
     folders, target = [run, *(with_ or [])], choose_device(device)
     if pronounce_table.is_pronouncer(run):
         options = pronounce_table.PronounceEvalOptions(search, beams, length_penalty, stress, best, joint)
@@ -104,10 +101,12 @@ def _evaluate(
         return task.evaluate(model, split, **search), task.confusion(model, split)
 
 
-def _check_search(search: str | None, beams: int, best: int, joint: str | None) -> None:
-    """Raise ValueError for search options that contradict each other."""
+def _check_options(split: str, search: str | None, beams: int, best: int, joint: str | None) -> None:
+    """Raise ValueError for an unknown name, and for search options that contradict each other."""
     from qkv.errors import unknown_name_error
 
+    if split not in SPLITS:
+        raise unknown_name_error("split", split, SPLITS)
     if search not in (None, "greedy", "beam"):
         raise unknown_name_error("search", search, ("greedy", "beam"))
     for name, value in (("--beams", beams), ("--best", best)):

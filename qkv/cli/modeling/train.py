@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.cli.modeling.train_dry_run import print_dry_run
 from qkv.cli.modeling.train_report import report_training
 from qkv.cli.modeling.train_setup import OpenedRun, Request, open_run
 from qkv.cli.shared.command import command_name
+from qkv.cli.shared.completion import complete_kind
 from qkv.cli.shared.console import Json, console
 from qkv.cli.shared.device import choose_device
-from qkv.cli.shared.options import absolute_path, merge_options, parse_changes, training_length
+from qkv.cli.shared.options import absolute_path, merge_options, parse_changes, require_no_epochs, training_length
 from qkv.cli.shared.parameters import Device, Preset, Set, TaskName, TestFile, TrainFile
 from qkv.cli.shared.plugin import Plugin, load_plugins
 from qkv.cli.shared.signals import ExitOnSignal
@@ -19,6 +21,19 @@ if TYPE_CHECKING:
     from torch import nn
 
     from qkv.train import Compute
+
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue the run in --run with its settings; start it if there is none.")
+]
+AttentionKind = Annotated[
+    str | None,
+    typer.Option(metavar="KIND", help="Attention kind, such as taylor: model.attention.", autocompletion=complete_kind),
+]
+Compile = Annotated[bool, typer.Option("--compile", help="Use torch.compile; the first steps may take minutes.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Print settings, parameters, data sizes and estimated time; write nothing."),
+]
 
 
 StartFrom = Annotated[
@@ -35,22 +50,23 @@ def train(
     preset: Preset = None,
     set_: Set = None,
     run: Annotated[Path | None, typer.Option(help="Run folder (default: runs/TASK-DATE).")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --run with its settings; start it if there is none.")
-    ] = False,
+    resume: Resume = False,
     start_from: StartFrom = None,
     train_file: TrainFile = None,
     test_file: TestFile = None,
+    lr: Annotated[float | None, typer.Option("--lr", help="Highest learning rate: train.learning_rate.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples per step: train.batch_size.")] = None,
+    attention: AttentionKind = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
+    epochs: Annotated[float | None, typer.Option(hidden=True)] = None,
     minutes: Annotated[float | None, typer.Option(help="Training time, instead of --steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, example order and dropout.")] = None,
     device: Device = None,
     workers: Annotated[int, typer.Option(help="Worker processes that prepare batches.")] = 0,
-    compile_: Annotated[
-        bool, typer.Option("--compile", help="Use torch.compile; the first steps may take minutes.")
-    ] = False,
+    compile_: Compile = False,
     graphs: Annotated[bool, typer.Option("--graphs", help="Use CUDA graphs: faster for small models on cuda.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Fail on a bad line instead of skipping it.")] = False,
+    dry_run: DryRun = False,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
@@ -58,12 +74,19 @@ def train(
     with ExitOnSignal("training had not started") as on_signal:
         load_plugins(plugin)
         changes = parse_changes(set_)
+        require_no_epochs(epochs)
         merge_options(changes, "train", **training_length(steps, minutes), seed=seed)
+        merge_options(changes, "train", learning_rate=lr, batch_size=batch_size)
+        merge_options(changes, "model", attention=attention)
         files = {"train_file": absolute_path(train_file), "test_file": absolute_path(test_file)}
         merge_options(changes, "data", **files, strict=strict or None)
         # what this machine cannot do raises before a folder exists
         compute = _compute(device, workers, compile_, graphs)
-        with open_run(Request(task, preset, changes, run, resume, start_from)) as opened:
+        request = Request(task, preset, changes, run, resume, start_from)
+        if dry_run:
+            print_dry_run(request, compute, json)
+            return
+        with open_run(request) as opened:
             _train_and_report(opened, compute, on_signal, json)
 
 

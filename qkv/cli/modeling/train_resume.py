@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 _OPTIONS = {
     "train.minutes": "--minutes",
     "train.seed": "--seed",
+    "train.learning_rate": "--lr",
+    "train.batch_size": "--batch-size",
+    "model.attention": "--attention",
     "data.train_file": "--train-file",
     "data.test_file": "--test-file",
     "data.strict": "--strict",

@@ -64,7 +64,7 @@ def open_run(request: Request) -> Iterator[OpenedRun]:
         return
     if resume and get_rank() == 0:
         console(stderr=True).print(f"there is no run in {folder} yet: starting one", markup=False, soft_wrap=True)
-    config, task, model = _prepare(request)
+    config, task, model = prepare(request)
     start = model if config.start else None
     with run.lock():
         if get_rank() == 0:
@@ -97,7 +97,7 @@ def _reopen(request: Request, run: "Run") -> OpenedRun:
     return OpenedRun(config, task, run, True, start.read_copy(run, config))
 
 
-def _prepare(request: Request) -> tuple["Config", "Task", "nn.Module"]:
+def prepare(request: Request) -> tuple["Config", "Task", "nn.Module"]:
     """Return configuration, data and model of a new run; what cannot be trained raises before a folder exists."""
     from qkv import runs
     from qkv.train.ema import require_no_split_batch_norm

@@ -44,6 +44,15 @@ def require_count(option: str, value: int) -> None:
         raise ValueError(f"{option} must be at most {MAX_ANSWERS:,}, got {value:,}")
 
 
+def require_no_epochs(epochs: float | None) -> None:
+    """Raise if --epochs is given, with the option to use instead."""
+    if epochs is not None:
+        raise ValueError(
+            f"--epochs {epochs:g}: the length is counted in optimizer steps; give --steps (an epoch is examples / "
+            "train.batch_size steps; --dry-run prints both)"
+        )
+
+
 def absolute_path(path: str | None) -> str | None:
     """Return the absolute path of an existing file, since a run may be resumed elsewhere; else the text as typed."""
     return str(Path(path).absolute()) if path and Path(path).exists() else path

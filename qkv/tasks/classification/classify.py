@@ -39,6 +39,7 @@ def linear() -> Preset:
 class ClassifyTask(ClassificationTask):
     """Classify points (CSV) or images (folder, .npz, IDX) of your own; the data decide which."""
 
+    data_options = PointOrImageOptions
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {"points": points, "images": images, "linear": linear}
 
     @classmethod

@@ -54,6 +54,7 @@ class DigitsOptions(ImageOptions):
 class DigitsTask(ClassificationTask):
     """Classify handwritten digits: MNIST, or images from .npz (MedMNIST) or IDX files."""
 
+    data_options = DigitsOptions
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {
         "quick": quick,
         "stride": stride,

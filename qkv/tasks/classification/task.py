@@ -147,6 +147,10 @@ class ClassificationTask(Task):
         labels = self.splits["test"].labels
         return float(labels.bincount().max()) / len(labels)
 
+    def split_sizes(self) -> dict[str, int]:
+        """Return the number of examples by split."""
+        return {name: len(examples) for name, examples in self.splits.items()}
+
     def vocabulary(self) -> dict[str, Any]:
         """Return classes, shape and scale."""
         scale = {"mean": list(self.scale.mean), "deviation": list(self.scale.deviation)}

@@ -44,6 +44,7 @@ def wide() -> Preset:
 class XorTask(ClassificationTask):
     """Classify points: XOR, or a CSV file with the class in the last column."""
 
+    data_options = PointOptions
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {
         "network": network,
         "logistic": logistic,

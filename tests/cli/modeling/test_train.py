@@ -344,3 +344,37 @@ def test_wrong_use_of_eval_and_decode(run, tmp_path):
     assert "no such run folder" in qkv("eval", str(tmp_path / "nowhere"), code=2)
     assert "unknown search 'beem'; did you mean 'beam'" in qkv("predict", str(run[0]), "1", "--search", "beem", code=2)
     assert "there are no test pairs" in qkv("eval", str(run[0]), code=2)
+
+
+def test_a_dry_run_describes_the_training_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.tsv").write_text("".join(f"{number}\t{number}\n" for number in range(100, 200)))
+    options = (
+        "--train-file",
+        "pairs.tsv",
+        "--lr",
+        "0.02",
+        "--batch-size",
+        "9",
+        "--attention",
+        "taylor",
+        "--steps",
+        "50",
+    )
+    record = json.loads(qkv("train", "pairs", *options, "--dry-run", "--json"))
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.tsv"]
+    settings = {one["name"]: one["value"] for one in record["settings"]}
+    assert (settings["train.learning_rate"], settings["train.batch_size"]) == (0.02, 9)
+    assert settings["model.attention"] == "taylor"
+    assert (record["steps"], record["examples"]) == (50, {"train": 90, "valid": 10})
+    assert record["parameters"] > 1000
+    assert record["estimated_minutes"] > 0
+    text = qkv("train", "pairs", *options, "--dry-run")
+    assert "examples:   train 90, valid 10" in text
+    assert "steps:      50, 5.0 epochs" in text
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.tsv"]
+
+
+def test_bad_input_of_epochs_names_steps():
+    assert "give --steps" in qkv("train", "xor", "--epochs", "3", code=2)
+    assert "leave out --resume" in qkv("train", "xor", "--run", "x", "--resume", "--dry-run", code=2)
