@@ -18,23 +18,27 @@ from qkv.cli.tables.comparison import make_rates_tables, make_tables
 if TYPE_CHECKING:
     from qkv.compare.comparison import Comparison, ComparisonStatus, StatusCallback
 
+Kinds = Annotated[
+    str | None,
+    typer.Option(
+        help="Attention kinds, separated by commas, such as softmax,taylor(order=4),taylor:key_dim=16.",
+        metavar="KIND,...",
+    ),
+]
+Schemes = Annotated[
+    str | None, typer.Option(help="Position schemes; each is combined with each kind.", metavar="SCHEME,...")
+]
+Models = Annotated[
+    str | None,
+    typer.Option(help="Model families instead of kinds: recurrent:attention=none;dim=192,...", metavar="MODEL,..."),
+]
+
 
 def compare(
     task: TaskName,
-    attention: Annotated[
-        str | None,
-        typer.Option(
-            help="Attention kinds, separated by commas, such as softmax,taylor(order=4),taylor:key_dim=16.",
-            metavar="KIND,...",
-        ),
-    ] = None,
-    positions: Annotated[
-        str | None, typer.Option(help="Position schemes; each is combined with each kind.", metavar="SCHEME,...")
-    ] = None,
-    models: Annotated[
-        str | None,
-        typer.Option(help="Model families instead of kinds: recurrent:attention=none;dim=192,...", metavar="MODEL,..."),
-    ] = None,
+    attention: Kinds = None,
+    positions: Schemes = None,
+    models: Models = None,
     seeds: Annotated[int, typer.Option(help="Number of seeds to train each candidate with.")] = 1,
     rates: Annotated[
         str | None, typer.Option(help="Learning rates to choose from (default: 1/3, 1 and 3 times the preset's).")

@@ -22,6 +22,15 @@ NO_CMUDICT = 'no dictionary is installed, so the model pronounces every word; CM
 Stress = Annotated[bool, typer.Option("--stress/--no-stress", help="Print stress digits (pronouncing only).")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="table (default), line (the text with its words replaced), or a lexicon: "
+        "cmu kaldi kaldip mfa mfap pls json tsv.",
+    ),
+]
+
 
 def pronounce(
     words: Annotated[
@@ -37,14 +46,7 @@ def pronounce(
     model_only: Annotated[bool, typer.Option("--model-only", help="Look up no dictionary.")] = False,
     alphabet: Annotated[str | None, typer.Option(help="arpabet or ipa (default: arpabet).")] = None,
     stress: Stress = True,
-    format_: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            help="table (default), line (the text with its words replaced), or a lexicon: "
-            "cmu kaldi kaldip mfa mfap pls json tsv.",
-        ),
-    ] = None,
+    format_: Format = None,
     json: Json = False,
 ) -> None:
     """Pronounce English words: `qkv pronounce tokenizer`, or lines of stdin.
