@@ -1,6 +1,6 @@
 """Attention on a CPU, every kind versus torch's softmax in one run: `make bench`.
 
-Refuses to time a library that is wrong: all identities are proven first. Writes
+Refuses to time a library that is wrong: all identities are checked first. Writes
 benchmarks/results/attention_cpu.json, from which the README's table is made.
 """
 
@@ -20,7 +20,7 @@ LENGTHS = [4096, 8192, 16384, 32768]
 
 
 def main() -> None:
-    """Prove, time, write, print."""
+    """Check, time, write, print."""
     failed = [result for name in kinds for result in check(kinds[name].example(5)) if not result.ok]
     if failed:
         sys.exit("not timed, because it is wrong:\n" + "\n".join(map(str, failed)))

@@ -1,5 +1,6 @@
 """An attention kind outside of qkv, in one file.
 
+    python -m examples.relu_kind                            # the largest error of each check
     qkv check --plugin examples.relu_kind --kind relu
 
 A package would name this module in its entry-point group `qkv.attention` instead.
@@ -8,7 +9,7 @@ A package would name this module in its entry-point group `qkv.attention` instea
 import torch
 from torch import Tensor
 
-from qkv.attention import FeatureMap, register
+from qkv.attention import FeatureMap, check, register
 
 
 @register("relu")
@@ -39,3 +40,8 @@ class Relu(FeatureMap):
     def example(cls, key_dim: int) -> "Relu":
         """Return an instance; there are no options."""
         return cls()
+
+
+if __name__ == "__main__":
+    for result in check(Relu()):
+        print(f"{'ok' if result.ok else 'FAILED':7}{result.error:9.1e}  at most {result.bound:.0e}  {result.identity}")

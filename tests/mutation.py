@@ -142,11 +142,19 @@ MUTANTS = (
     ),
     Mutant("attention/feature_map.py", "sums[1] + features.sum(1)", "features.sum(1)"),
     Mutant("attention/feature_map.py", "weights.sum(-1, keepdim=True) + row_product", "row_product"),
+    # results that are not finite
+    Mutant(
+        "attention/internal/nonfinite.py",
+        "return isfinite(x.detach().sum().item())",
+        "return True",
+        ("tests/attention/internal/test_nonfinite.py",),
+    ),
+    Mutant("attention/internal/nonfinite.py", "(~finite).cumsum(-2) > 0", "(~finite).cumsum(-2) >= 0"),
     # chunk offsets and the state between them
     Mutant(
         "attention/feature_map.py",
-        "torch.baddbmm(sums[0].flatten(0, 1), features",
-        "torch.baddbmm(0 * sums[0].flatten(0, 1), features",
+        "sums[0] + torch.bmm(features",
+        "0 * sums[0] + torch.bmm(features",
     ),
     Mutant("attention/chunked.py", "outputs[..., start:end, :] = output", "outputs[..., : end - start, :] = output"),
     Mutant(

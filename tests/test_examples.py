@@ -32,6 +32,13 @@ def test_attention_picture(tmp_path):
 
 
 @pytest.mark.slow
+def test_relu_kind():
+    lines = run(EXAMPLES / "relu_kind.py").splitlines()
+    assert len(lines) >= 14
+    assert [line for line in lines if not line.startswith("ok ")] == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["softmax", "taylor", "linear", "elu"])
 def test_recall_a_string(kind):
     """After a tiny training run the model repeats the sentence, letter by letter."""

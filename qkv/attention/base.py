@@ -1,7 +1,7 @@
 """The interface of an attention mechanism, and the registry of kinds.
 
 Every tensor has layout (batch, heads, time, dim), as in torch's `scaled_dot_product_attention`.
-`weights` is the definition. All other forms must equal it, and `qkv.attention.contract.check` proves that they do.
+`weights` is the definition. All other forms must equal it; `qkv.attention.contract.check` checks that, to 1e-12.
 """
 
 import inspect

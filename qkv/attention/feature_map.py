@@ -18,18 +18,21 @@ from torch import Tensor
 from qkv.attention.base import Attention, State, expand_heads
 from qkv.attention.chunked import Tensors, chunked_scan
 from qkv.attention.internal.layout import (
+    call_shape,
     decay_factors,
     from_rows,
     group_queries,
     mask_rows,
     mask_sequence,
     row_product,
+    state_rows,
     to_rows,
 )
 from qkv.attention.internal.masking import safe_divide, visibility_mask, zero_hidden
+from qkv.attention.internal.nonfinite import all_finite, attend_again
 from qkv.attention.internal.precision import no_autocast, upcast, upcast_dtype
 from qkv.attention.internal.validation import Modifiers, check_inputs
-from qkv.attention.law import Law, ScoreTerms
+from qkv.attention.law import FEATURES, Law, ScoreTerms
 from qkv.attention.recurrent_state import RecurrentState
 from qkv.attention.triton import dispatch
 from qkv.attention.triton.kinds import KernelKind
@@ -68,14 +71,7 @@ class FeatureMap(Attention):
     @property
     def law(self) -> Law:
         """A dot product of features."""
-        return Law(
-            "features",
-            r"\phi(q) \cdot \phi(k)",
-            "This kind has no exp: the dot product of the features is the unnormalized weight.",
-            r"\phi(q) \cdot \phi(k)",
-            "This kind compares features of the query and of the keys.",
-            "Features of the query times features of the key. The sum over a row is their dot product.",
-        )
+        return FEATURES
 
     def score_terms(self, q: Tensor, k: Tensor) -> ScoreTerms | None:
         """Return the products of q and k where scores are dot products of them, else of their features."""
@@ -116,7 +112,9 @@ class FeatureMap(Attention):
         modifiers = Modifiers(causal, mask, bias, decay)
         check_inputs(self, q, k, None, modifiers)
         with no_autocast(q):
-            return self._unrounded_weights(q, k, modifiers).to(q.dtype)
+            found = self._unrounded_weights(q, k, modifiers)
+            finite = all_finite(found)
+            return (found if finite else self._unrounded_weights(q.double(), k.double(), modifiers)).to(q.dtype)
 
     def forward(
         self,
@@ -132,13 +130,11 @@ class FeatureMap(Attention):
         """Compute weights(q, k) @ v by the backend with the fewest multiplications, or by the kernels on CUDA."""
         modifiers = Modifiers(causal, mask, bias, decay)
         check_inputs(self, q, k, v, modifiers)
-        backend = self._select_backend(q, v, _shape_of(q, k, v, modifiers))
+        backend = self._select_backend(q, v, call_shape(q, k, v, modifiers))
         if backend == "triton":
             return dispatch.forward(self, q, k, v, modifiers)
         if backend == "reference":
-            values = upcast(expand_heads(zero_hidden(v, mask), q.shape[1]))
-            with no_autocast(q):
-                return (self._unrounded_weights(q, k, modifiers) @ values).to(q.dtype)
+            return self._forward_reference(q, k, v, modifiers)
         if decay is not None:
             k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
         sums = self._zero_sums(k, v)
@@ -202,7 +198,7 @@ class FeatureMap(Attention):
         """Return the cost of the quadratic form, or of the chunks plus reading and updating the state."""
         features = self.feature_dim(shape.key_dim)
         columns = shape.value_dim + self.normalizes
-        elements = _state_rows(shape) * features * columns
+        elements = state_rows(shape) * features * columns
         return Cost(
             needed=self._needed(shape, features),
             executed=self._executed(shape, self._choose_torch_backend(shape)),
@@ -212,7 +208,7 @@ class FeatureMap(Attention):
     def _needed(self, shape: Shape, features: int) -> dict[str, int]:
         """Return the multiplications that update the state for each key and read it for each query."""
         return {
-            "write": _state_rows(shape) * shape.keys * features * shape.value_dim,
+            "write": state_rows(shape) * shape.keys * features * shape.value_dim,
             "read": shape.rows * shape.queries * features * (shape.value_dim + self.normalizes),
         }
 
@@ -257,7 +253,7 @@ class FeatureMap(Attention):
         """Return outputs and new sums; the kernel updates them in place for one token in inference mode."""
         state.require_unconsumed()
         sums = state.sums
-        if self._select_backend(q, v, _shape_of(q, k, v, modifiers)) != "triton":
+        if self._select_backend(q, v, call_shape(q, k, v, modifiers)) != "triton":
             return self._forward_causal(q, k, v, sums, modifiers)
         if q.shape[2] == 1 and torch.is_inference_mode_enabled() and all(x.is_contiguous() for x in sums):
             state.consume()
@@ -282,6 +278,17 @@ class FeatureMap(Attention):
         if seen is not None:
             weights = weights.masked_fill(~seen, 0)
         return safe_divide(weights, weights.sum(-1, keepdim=True)) if self.normalizes else weights
+
+    def _forward_reference(self, q: Queries, k: Keys, v: Values, modifiers: Modifiers) -> Outputs:
+        """Compute the definition; a result that is not finite is computed again."""
+        values = upcast(expand_heads(zero_hidden(v, modifiers.mask), q.shape[1]))
+
+        def attend(v: Tensor) -> Tensor:
+            return self._unrounded_weights(q.to(v.dtype), k.to(v.dtype), modifiers) @ v
+
+        with no_autocast(q):
+            out = attend(values)
+            return (out if all_finite(out) else attend_again(attend, q, k, values, causal=modifiers.causal)).to(q.dtype)
 
     def _zero_sums(self, k: Keys, v: Values) -> Tensors:
         return tuple(torch.zeros(size, dtype=upcast_dtype(k.dtype), device=k.device) for size in self._sum_shapes(k, v))
@@ -312,7 +319,22 @@ class FeatureMap(Attention):
         return out.flatten(1, 2)
 
     def _causal_chunk(self, constants: Tensors, sums: Tensors, pieces: Tensors) -> tuple[Tensors, Tensor]:
-        """Process one causal chunk: attend inside it, read the past sums, update them."""
+        """Process one causal chunk; an output that is not finite is computed again."""
+        new_sums, out = self._attend_chunk(constants, sums, pieces)
+        q, k, v, *mask = pieces
+        # one token has no future, and without a normalizer an overflow is the true value
+        if (q.shape[3] == 1 and not self.normalizes) or all_finite(out):
+            return new_sums, out
+
+        def attend(values: Tensor) -> Tensor:
+            cast = q.to(values.dtype), k.to(values.dtype), values, *mask
+            return self._attend_chunk(constants, tuple(x.to(values.dtype) for x in sums), cast)[1]
+
+        values = upcast(v.masked_fill(~mask[0], 0) if mask else v)
+        return new_sums, attend_again(attend, q, k, values, causal=True).to(q.dtype)
+
+    def _attend_chunk(self, constants: Tensors, sums: Tensors, pieces: Tensors) -> tuple[Tensors, Tensor]:
+        """Attend inside a chunk, read the past sums, update them."""
         q, k, v, *mask = pieces
         batch, key_heads, group, time, _ = q.shape
         queries = to_rows(self._scale_queries(q))
@@ -347,11 +369,17 @@ class FeatureMap(Attention):
     def _read_chunk(self, constants: Tensors, sums: Tensors, pieces: Tensors) -> tuple[Tensors, Tensor]:
         """Return the outputs of one chunk of queries that see all keys."""
         (q,) = pieces
+        out = self._read_sums(q, sums)
+        return sums, out if all_finite(out) else self._read_sums(q.double(), tuple(x.double() for x in sums)).to(
+            q.dtype
+        )
+
+    def _read_sums(self, q: Tensor, sums: Tensors) -> Tensor:
         query_features = self.features(to_rows(self._scale_queries(q)))
         out = torch.bmm(query_features, sums[0].flatten(0, 1))
         if self.normalizes:
             out = safe_divide(out, row_product(query_features, sums[1].flatten(0, 1)))
-        return sums, from_rows(out, q)
+        return from_rows(out, q)
 
     def _prepare_chunk(self, k: Keys, v: Values, mask: Tensor | None = None) -> Tensors:
         """Return keys, values and key features of a chunk, one row per key head, zero where the mask hides."""
@@ -365,18 +393,8 @@ class FeatureMap(Attention):
         return keys, values, self.features(keys).masked_fill(hidden, 0)
 
     def _add_to_sums(self, sums: Tensors, features: Tensor, values: Tensor) -> Tensors:
-        kv_sum = torch.baddbmm(sums[0].flatten(0, 1), features.transpose(1, 2), values).view_as(sums[0])
+        # not baddbmm: adding each token to a large sum would round once per token, not once per chunk
+        kv_sum = sums[0] + torch.bmm(features.transpose(1, 2), values).view_as(sums[0])
         if not self.normalizes:
             return (kv_sum,)
         return kv_sum, sums[1] + features.sum(1).view_as(sums[1])
-
-
-def _shape_of(q: Queries, k: Keys, v: Values, modifiers: Modifiers) -> Shape:
-    batch, heads, queries, key_dim = q.shape
-    sizes = batch, heads, queries, k.shape[2], key_dim, v.shape[3], k.shape[1]
-    return Shape(*sizes, causal=modifiers.causal, decay=modifiers.decay is not None, element_bytes=q.element_size())
-
-
-def _state_rows(shape: Shape) -> int:
-    """Return the state rows: one per key head or, with decay, one per query head, since each has its own rate."""
-    return shape.rows if shape.decay else shape.key_rows

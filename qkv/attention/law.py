@@ -31,6 +31,16 @@ class Law:
     """Order of the Taylor polynomial that replaces exp; None for other laws."""
 
 
+FEATURES = Law(
+    "features",
+    r"\phi(q) \cdot \phi(k)",
+    "This kind has no exp: the dot product of the features is the unnormalized weight.",
+    r"\phi(q) \cdot \phi(k)",
+    "This kind compares features of the query and of the keys.",
+    "Features of the query times features of the key. The sum over a row is their dot product.",
+)
+
+
 @dataclass(frozen=True)
 class ScoreTerms:
     """The scores of one query, term by term: score_j = scale * sum over d of products_jd."""

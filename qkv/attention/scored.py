@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qkv.attention.base import Attention, State, expand_heads
 from qkv.attention.internal.masking import visibility_mask, zero_hidden, zero_hidden_pair
+from qkv.attention.internal.nonfinite import all_finite, keep_past_finite
 from qkv.attention.internal.precision import no_autocast, upcast
 from qkv.attention.internal.validation import Modifiers, check_inputs
 from qkv.attention.kv_cache import KVCache
@@ -114,7 +115,7 @@ class Scored(Attention):
         score_mask = ScoreMask(causal, self.window, mask, bias)
         k, v = zero_hidden_pair(k, v, mask)
         with no_autocast(q):
-            return self.attend(q, self.prepare_keys(k), v, score_mask)
+            return self._attend_past(q, self.prepare_keys(k), v, score_mask)
 
     def forward_masked(self, q: Queries, k: Keys, v: Values, mask: Mask, bias: Bias | None = None) -> Outputs:
         """Compute `forward` for a mask of pairs in which each token sees itself and no later token.
@@ -179,8 +180,15 @@ class Scored(Attention):
         state = state.append(k, v, mask)
         score_mask = ScoreMask(True, self.window, state.mask, bias)
         with no_autocast(q):
-            out = self.attend(q, state.keys, state.values, score_mask)
+            out = self._attend_past(q, state.keys, state.values, score_mask)
         return out, state.trim(self.window)
+
+    def _attend_past(self, q: Queries, k: Tensor, v: Values, score_mask: ScoreMask) -> Outputs:
+        """Call `attend`; if causal, NaN and inf of a future token reach no earlier output."""
+        out = self.attend(q, k, v, score_mask)
+        if not score_mask.causal or q.shape[2] == 1 or all_finite(out):
+            return out
+        return keep_past_finite(lambda keys, values: self.attend(q, keys, values, score_mask), k, v)
 
     def _check_window(self, causal: bool) -> None:
         if self.window is not None and not causal:

@@ -1,4 +1,4 @@
-"""Linear separability of two classes, with a proof of either answer.
+"""Linear separability of two classes, with a certificate of either answer.
 
     yes:  a hyperplane (w, b) with  y_i (w.x_i + b) > 0  for every i             (y_i = 1 for label 1, -1 for label 0)
     no:   weights u_i >= 0 with  sum_i u_i y_i x_i = 0  and  sum_i u_i y_i = 0,  which sum to 1 in each class
@@ -21,7 +21,7 @@ CERTIFICATE_TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Separation:
-    """The result and its proof: `weight` and `bias` if the classes are separable, else `certificate`."""
+    """The result and its certificate: `weight` and `bias` if the classes are separable, else `certificate`."""
 
     separable: bool
     weight: list[float] | None
@@ -31,7 +31,7 @@ class Separation:
 
 
 def separating_hyperplane(points: Tensor, labels: Tensor) -> Separation:
-    """Return a hyperplane with label 1 on its positive and label 0 on its negative side, or proof of inseparability."""
+    """Return a hyperplane with label 1 on its positive side and 0 on its negative one, or a certificate of none."""
     points = torch.as_tensor(points).double()
     labels = torch.as_tensor(labels)
     _check_inputs(points, labels)
@@ -50,7 +50,7 @@ def separating_hyperplane(points: Tensor, labels: Tensor) -> Separation:
 
 
 def _certify(signed: Tensor, labels: Tensor) -> Separation:
-    """Return the weights that prove that no hyperplane separates."""
+    """Return the weights that show that no hyperplane separates."""
     classes = torch.stack((labels == 1, labels == 0)).double()
     means = torch.cat((signed[:, :-1].T, classes))
     wanted = torch.cat((torch.zeros(signed.shape[1] - 1), torch.ones(2))).double()

@@ -121,7 +121,7 @@ def one_unit() -> Answer:
     },
 )
 def linear_separability() -> Answer:
-    """Which of AND, OR and XOR can a line separate, and what proves it?"""
+    """Which of AND, OR and XOR can a line separate, and what shows it?"""
     import torch
 
     from qkv.metrics import separating_hyperplane

@@ -4,7 +4,7 @@ from torch.utils.checkpoint import checkpoint
 
 from qkv.attention import parse
 from qkv.attention.chunked import chunked_scan
-from qkv.attention.feature_map import _shape_of
+from qkv.attention.internal.layout import call_shape
 from qkv.attention.internal.validation import Modifiers
 
 
@@ -92,7 +92,7 @@ def test_torch_func_transforms(kind, causal):
     """torch.func.grad, also per example by vmap, at a length where the chunked backend is chosen."""
     q, k, v = (torch.randn(3, 2, 300, 3, dtype=torch.float64) for _ in range(3))
     fast, law = parse(kind), parse(f"{kind}(backend='reference')")
-    shape = _shape_of(q, k, v, Modifiers(causal))
+    shape = call_shape(q, k, v, Modifiers(causal))
     assert fast._choose_torch_backend(shape) == "chunked"
 
     def loss(mechanism, q, k, v):

@@ -75,6 +75,17 @@ def test_no_token_changes_what_came_before_it(name, data):
 
 
 @every_mechanism
+@settings(drawn, max_examples=10)
+@given(data=st.data())
+def test_a_nan_of_a_future_token_reaches_no_earlier_output(name, data):
+    case = replace(
+        data.draw(cases(name, ordered=True)), dtype=data.draw(st.sampled_from([torch.float32, torch.float64]))
+    )
+    mechanism = identities.cast(make(name, case.key_dim), case.dtype)
+    assert identities.future_nonfinite_influence(mechanism, case) == 0
+
+
+@every_mechanism
 @drawn
 @given(data=st.data())
 def test_masked_keys_have_no_influence_whatever_they_hold(name, data):

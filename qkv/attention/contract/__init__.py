@@ -1,1 +1,1 @@
-"""The identities that every attention kind must satisfy, and the check that proves them."""
+"""The identities that every attention kind must satisfy, and the numerical check of them."""

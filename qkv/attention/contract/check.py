@@ -94,6 +94,7 @@ IDENTITIES = (
     Identity("masked keys = absent keys", identities.dropped_keys_error, _bidirectional_cases),
     Identity("selected state = selected inputs", identities.reordered_state_error, _causal_cases),
     Identity("causality (exact)", identities.future_influence, _causal_cases, 0.0),
+    Identity("future NaN or inf: no influence (exact)", identities.future_nonfinite_influence, _causal_cases, 0.0),
     Identity("masked NaN or inf: no influence (exact)", identities.hidden_influence, _all_cases, 0.0),
     Identity("no visible key: zeros, finite gradients", identities.empty_row_violations, _all_cases, 0.0),
     Identity("decayed to 0: finite, and gradients", identities.faded_nonfinite, _decay_cases, 0.0),

@@ -159,6 +159,23 @@ def future_influence(mechanism: Attention, case: Case) -> float:
     return float((before != after).sum())
 
 
+def future_nonfinite_influence(mechanism: Attention, case: Case) -> float:
+    """Count the outputs before a token that change when its query, key or value holds NaN or inf, also in steps."""
+    case = replace(case, causal=True, queries=case.keys)
+    x, position = draw_inputs(case, mechanism), case.keys // 2
+    forms: list[tuple[Attention, Outputs]] = [(variant, forward_output) for variant in variants(mechanism, (3, 64))]
+    forms.append((mechanism, step_output((position // 2, case.keys - position // 2))))
+    changed = 0.0
+    for name, poison in (("q", float("nan")), ("k", float("nan")), ("v", float("nan")), ("v", float("inf"))):
+        poisoned = getattr(x, name).detach().clone()
+        poisoned[:, :, position : position + 1] = poison
+        other = replace(x, **{name: poisoned})
+        for variant, form in forms:
+            before, after = (form(variant, inputs)[:, :, :position] for inputs in (x, other))
+            changed += float((before != after).sum())
+    return changed
+
+
 def hidden_influence(mechanism: Attention, case: Case) -> float:
     """Count the outputs and gradients that differ if hidden keys and values hold NaN, inf or 1e30 instead of zeros."""
     return sum(_influence_of(poison, mechanism, case) for poison in (float("nan"), float("inf"), 1e30))

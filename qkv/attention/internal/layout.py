@@ -1,9 +1,23 @@
-"""Layouts of the chunked form: one row per batch element and key head, with its group of queries."""
+"""Sizes of a call, and layouts of the chunked form: one row per batch element and key head, with its queries."""
 
 import torch
 from torch import Tensor
 
-from qkv.shapes import Mask, Queries
+from qkv.attention.internal.validation import Modifiers
+from qkv.cost import Shape
+from qkv.shapes import Keys, Mask, Queries, Values
+
+
+def call_shape(q: Queries, k: Keys, v: Values, modifiers: Modifiers) -> Shape:
+    """Return the sizes of a call, for its cost."""
+    batch, heads, queries, key_dim = q.shape
+    sizes = batch, heads, queries, k.shape[2], key_dim, v.shape[3], k.shape[1]
+    return Shape(*sizes, causal=modifiers.causal, decay=modifiers.decay is not None, element_bytes=q.element_size())
+
+
+def state_rows(shape: Shape) -> int:
+    """Return the state rows: one per key head or, with decay, one per query head, since each has its own rate."""
+    return shape.rows if shape.decay else shape.key_rows
 
 
 def group_queries(q: Queries, key_heads: int) -> Tensor:
