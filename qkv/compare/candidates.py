@@ -66,7 +66,7 @@ def make_candidates(task: str, preset_name: str | None, changes: Changes, grid: 
         raise ValueError("nothing to compare: give --attention, --positions or --models")
     kinds = [None] if grid.attention is None else parse_specs(grid.attention, "--attention")
     positions = [None] if grid.positions is None else parse_specs(grid.positions, "--positions")
-    chosen = preset(task, preset_name)
+    chosen = preset(task, preset_name, changes.get("data"))
     return [
         _combine(task, chosen, changes, (("attention", kind), ("positions", scheme)))
         for kind, scheme in product(kinds, positions)
@@ -80,7 +80,7 @@ def _family_candidates(task: str, preset_name: str | None, changes: Changes, gri
         raise ValueError("--models names the families and cannot be combined with --set model.family")
     candidates = []
     for spec in parse_specs(str(grid.models), "--models"):
-        chosen = _family_preset(task, preset_name, spec.name)
+        chosen = _family_preset(task, preset(task, preset_name, changes.get("data")), spec.name)
         candidates.append(Candidate(spec.text, _configure(task, chosen, changes, spec)))
     return candidates
 
@@ -98,10 +98,9 @@ def _parse_spec(part: str, option: str, text: str) -> CandidateSpec:
     return CandidateSpec(part, name.strip(), settings)
 
 
-def _family_preset(task: str, preset_name: str | None, family_name: str) -> Preset:
+def _family_preset(task: str, given: Preset, family_name: str) -> Preset:
     """Return the given preset if it is of this family, else the task's first that is, else the family's defaults."""
     family(family_name)
-    given = preset(task, preset_name)
     presets = [given, *(make() for make in tasks[task].presets.values())]
     defaults = Preset(family_name, {}, given.train)
     found = next((one for one in presets if one.family == family_name), defaults)

@@ -199,7 +199,7 @@ def _metrics_section(metrics: Mapping[str, Mapping[str, float]]) -> str:
     table = f"<table><thead><tr><td></td>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>"
     return section(
         "Metrics",
-        "Of the finished model; a prediction with several references is compared with the closest.",
+        "Metrics of the finished model. A prediction with several references is compared with the closest.",
         f'<div class="card">{table}</div>',
     )
 

@@ -199,7 +199,7 @@ class WordsTask(Task):
             super().report(model, summary),
             examples=examples,
             examples_title="Nearest neighbors",
-            examples_note="Of frequent words, with their cosine similarity.",
+            examples_note="Neighbors of frequent words, with their cosine similarity.",
         )
 
     def vectors(self, model: nn.Module, representation: str = "center") -> Vectors:
