@@ -25,18 +25,30 @@ package.module:function; a Hugging Face config.json."""
 DEFAULT_TOKENS = 128
 
 
+Tokens = Annotated[
+    int | None, typer.Option(help="Number of tokens, in the source if any (default: 128, or the model's maximum).")
+]
+NamedSizes = Annotated[
+    list[str] | None, typer.Option(help="Value of another named size of --input. Repeatable.", metavar="NAME=VALUE")
+]
+InputSpecs = Annotated[
+    list[str] | None, typer.Option("--input", help="Argument of the module, such as float[1,n,768]. Repeatable.")
+]
+Verify = Annotated[
+    bool, typer.Option("--verify", help="Compare all methods and torch's own counter, module by module.")
+]
+Recalibrate = Annotated[bool, typer.Option("--recalibrate", help="Measure the speed of this CPU again (with --time).")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Print methods, terms, modules and elementwise operations as well.")
+]
+
+
 def cost(
     spec: Annotated[str, typer.Argument(help=_HELP, metavar="SPEC")],
-    n: Annotated[
-        int | None, typer.Option(help="Number of tokens, in the source if any (default: 128, or the model's maximum).")
-    ] = None,
+    n: Tokens = None,
     m: Annotated[int | None, typer.Option(help="Number of tokens in the target (default: as in the source).")] = None,
-    size: Annotated[
-        list[str] | None, typer.Option(help="Value of another named size of --input. Repeatable.", metavar="NAME=VALUE")
-    ] = None,
-    input_: Annotated[
-        list[str] | None, typer.Option("--input", help="Argument of the module, such as float[1,n,768]. Repeatable.")
-    ] = None,
+    size: NamedSizes = None,
+    input_: InputSpecs = None,
     d_in: Annotated[int | None, typer.Option(help="Width of the input (attention).")] = None,
     d_k: Annotated[int | None, typer.Option(help="Width of queries and keys.")] = None,
     d_v: Annotated[int | None, typer.Option(help="Width of values.")] = None,
@@ -48,18 +60,12 @@ def cost(
     causal: Annotated[bool, typer.Option("--causal", help="Mask later tokens.")] = False,
     bias: Annotated[bool, typer.Option("--bias", help="Add biases to the projections.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print the arithmetic, line by line.")] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare all methods and torch's own counter, module by module.")
-    ] = False,
+    verify: Verify = False,
     compare: Annotated[str | None, typer.Option(help="Compare these attention kinds.", metavar="KIND,...")] = None,
     plot: Annotated[Path | None, typer.Option(help="SVG file of --compare (default: cost.svg).")] = None,
     time: Annotated[bool, typer.Option("--time", help="Predict and measure the seconds on this CPU.")] = False,
-    recalibrate: Annotated[
-        bool, typer.Option("--recalibrate", help="Measure the speed of this CPU again (with --time).")
-    ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Print methods, terms, modules and elementwise operations as well.")
-    ] = False,
+    recalibrate: Recalibrate = False,
+    verbose: Verbose = False,
     depth: Annotated[int, typer.Option(help="Depth of the tree of modules that --verbose prints.")] = 3,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adagrad, rmsprop, adam or adamw.")] = "adam",
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
