@@ -1,7 +1,7 @@
 """Collect all pages of the site in one folder: `python -m docs.generate build [--problems FILE.json] [ID ...]`.
 
 Writes build/docs and build/mkdocs.yml. Written pages are copied; their formulas become MathML, and pictures and costs
-are inserted where they are marked. Pages of problems come from the output of `qkv problems --json` (which is run unless
+are inserted where they are marked. Pages of problems come from the output of `qkv problems all --json` (which is run unless
 `--problems` names a file with its output), reference pages from docstrings.
 """
 
@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m docs.generate")
     parser.add_argument("out", type=Path)
     parser.add_argument("ids", nargs="*", help="only these problems")
-    parser.add_argument("--problems", type=Path, help="output of qkv problems --json")
+    parser.add_argument("--problems", type=Path, help="output of qkv problems all --json")
     given = parser.parse_args()
     docs = given.out / "docs"
     shutil.rmtree(docs, ignore_errors=True)
@@ -74,7 +74,9 @@ def settings(pages: list[str]) -> str:
 
 def _solve(ids: list[str]) -> str:
     code = "from qkv.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, "problems", *ids, "--json"], stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "problems", *(ids or ["all"]), "--json"], stdout=subprocess.PIPE, check=True
+    )
     return done.stdout.decode()
 
 

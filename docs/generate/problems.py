@@ -1,4 +1,4 @@
-"""A page for each group of worked problems, from the records of `qkv problems --json`."""
+"""A page for each group of worked problems, from the records of `qkv problems all --json`."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -12,7 +12,7 @@ from qkv.cli.shared.console import Json, console, print_json
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from qkv.problems import Solution
+    from qkv.problems import Problem, Solution
 
 WORKERS = 2
 """Processes that solve problems at the same time, if some are slow."""
@@ -21,22 +21,25 @@ MAX_ITEMS = 12
 
 
 def problems(
-    ids: Annotated[list[str] | None, typer.Argument(help="Ids, such as A3 B5 (default: all).", metavar="ID")] = None,
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Ids, such as A3 B5, or all (default: print the index).", metavar="ID")
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Write pictures of the problems that have one to this folder.", metavar="DIR")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Solve the worked problems: question, code, computed and hand-written answer, and whether they agree.
+    """Solve worked problems: question, code, computed and hand-written answer, and whether they agree.
 
     A known mistake of a hand-written answer is named as a slip.
     """
     from qkv.problems import problem
     from qkv.problems import problems as catalog
 
-    chosen = list(catalog)
-    if ids:
-        chosen = list(dict.fromkeys(problem(name).id for name in ids))
+    if not ids:
+        _print_index(list(catalog.values()), json)
+        return
+    chosen = list(catalog) if ids == ["all"] else list(dict.fromkeys(problem(name).id for name in ids))
     if plot is not None:
         _make_folder(plot)
     solutions = list(_solve(chosen))
@@ -48,6 +51,21 @@ def problems(
         _print(solutions, pictures)
     if any(solution.ok is False for solution in solutions):
         raise typer.Exit(3)
+
+
+def _print_index(catalog: "list[Problem]", as_json: bool) -> None:
+    """Print the id and the question of every problem, without solving any."""
+    if as_json:
+        print_json([{"id": one.id, "question": one.question, "slow": one.slow} for one in catalog])
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("id", "question")
+    for one in catalog:
+        table.add_row(one.id, escape(" ".join(one.question.split("\n\n")[0].split())))
+    console().print(table)
+    console().print("`qkv problems A1 B2` solves some of them, `qkv problems all` all in a few minutes", markup=False)
 
 
 def solve(name: str) -> "Solution":
@@ -145,7 +163,7 @@ def _print(solutions: list["Solution"], pictures: list[Path]) -> None:
     right = sum(solution.ok is True for solution in answered)
     slips = sum(solution.slip is not None for solution in answered)
     unanswered = [solution.id for solution in solutions if solution.ok is None]
-    text = f"{right} of {len(answered)} computed answers are as expected; {slips} hand-written ones slip"
+    text = f"{right} of {len(answered)} computed answers are as expected; {slips} hand-written answers have a mistake"
     screen.print(f"[green]{text}[/]" if right == len(answered) else f"[red]{text}[/]")
     if unanswered:
         screen.print(f"open: {', '.join(unanswered)}")

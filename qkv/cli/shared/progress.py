@@ -40,7 +40,8 @@ def training_progress(unit: str) -> Iterator[Report]:
         yield _TrainingLines(unit, lambda line: screen.print(line, markup=False))
         return
     columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=screen) as bar:
+    clocks = (TextColumn("elapsed"), TimeElapsedColumn(), TextColumn("remaining"), TimeRemainingColumn())
+    with Progress(*columns, *clocks, console=screen) as bar:
         task = bar.add_task("training", total=None, about="")
 
         def report(record: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ def test_a_panel_has_all_parts():
     text = qkv("problems", "C3")
     for part in ("learned parameters", "by hand: 150 parameters", "slip:", "✓", "PreNorm(100)"):
         assert part in text
-    assert "1 of 1 computed answers are as expected; 1 hand-written ones slip" in text
+    assert "1 of 1 computed answers are as expected; 1 hand-written answers have a mistake" in text
 
 
 def test_open_problems_are_listed():
@@ -82,3 +82,11 @@ def test_a_missing_extra_leaves_other_problems(monkeypatch):
     assert text.count("✓") == 1
     assert "✗" not in text
     assert 'pip install "qkv[optimize]"' in " ".join(text.split())
+
+
+def test_without_ids_there_is_an_index():
+    text = qkv("problems")
+    records = json.loads(qkv("problems", "--json"))
+    assert len(records) > 30
+    assert all(f" {record['id']} " in text for record in records)
+    assert all(set(record) == {"id", "question", "slow"} for record in records)
