@@ -31,6 +31,7 @@ WIDTHS = (KERNELS + "::test_widths_and_groups",)
 ONE_TOKEN = (KERNELS + "::test_one_token_at_a_time_in_place",)
 FADED = (KERNELS + "::test_fully_faded_weights_leave_finite_outputs",)
 CONTRACT = "tests/contract/test_attention.py"
+SEAL = ("tests/runs/test_seal.py",)
 
 
 @dataclass(frozen=True)
@@ -275,6 +276,11 @@ MUTANTS = (
     Mutant(
         "storage/folder.py", "hexdigest() != self.sha256:", "hexdigest() == None:", ("tests/storage/test_folder.py",)
     ),
+    Mutant("storage/seal.py", "    if name in listed:", "    if False:", ("tests/storage/test_seal.py",)),
+    Mutant("runs/files.py", '"config.json") > 1:', '"config.json") > 9:', SEAL),
+    Mutant("train/checkpoint.py", "bool(value.isnan().any())", "False", SEAL),
+    Mutant("train/resume_check.py", 'before.get("run", now["run"])', 'now["run"]', SEAL),
+    Mutant("data/files/token_file.py", "== block.sha256", "!= None", ("tests/data/files/test_token_file.py",)),
     Mutant("storage/package_data.py", "if digest != sha256:", "if False:", ("tests/storage/test_package_data.py",)),
     # text
     Mutant(
