@@ -22,6 +22,8 @@ HEADER_TIMEOUT = 10.0
 """Seconds until the headers of a request must have arrived; an idle connection is closed after as many."""
 WRITE_TIMEOUT = 30.0
 """Seconds that a client may take to read what was sent to it."""
+GRACE = 0.25
+"""Seconds that an idle connection is kept even if others wait; what waits to be accepted can send meanwhile."""
 ACCEPTS_PER_TICK = 16
 """Connections accepted before the event loop handles what else is ready."""
 
@@ -53,6 +55,14 @@ class Connections:
                 return
         self._open[connection] = None
 
+    def room(self) -> int:
+        """Return how many connections can be accepted now, at the cost of those that have been idle for a while."""
+        free = self.limit - len(self._open)
+        if free > 0:
+            return free
+        before = time.monotonic() - GRACE
+        return sum(other.is_idle() and other.idle_since < before for other in self._open)
+
     def touch(self, connection: "TimedProtocol") -> None:
         """Make this connection the newest."""
         if connection in self._open:
@@ -76,6 +86,7 @@ class TimedProtocol(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
         self._has_begun = False  # some bytes of the next request are there
+        self.idle_since = time.monotonic()
 
     def is_idle(self) -> bool:
         """Return whether no request is being answered."""
@@ -106,6 +117,7 @@ class TimedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """Wait for the next request, for as long as its headers may take."""
         self._has_begun = False
+        self.idle_since = time.monotonic()
         self._open_connections.touch(self)
         super().on_response_complete()
         if self.is_idle():  # pipelined requests have begun
@@ -135,12 +147,16 @@ class BoundedListener(socket.socket):
 
     def __init__(self) -> None:
         super().__init__(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # so that asyncio sends at once
+        self.connections: Connections | None = None
         self._reserve: int | None = _open_reserve()
         self._accepted = 0
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection; raise BlockingIOError, as if none were waiting, until the loop has run once more."""
         if self._accepted >= ACCEPTS_PER_TICK:
+            raise BlockingIOError
+        if self.connections is not None and self._accepted >= self.connections.room():
+            time.sleep(0.001)  # it is reported again at once: let it wait in the queue of the system
             raise BlockingIOError
         if not self._accepted:
             asyncio.get_running_loop().call_soon(self._start_tick)

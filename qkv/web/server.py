@@ -157,7 +157,7 @@ class Server:
         self.port = self.socket.getsockname()[1]
         self.token = token or secrets.token_urlsafe(24)
         self.workbench = Workbench(backend, **limits)
-        self.connections = Connections(max_connections, header_timeout)
+        self.connections = self.socket.connections = Connections(max_connections, header_timeout)
         config = uvicorn.Config(
             application(self.workbench, self.token, self.port),
             log_level="critical",

@@ -103,16 +103,18 @@ def test_the_oldest_idle_connection_makes_room():
             line.close()
 
 
-def test_busy_connections_are_not_closed_for_new_ones():
+def test_new_connections_wait_for_busy_ones():
     release = threading.Event()
     with serving(StubBackend(lambda: release.wait(20) and {}), max_connections=2) as server:
         busy = [connect(server, question(server)) for _ in range(2)]
         while server.workbench.worker.pending < 2:
             time.sleep(0.01)
-        with connect(server, b"GET") as refused:
-            assert is_closed(refused)
+        waiting = connect(server, question(server))
+        time.sleep(0.3)
+        assert server.workbench.worker.pending == 2
         release.set()
-        assert all(line.recv(100).startswith(b"HTTP/1.1 200") for line in busy)
+        assert all(line.recv(100).startswith(b"HTTP/1.1 200") for line in (*busy, waiting))
+        waiting.close()
         for line in busy:
             line.close()
 
