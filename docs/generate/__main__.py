@@ -1,7 +1,7 @@
 """Collect all pages of the site in one folder: `python -m docs.generate build [--problems FILE.json] [ID ...]`.
 
 Writes build/docs and build/mkdocs.yml. Written pages are copied; their formulas become MathML, and pictures and costs
-are inserted where they are marked. Pages of problems come from the output of `qkv problems all --json` (which is run unless
+are inserted where they are marked. Pages of problems come from the output of `qkv problems all --json` (run unless
 `--problems` names a file with its output), reference pages from docstrings.
 """
 
