@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from torch import nn
 
 from qkv.cost import Input
-from qkv.errors import QkvError, unknown_name_error
+from qkv.errors import QkvError, nearest_name, unknown_name_error
 from qkv.models import family
 from qkv.runs import Config, configure, preset, read_config
 from qkv.runs.files import read_run_file
@@ -88,9 +87,15 @@ def _from_factory(module: str, function: str, given: tuple[Input, ...]) -> Profi
     try:
         home = import_module(module)
     except ModuleNotFoundError as error:
-        raise ValueError(f"{module}:{function}: no module named {error.name!r} here or in this environment") from error
+        stem = module.removesuffix(".py")
+        hint = f"; did you mean {stem}:{function}?" if stem != module else ""
+        raise ValueError(
+            f"{module}:{function}: no module named {error.name!r} here or in this environment{hint}"
+        ) from error
     if not hasattr(home, function):
-        raise ValueError(f"{module}:{function}: the module {module} has no {function!r}")
+        near = nearest_name(function, [name for name in vars(home) if not name.startswith("_")])
+        hint = f"; did you mean {module}:{near}?" if near else ""
+        raise ValueError(f"{module}:{function}: the module {module} has no {function!r}{hint}")
     made = getattr(home, function)
     if not isinstance(made, nn.Module):
         if not callable(made):
@@ -165,8 +170,8 @@ def _from_config(path: Path, given: tuple[Input, ...]) -> ProfileTarget:
 def _unknown_model_type(name: object, known: list[str], version: str, path: Path) -> QkvError:
     if name is None:
         return QkvError('config.json has no "model_type", such as "llama"', path)
-    near = get_close_matches(str(name), known, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest_name(str(name), known)
+    hint = f"; did you mean {near!r}?" if near else ""
     return QkvError(f"transformers {version} has no model_type {name!r}{hint}", path)
 
 

@@ -10,6 +10,7 @@ from qkv.records import from_mapping, require_fields
 from qkv.runs.files import read_run_file, require_seal
 from qkv.runs.huggingface import model_type
 from qkv.storage import parse_json
+from qkv.storage.atomic import missing_error
 from qkv.storage.format_1 import upgrade_config
 from qkv.tasks.base import Preset, tasks
 from qkv.train import Run, Settings
@@ -78,7 +79,10 @@ def read_config(run: Run, *, resume: bool = False) -> Config:
     """Read the configuration of a run folder; to `resume` it, a missing manifest is no error."""
     path = run.folder / "config.json"
     if not run.folder.is_dir():
-        raise QkvError("there is no such run folder", str(run.folder))
+        nearest = missing_error("run folder", run.folder).nearest
+        raise QkvError(
+            "there is no such run folder", str(run.folder), str(run.folder.parent / nearest) if nearest else ""
+        )
     if model_type(run.folder) is not None:
         raise QkvError("this is a Hugging Face model, which can predict but has no run to resume", run.folder)
     if not resume:

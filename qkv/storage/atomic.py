@@ -8,11 +8,10 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from io import BufferedReader
 from pathlib import Path
 
-from qkv.errors import QkvError
+from qkv.errors import QkvError, nearest_name
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY = re.compile(r".+\.tmp-(\d+)(-\d+)?")
@@ -126,8 +125,7 @@ def missing_error(kind: str, path: Path) -> QkvError:
     siblings: list[str] = []
     with suppress(OSError):
         siblings = sorted(os.listdir(path.parent))
-    nearest = get_close_matches(path.name, siblings, n=1)
-    return QkvError(f"there is no {kind} {display_name(path)}", path.parent, nearest[0] if nearest else "")
+    return QkvError(f"there is no {kind} {display_name(path)}", path.parent, nearest_name(path.name, siblings))
 
 
 def display_name(path: Path) -> str:
