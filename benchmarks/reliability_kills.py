@@ -73,8 +73,13 @@ def _write_data(folder: Path) -> None:
     (folder / "text.txt").write_text("\n\n".join(" ".join(sentences[n : n + 10]) for n in range(0, 600, 10)))
     numbers = np.random.default_rng(1)
     images, labels = numbers.integers(0, 256, (260, 28, 28), dtype=np.uint8), numbers.integers(0, 3, 260)
-    train = {"train_images": images[:200], "train_labels": labels[:200]}
-    np.savez(folder / "images.npz", **train, test_images=images[200:], test_labels=labels[200:])
+    np.savez(
+        folder / "images.npz",
+        train_images=images[:200],
+        train_labels=labels[:200],
+        test_images=images[200:],
+        test_labels=labels[200:],
+    )
 
 
 class Case:
