@@ -83,7 +83,7 @@ def test_every_command_of_the_readme_is_run_in_fresh_environments():
     spans = re.findall(
         r"`(?:qkv|\.venv/bin/qkv) ([^`]+)`|^(?:\.venv/bin/)?qkv (.+)$", (ROOT / "README.md").read_text(), re.M
     )
-    lines = [(span or line).split() for span, line in spans]
+    lines = [(span or line).split() for span, line in spans if not (span or line).startswith("-")]
     pairs = ("train", "cost", "bench", "compare", "words")
     named = {" ".join(words[:2]) if words[0] in pairs else words[0] for words in lines}
     assert len(named) >= 15

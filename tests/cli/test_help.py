@@ -73,7 +73,8 @@ def test_an_unknown_command_is_wrong_use():
 
 def test_completion_knows_the_registered_names():
     assert completion.task_presets() == {name: tuple(tasks[name].presets) for name in tasks}
-    assert sorted(completion.complete_kind("")) == sorted(kinds)
+    released = [name for name in kinds if kinds[name].__module__.startswith("qkv.")]  # other tests register more
+    assert sorted(completion.complete_kind("")) == sorted(released)
     assert completion.complete_task("pro") == ["pronounce"]
     assert completion.complete_task_or_preset("xor:w") == ["xor:wide"]
     assert completion.complete_task_or_preset("nothing:") == []
