@@ -15,8 +15,8 @@ PYTEST := $(BIN)/python -m pytest -q
 QUICK  := not gpu and not slow
 INNER  := $(QUICK) and not process and not browser and not triton and not training
 
-# the same tests with every annotated shape checked; bad input is left to our own errors
-SHAPES := --jaxtyping-packages=qkv,beartype.beartype tests/layers tests/positions tests/contract -k "not bad_input"
+# the same tests with every annotated shape checked; bad input is left to our own errors, and Dynamo cannot trace checks
+SHAPES := --jaxtyping-packages=qkv,beartype.beartype tests/layers tests/positions tests/contract -k "not bad_input and not compiles"
 
 .PHONY: run serve check test test-slow test-install lint browser bench docs clean
 
