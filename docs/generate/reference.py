@@ -14,12 +14,15 @@ PAGE = """# qkv.{package}
       show_root_toc_entry: false
       members: [{names}]
 """
+INTERNAL = ("errors", "storage")
+"""Modules that users import names of, but that have no page."""
 
 
 def reference_pages() -> dict[str, str]:
     """Return file name -> text for every public package, and for the page that lists them."""
-    pages = {f"reference/{package}.md": _page(package) for package in qkv._PACKAGES}
-    rows = [f"| [qkv.{package}]({package}.md) | {_summary(package)} |" for package in qkv._PACKAGES]
+    packages = [name for name in qkv.__all__ if inspect.ismodule(getattr(qkv, name)) and name not in INTERNAL]
+    pages = {f"reference/{package}.md": _page(package) for package in packages}
+    rows = [f"| [qkv.{package}]({package}.md) | {_summary(package)} |" for package in packages]
     text = ["# Reference", "Every public name, from its docstring.", "\n".join(["| package | |", "|---|---|", *rows])]
     return {"reference/index.md": "\n\n".join(text) + "\n", **pages}
 
