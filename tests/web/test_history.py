@@ -42,8 +42,7 @@ def test_every_screen_is_a_history_entry(browser, server):
 
 def test_choices_add_no_history_entry_but_are_restored(browser, server):
     with opened(browser, server.address) as page:
-        page.keyboard.press("2")
-        page.wait_for_selector("[data-focus=stepwise][aria-selected=true]")
+        move(page, page.keyboard.press, "2")
         first = entries(page)
         move(page, page.keyboard.press, "ArrowRight")
         move(page, page.keyboard.press, "t")
