@@ -4,3 +4,10 @@ from .base import Detection as Detection
 from .base import DetectionBatch as DetectionBatch
 from .base import Detector as Detector
 from .base import ScoredRegions as ScoredRegions
+from .fast import FastConfig as FastConfig
+from .fast import FastRCNN as FastRCNN
+from .faster import FasterConfig as FasterConfig
+from .faster import FasterRCNN as FasterRCNN
+from .rcnn import RCNN as RCNN
+from .rcnn import RCNNConfig as RCNNConfig
+from .region_detector import RegionDetector as RegionDetector

@@ -1,0 +1,65 @@
+"""Fast R-CNN (Girshick, 2015): external proposals; one feature map per picture, RoI pooling, two losses."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from qkv.models.detectors.backbone import make_backbone
+from qkv.models.detectors.base import DetectionBatch, Extents, Pictures, Proposals, ScoredRegions, normalize
+from qkv.models.detectors.region_detector import (
+    RegionConfig,
+    RegionDetector,
+    RegionHead,
+    pooling,
+    region_loss,
+    sample_regions,
+    scored_by_softmax,
+)
+from qkv.models.registry import register
+
+
+@dataclass(frozen=True)
+class FastConfig(RegionConfig):
+    """Settings of Fast R-CNN."""
+
+    pooling: str = "max"
+    """max (RoI pooling) or align (RoI alignment)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pooling(self.pooling)
+
+
+@register("fast", FastConfig)
+class FastRCNN(RegionDetector):
+    """Classify external proposals on a shared feature map."""
+
+    needs_proposals = True
+
+    def __init__(self, config: FastConfig, classes: int):
+        super().__init__()
+        self.config = config
+        self.backbone: Any = make_backbone(config.backbone)
+        self.head = RegionHead(self.backbone.channels, config, classes)
+        self._pool = pooling(config.pooling)
+
+    def features(self, pictures: Pictures, proposals: Proposals) -> Float[Tensor, "batch channels rows columns"]:
+        """Return the feature map."""
+        return self.backbone(normalize(pictures))
+
+    def loss(self, batch: DetectionBatch) -> Float[Tensor, ""]:
+        """Return the losses of classes and boxes of sampled regions, summed over pictures."""
+        return self._region_loss(self.features(batch.pictures, batch.proposals), batch, batch.proposals)
+
+    def score(self, features: Tensor, extents: Extents, proposals: Proposals) -> ScoredRegions:
+        """Return the class probabilities and boxes of regions."""
+        return scored_by_softmax(*self._classify(features, proposals), proposals, extents)
+
+    def _region_loss(self, features: Tensor, batch: DetectionBatch, proposals: Proposals) -> Tensor:
+        sampled = sample_regions(batch, proposals, self.config.samples, self.config.positive_share)
+        return region_loss(*self._classify(features, sampled.boxes), sampled)
+
+    def _classify(self, features: Tensor, regions: Tensor) -> tuple[Tensor, Tensor]:
+        return self.head(self._pool(features, regions, self.config.pool, 1 / self.backbone.stride))

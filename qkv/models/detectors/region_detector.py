@@ -1,0 +1,175 @@
+"""Detectors that classify proposed regions: R-CNN, Fast R-CNN, Faster R-CNN."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+from torch.nn import functional
+
+from qkv.errors import unknown_name_error
+from qkv.models.detectors.base import (
+    Clock,
+    Detection,
+    DetectionBatch,
+    Detector,
+    Extents,
+    Pictures,
+    Proposals,
+    ScoredRegions,
+    clip_to_extents,
+    ignore_time,
+)
+from qkv.models.regions import box_area, decode_boxes, encode_boxes, match_by_iou, roi_align, roi_pool, sample_labels
+from qkv.models.regions.matching import IGNORED, POSITIVE
+from qkv.models.validation import require_at_least
+
+POOLINGS = {"max": roi_pool, "align": roi_align}
+POSITIVE_IOU = 0.5
+
+
+@dataclass(frozen=True)
+class RegionConfig:
+    """Settings of a detector that classifies regions."""
+
+    backbone: str = "small"
+    """small, wide, or lite0: EfficientNet-Lite0, trained on ImageNet."""
+    pool: int = 6
+    """Rows and columns of the features of a region."""
+    hidden_dim: int = 128
+    """Units of the two hidden layers that see the features of a region."""
+    samples: int = 32
+    """Regions per picture that are trained on."""
+    positive_share: float = 0.5
+    """Largest share of them that is an object."""
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, "pool", "hidden_dim", "samples")
+        if not 0 < self.positive_share <= 1:
+            raise ValueError(f"positive_share must be above 0 and at most 1, got {self.positive_share}")
+
+
+class RegionHead(nn.Module):
+    """Hidden features of a region, its class logits (the last is background) and a box per class."""
+
+    def __init__(self, channels: int, config: RegionConfig, classes: int):
+        super().__init__()
+        self.hidden = nn.Sequential(
+            nn.Flatten(), nn.Linear(channels * config.pool**2, config.hidden_dim), nn.ReLU(),
+            nn.Linear(config.hidden_dim, config.hidden_dim), nn.ReLU(),
+        )  # fmt: skip
+        self.classes = nn.Linear(config.hidden_dim, classes + 1)
+        self.offsets = nn.Linear(config.hidden_dim, 4 * classes)
+        nn.init.normal_(self.offsets.weight, std=0.001)  # boxes start at their regions
+        nn.init.zeros_(self.offsets.bias)
+
+    def forward(self, pooled: Float[Tensor, "batch regions channels rows columns"]) -> tuple[Tensor, Tensor]:
+        """Return logits (batch, regions, classes + 1) and offsets (batch, regions, classes, 4)."""
+        hidden = self.hidden(pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2])
+        return self.classes(hidden), self.offsets(hidden).unflatten(-1, (-1, 4))
+
+
+class SampledRegions(NamedTuple):
+    """Regions to train on, the same number in every picture."""
+
+    boxes: Float[Tensor, "batch samples 4"]
+    used: Bool[Tensor, "batch samples"]
+    """False for a region that fills a gap."""
+    positive: Bool[Tensor, "batch samples"]
+    objects: Float[Tensor, "batch samples 4"]
+    """Box of the nearest object."""
+    classes: Int64[Tensor, "batch samples"]
+    """Class of the nearest object."""
+
+
+def sample_regions(batch: DetectionBatch, proposals: Proposals, count: int, positive_share: float) -> SampledRegions:
+    """Sample positive (IoU >= 0.5 with an object) and negative regions among the proposals and the true boxes."""
+    candidates = torch.cat([proposals, batch.boxes], 1)
+    is_object = batch.classes >= 0
+    labels, nearest = match_by_iou(
+        candidates, batch.boxes, is_object, high=POSITIVE_IOU, low=POSITIVE_IOU, is_difficult=batch.difficult
+    )
+    labels = labels.masked_fill(box_area(candidates) <= 0, IGNORED)
+    noise = torch.rand(labels.shape, device=labels.device)
+    chosen = sample_labels(labels, count, positive_share, noise)
+    rows = chosen.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
+    near = nearest.gather(1, rows)
+    used = chosen.gather(1, rows)
+    return SampledRegions(
+        gather_boxes(candidates, rows),
+        used,
+        used & (labels.gather(1, rows) == POSITIVE),
+        gather_boxes(batch.boxes, near) if batch.boxes.shape[1] else gather_boxes(candidates, rows),
+        batch.classes.gather(1, near) if batch.boxes.shape[1] else torch.zeros_like(near),
+    )
+
+
+def gather_boxes(boxes: Float[Tensor, "batch boxes 4"], rows: Int64[Tensor, "batch rows"]) -> Tensor:
+    """Return the boxes with these indices, (batch, rows, 4)."""
+    return boxes.gather(1, rows[..., None].expand(-1, -1, 4))
+
+
+def region_loss(logits: Tensor, offsets: Tensor, sampled: SampledRegions) -> Float[Tensor, ""]:
+    """Return cross entropy of the classes + smooth L1 of the boxes of positives, both per region, summed over pictures."""
+    background = logits.shape[-1] - 1
+    targets = torch.where(sampled.positive, sampled.classes, background)
+    entropy = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
+    own = sampled.classes.clamp_min(0)[..., None, None].expand(-1, -1, 1, 4)
+    wanted = encode_boxes(_with_area(sampled.objects, sampled), _with_area(sampled.boxes, sampled))
+    error = functional.smooth_l1_loss(offsets.float().gather(2, own)[:, :, 0], wanted, reduction="none").sum(-1)
+    per_region = entropy.view_as(targets) * sampled.used + error * sampled.positive
+    return (per_region.sum(1) / sampled.used.sum(1).clamp_min(1)).sum()
+
+
+def _with_area(boxes: Tensor, sampled: SampledRegions) -> Tensor:
+    """Replace the boxes that are no positives by a unit box, whose offsets are finite."""
+    return torch.where(sampled.positive[..., None], boxes, boxes.new_tensor([0.0, 0.0, 1.0, 1.0]))
+
+
+class RegionDetector(Detector):
+    """A detector whose parts are features, proposals and the scores of regions."""
+
+    def propose(self, features: Any, extents: Extents, proposals: Proposals) -> Proposals:
+        """Return the regions to classify, zeros where there is none; here: those that were given."""
+        return proposals
+
+    @abstractmethod
+    def score(self, features: Any, extents: Extents, proposals: Proposals) -> ScoredRegions:
+        """Return boxes and class scores of regions."""
+
+    def regions(self, features: Any, extents: Extents, proposals: Proposals) -> ScoredRegions:
+        """Return the scored regions."""
+        return self.score(features, extents, self.propose(features, extents, proposals))
+
+    @torch.inference_mode()
+    def detect(
+        self, pictures: Pictures, extents: Extents, proposals: Proposals, clock: Clock = ignore_time
+    ) -> list[Detection]:
+        """Return the objects of each picture; `clock` is called at the end of each part."""
+        features = self.features(pictures, proposals)
+        clock("backbone")
+        proposed = self.propose(features, extents, proposals)
+        clock("proposals")
+        found = self.score(features, extents, proposed)
+        clock("regions")
+        detections = self.select(found)
+        clock("nms")
+        return detections
+
+
+def scored_by_softmax(logits: Tensor, offsets: Tensor, proposals: Proposals, extents: Extents) -> ScoredRegions:
+    """Return class probabilities, without background, and the decoded boxes."""
+    classes = offsets.shape[2]
+    anchors = proposals[:, :, None].expand(-1, -1, classes, -1)
+    boxes = clip_to_extents(decode_boxes(offsets.float(), anchors), extents)
+    empty = box_area(proposals) <= 0
+    return ScoredRegions(boxes, logits.float().softmax(-1)[..., :-1].masked_fill(empty[..., None], -torch.inf))
+
+
+def pooling(name: str) -> Any:
+    """Return `roi_pool` or `roi_align` by name."""
+    if name not in POOLINGS:
+        raise unknown_name_error("pooling", name, POOLINGS)
+    return POOLINGS[name]
