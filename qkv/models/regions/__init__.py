@@ -4,6 +4,7 @@ from .anchors import anchor_grid as anchor_grid
 from .anchors import fit_anchor_sizes as fit_anchor_sizes
 from .anchors import size_iou as size_iou
 from .anchors import uncovered_share as uncovered_share
+from .assignment import match_one_to_one_batched as match_one_to_one_batched
 from .boxes import box_area as box_area
 from .boxes import clip_boxes as clip_boxes
 from .boxes import decode_boxes as decode_boxes
