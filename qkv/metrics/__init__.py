@@ -11,6 +11,12 @@ from .detection import Detections as Detections
 from .detection import Objects as Objects
 from .detection import coco_evaluate as coco_evaluate
 from .detection import voc_average_precision as voc_average_precision
+from .detection_curves import PrecisionRecallCurve as PrecisionRecallCurve
+from .detection_curves import best_score as best_score
+from .detection_curves import precision_recall_curve as precision_recall_curve
+from .detection_errors import DetectionErrors as DetectionErrors
+from .detection_errors import PictureErrors as PictureErrors
+from .detection_errors import detection_errors as detection_errors
 from .error_rate import ErrorRates as ErrorRates
 from .error_rate import closest_reference as closest_reference
 from .error_rate import edit_distance as edit_distance

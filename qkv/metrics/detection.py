@@ -90,9 +90,7 @@ class CocoResult:
 
     def class_ap(self, threshold: float | None = None) -> list[float]:
         """Return the AP of each class, at one threshold or averaged over all (None); -1 for a class without objects."""
-        rows = (
-            self.precision[..., 0] if threshold is None else self.precision[_threshold_index(threshold), ..., 0][None]
-        )
+        rows = self.precision[..., 0] if threshold is None else self.precision[threshold_index(threshold), ..., 0][None]
         return [_mean(rows[:, :, c]) for c in range(rows.shape[2])]
 
 
@@ -106,7 +104,7 @@ def coco_evaluate(detections: Sequence[Detections], objects: Sequence[Objects], 
     precision = np.full((len(THRESHOLDS), len(levels), classes, len(AREAS)), -1.0)
     recall = np.full((len(THRESHOLDS), classes, len(AREAS), len(MAX_DETECTIONS)), -1.0)
     for c in range(classes):
-        matches = [match for pair in zip(detections, objects, strict=True) if (match := _match(*pair, c))]
+        matches = [match for pair in zip(detections, objects, strict=True) if (match := match_class(*pair, c))]
         for a in range(len(AREAS)):
             count = sum(match.counted[a] for match in matches)
             if not count:
@@ -171,7 +169,7 @@ def box_iou(
 
 
 @dataclass(frozen=True)
-class _Matches:
+class ClassMatches:
     """The detections of one class in one picture, by falling score, against its objects."""
 
     scores: Float64[ndarray, " detections"]
@@ -182,7 +180,8 @@ class _Matches:
     """Objects to be found."""
 
 
-def _match(given: Detections, truth: Objects, label: int) -> _Matches | None:
+def match_class(given: Detections, truth: Objects, label: int) -> ClassMatches | None:
+    """Assign the objects of one class to the detections of a picture; None without either."""
     mine, targets = given.classes == label, truth.classes == label
     order = np.argsort(-given.scores[mine], kind="stable")[: MAX_DETECTIONS[-1]]
     boxes, scores = given.boxes[mine][order], given.scores[mine][order]
@@ -195,7 +194,7 @@ def _match(given: Detections, truth: Objects, label: int) -> _Matches | None:
     hit, ignored = _assign(box_iou(boxes, goal, crowd), crowd, out_of_range)
     own_area = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
     odd = (own_area < low) | (own_area > high)  # [areas, detections]
-    return _Matches(scores, hit, ignored | (~hit & odd[:, None]), (~out_of_range).sum(1))
+    return ClassMatches(scores, hit, ignored | (~hit & odd[:, None]), (~out_of_range).sum(1))
 
 
 def _assign(overlaps: ndarray, crowd: ndarray, skipped: ndarray) -> tuple[ndarray, ndarray]:
@@ -224,7 +223,9 @@ def _assign(overlaps: ndarray, crowd: ndarray, skipped: ndarray) -> tuple[ndarra
     return hit, ignored
 
 
-def _accumulate(matches: list[_Matches], area: int, most: int, count: int, levels: ndarray) -> tuple[ndarray, ndarray]:
+def _accumulate(
+    matches: list[ClassMatches], area: int, most: int, count: int, levels: ndarray
+) -> tuple[ndarray, ndarray]:
     """Return (precision at each level, recall) per threshold, with at most `most` detections per picture."""
     order = np.argsort(-np.concatenate([m.scores[:most] for m in matches]), kind="stable")
     hit = np.concatenate([m.hit[area, :, :most] for m in matches], 1)[:, order]
@@ -244,7 +245,8 @@ def _accumulate(matches: list[_Matches], area: int, most: int, count: int, level
     return best, recall[:, -1]
 
 
-def _threshold_index(threshold: float) -> int:
+def threshold_index(threshold: float) -> int:
+    """Return the place of a threshold in THRESHOLDS."""
     index = int(np.abs(THRESHOLDS - threshold).argmin())
     if abs(THRESHOLDS[index] - threshold) > 1e-9:
         raise ValueError(f"threshold must be one of 0.5, 0.55, ..., 0.95, got {threshold}")
