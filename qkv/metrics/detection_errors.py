@@ -120,12 +120,13 @@ def _picture_errors(given: Detections, truth: Objects, proposals: ndarray | None
     reasons = tuple(_false_positive_reason(overlaps[d], same[d]) if wrong[d] else "" for d in range(len(given.scores)))
     missed = ~truth.ignored
     missed[found[found >= 0]] = False
-    covered = None if proposals is None else (box_iou(proposals, truth.boxes) >= HIT_IOU).any(0)
+    regions = truth.boxes if proposals is None else proposals
+    covered = box_iou(regions, truth.boxes).max(0, initial=0.0) >= HIT_IOU
     return PictureErrors(
         found,
         reasons,
         tuple(
-            _miss_reason(overlaps[:, k], same[:, k], wrong, used, is_proposed=covered is None or bool(covered[k]))
+            _miss_reason(overlaps[:, k], same[:, k], wrong, used, is_proposed=bool(covered[k]))
             if missed[k]
             else ""
             for k in range(len(missed))
