@@ -11,10 +11,12 @@ import os
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import tomllib
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,8 @@ COMMANDS = (
     Command("serve", "serve runs/nothing-here", "web"),
     Command("train classify", "train classify --train-file points.csv --run runs/points --steps 2"),
     Command("train classify", "train classify --train-file pictures.npz --run runs/pictures --steps 2"),
+    Command("train classify", "train classify --train-file photos --run runs/photos --steps 2", "vision"),
+    Command("predict", "predict runs/photos photos/a/0.png", "vision", after_training=True),
     Command("compare recall", "compare recall --attention softmax,taylor --set train.steps=2 --rates 0.003 --seeds 1"),
     Command("train words", "train words --train-file words.txt --run runs/words --steps 2"),
     Command("words nearest", "words nearest runs/words one"),
@@ -177,7 +181,7 @@ def _run_blocks(environment: Path, work: Path) -> str:
 
 
 def _write_files(environment: Path, work: Path) -> None:
-    """Write the data of the commands: pairs, points, words and pictures."""
+    """Write the data of the commands: pairs, points, words and pictures, these as an archive and as PNG files."""
     work.mkdir()
     (work / "mine.tsv").write_text("".join(f"{number}\t{number % 7} {number % 5}\n" for number in range(10, 100)))
     corners = [(x, y, int(x != y)) for x in (0, 1) for y in (0, 1)]
@@ -189,6 +193,21 @@ def _write_files(environment: Path, work: Path) -> None:
         "numpy.savez('pictures.npz', train_images=images, train_labels=labels, test_images=images, test_labels=labels)"
     )
     subprocess.run([str(environment / "bin" / "python"), "-c", code], cwd=work, check=True)
+    for name, gray in (("a", 0), ("b", 64)):
+        (work / "photos" / name).mkdir(parents=True)
+        for number in range(20):
+            (work / "photos" / name / f"{number}.png").write_bytes(_png(28, gray + number))
+
+
+def _png(side: int, gray: int) -> bytes:
+    """Return a square PNG image of one shade of gray, without the package pillow."""
+    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    rows = zlib.compress(side * (b"\0" + side * bytes([gray])))
+    chunks = ((b"IHDR", header), (b"IDAT", rows), (b"IEND", b""))
+    packed = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
 
 
 def _environment(work: Path) -> dict[str, str]:
