@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.install import COMMANDS, EXTRAS, declared_extras
+from benchmarks.install import COMMANDS, EXTRAS, Command, declared_extras, judge
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -88,3 +88,24 @@ def test_every_command_of_the_readme_is_run_in_fresh_environments():
     named = {" ".join(words[:2]) if words[0] in pairs else words[0] for words in lines}
     assert len(named) >= 15
     assert named - {command.name for command in COMMANDS} == set()
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "stderr", "outcome"),
+    [
+        (Command("a", "a"), 0, "", "ran"),
+        (Command("a", "a"), 0, 'pip install "qkv[data]"\n', "failed"),
+        (Command("a", "a"), 0, "FutureWarning: b\n", "failed"),
+        (Command("a", "a"), 2, "", "failed"),
+        (Command("a", "a nothing-here"), 2, "", "ran"),
+        (Command("a", "a", "data"), 2, 'pip install "qkv[data]"\n', "named its extra"),
+        (Command("a", "a", "data"), 2, 'pip install "qkv[web]"\n', "failed"),
+        (Command("a", "a", "data"), 2, 'Traceback\npip install "qkv[data]"\n', "failed"),
+        (Command("a", "a", "data"), 0, "", "failed"),
+        (Command("a", "a", suggests="data"), 0, 'pip install "qkv[data]"\n', "ran"),
+        (Command("a", "a", suggests="data"), 0, "", "failed"),
+        (Command("a", "a", suggests="web"), 0, "", "ran"),
+    ],
+)
+def test_outcomes_of_commands_in_a_fresh_environment(command, code, stderr, outcome):
+    assert judge(command, frozenset({"web"}), code, stderr) == outcome
