@@ -1,11 +1,13 @@
 """`qkv cost` as a user runs it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.run import qkv, run
+from tests.cli.run import ROOT, qkv, run
 
 CONFIGS = Path(__file__).parents[2] / "cost" / "configs"
 C1 = ("cost", "attention", "--d-in", "100", "--d-k", "36", "--d-v", "25", "--n", "75")
@@ -265,3 +267,24 @@ def test_less_executed_than_needed_is_explained(tmp_path):
     sizes = ("--d-k", "16", "--d-v", "16", "--n", "128", "--plot", str(tmp_path / "kinds.svg"))
     assert "executed < needed: " in qkv("cost", "attention", "--compare", "softmax,taylor", *sizes)
     assert "executed < needed: " not in qkv("cost", "attention", "--compare", "softmax,additive", *sizes)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("module", "freed"), [("nanobind", "freed"), ("pybind11_builtins", "")])
+def test_objects_are_freed_at_exit_if_nanobind_would_report_them(module, freed):
+    code = f"""
+import os, sys
+from types import ModuleType
+from qkv.cli.inspection.cost import _rare_garbage_collection
+class Function:
+    def __del__(self, write=os.write):
+        write(1, b"freed")
+Function.__module__ = {module!r}
+library = sys.modules["triton._C.libtriton"] = ModuleType("libtriton")
+library.cycle = Function()
+library.cycle.itself = library.cycle
+with _rare_garbage_collection():
+    pass
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert (done.stdout, done.stderr) == (freed, "")
