@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data.boxes.record import BoxedImage, BoxFolder, LabeledBox, Problems, make_folder
-from qkv.data.files.image_files import image_shape, list_images
+from qkv.data.files.image_files import list_images
 from qkv.errors import QkvError
 from qkv.storage import read_file
 from qkv.storage.json import load_json
@@ -69,12 +69,11 @@ def _image(
     if picture is None:
         problems.add(path, f"the picture {name!r} is missing")
         return None
-    try:
-        _, height, width = image_shape(picture)
-    except QkvError as error:
-        problems.add(picture, error.what)
+    size = problems.image_size(picture)
+    if size is None:
         return None
+    width, height = size
     if (row.get("width", width), row.get("height", height)) != (width, height):
         problems.add(path, f"the size of {name!r} is not {width} x {height}, that of the picture, which is used")
-    kept = [box for box in boxes[row.get("id")] if problems.check_box(box, (width, height), path)]
+    kept = [box for box in boxes[row.get("id")] if problems.check_box(box, size, path)]
     return BoxedImage(picture, width, height, tuple(kept))

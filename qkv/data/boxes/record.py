@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from qkv.data.files.image_files import image_shape
 from qkv.errors import QkvError
 
 
@@ -66,8 +67,20 @@ class Problems:
             raise QkvError(str(bad))
         self.found.append(bad)
 
+    def image_size(self, path: Path) -> tuple[int, int] | None:
+        """Return (width, height) of an image file; None, and a problem, for one that cannot be read."""
+        try:
+            _, height, width = image_shape(path)
+        except QkvError as error:
+            self.add(path, error.what)
+            return None
+        return width, height
+
     def check_box(self, box: LabeledBox, size: tuple[int, int], path: Path, line: int = 0) -> bool:
-        """Return whether a box has an area and lies inside of a (width, height) picture, up to half a pixel."""
+        """Return whether a box can be used; add a problem if not.
+
+        It must have an area, and lie within a picture of this (width, height), with a tolerance of half a pixel.
+        """
         width, height = size
         corners = (box.x1, box.y1, box.x2, box.y2)
         text = f"the box of {box.label!r} ({', '.join(f'{corner:g}' for corner in corners)})"
@@ -76,7 +89,7 @@ class Problems:
         elif box.x2 <= box.x1 or box.y2 <= box.y1:
             self.add(path, f"{text} has no area", line)
         elif min(box.x1, box.y1) < -0.5 or box.x2 > width + 0.5 or box.y2 > height + 0.5:
-            self.add(path, f"{text} is outside of the picture, which has {width} x {height} pixels", line)
+            self.add(path, f"{text} does not lie within the picture of {width} x {height} pixels", line)
         else:
             return True
         return False

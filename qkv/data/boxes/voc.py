@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from qkv.data.boxes.record import BoxedImage, BoxFolder, LabeledBox, Problems, make_folder
-from qkv.data.files.image_files import image_shape, list_images
+from qkv.data.files.image_files import list_images
 from qkv.errors import QkvError
 from qkv.storage import read_file
 
@@ -41,14 +41,13 @@ def _read_picture(path: Path, pictures: dict[str, Path], problems: Problems) -> 
     if picture is None:
         problems.add(path, f"its picture {named!r} is missing")
         return None
-    try:
-        _, height, width = image_shape(picture)
-    except QkvError as error:
-        problems.add(picture, error.what)
+    size = problems.image_size(picture)
+    if size is None:
         return None
+    width, height = size
     if not _sizes_agree(root, width, height):
         problems.add(path, f"its size is not that of {picture.name}, {width} x {height}; the picture's size is used")
-    boxes = [box for box in _boxes(root, path, problems) if problems.check_box(box, (width, height), path)]
+    boxes = [box for box in _boxes(root, path, problems) if problems.check_box(box, size, path)]
     return BoxedImage(picture, width, height, tuple(boxes))
 
 

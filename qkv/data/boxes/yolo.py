@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from qkv.data.boxes.record import BoxedImage, BoxFolder, LabeledBox, Problems, make_folder
-from qkv.data.files.image_files import image_shape, list_images
+from qkv.data.files.image_files import list_images
 from qkv.errors import QkvError
 from qkv.storage import read_file
 
@@ -63,17 +63,16 @@ def _yaml_names(text: str) -> tuple[str, ...]:
 
 
 def _read_picture(picture: Path, names: tuple[str, ...], problems: Problems) -> BoxedImage | None:
-    try:
-        _, height, width = image_shape(picture)
-    except QkvError as error:
-        problems.add(picture, error.what)
+    size = problems.image_size(picture)
+    if size is None:
         return None
+    width, height = size
     path = labels_path(picture)
     text = read_file(path, MAX_TEXT_BYTES).decode("utf-8", errors="replace") if path.is_file() else ""
     boxes = []
     for number, line in enumerate(text.splitlines(), 1):
-        box = _read_line(line, names, (width, height), path, problems, number) if line.strip() else None
-        if box is not None and problems.check_box(box, (width, height), path, number):
+        box = _read_line(line, names, size, path, problems, number) if line.strip() else None
+        if box is not None and problems.check_box(box, size, path, number):
             boxes.append(box)
     return BoxedImage(picture, width, height, tuple(boxes))
 

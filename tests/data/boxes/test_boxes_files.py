@@ -117,7 +117,7 @@ BAD = {
     ),
     "outside": (
         lambda f: voc(f, [KING, LabeledBox("king", 30, 20, 140, 60)]),
-        r"is outside of the picture, which has 100 x 80 pixels",
+        r"does not lie within the picture of 100 x 80 pixels",
     ),
     "NaN": (lambda f: voc(f, [KING, LabeledBox("king", float("nan"), 20, 40, 60)]), "is not finite"),
     "size": (lambda f: voc(f, [KING], size=(90, 80)), r"a\.xml: its size is not that of a\.jpg, 100 x 80"),
