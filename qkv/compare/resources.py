@@ -43,7 +43,8 @@ def _count(config: Config, task: Task, batch: Tensors) -> int | None:
     model = build(config, task).double().eval()  # in float64, a recurrent layer runs as visible products
     try:
         with count_multiplications() as counted:
-            make_objective(config, task, model).loss(model, batch)
+            if not task.run_example(model, batch):
+                make_objective(config, task, model).loss(model, batch)
     except UncountedError:
         return None
     return counted.total

@@ -5,6 +5,7 @@ from .convolutional import ConvolutionalConfig as ConvolutionalConfig
 from .decoder import Decoder as Decoder
 from .decoder import DecoderConfig as DecoderConfig
 from .decoder import DecoderState as DecoderState
+from .detectors import Detector as Detector
 from .encoder import Encoder as Encoder
 from .encoder import EncoderConfig as EncoderConfig
 from .encoder import mean_pool as mean_pool

@@ -12,6 +12,7 @@ from .classification.classify import ClassifyTask as ClassifyTask
 from .classification.digits import DigitsTask as DigitsTask
 from .classification.task import ClassificationTask as ClassificationTask
 from .classification.xor import XorTask as XorTask
+from .detection.task import DetectTask as DetectTask
 from .masked import MaskedTask as MaskedTask
 from .pairs import PairsTask as PairsTask
 from .pairs import Seq2SeqTask as Seq2SeqTask

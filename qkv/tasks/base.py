@@ -246,6 +246,10 @@ class Task(ABC):
         """Return a batch of one example at the task's length."""
         return self.objective(nn.Identity(), settings).collate([0])
 
+    def run_example(self, model: nn.Module, batch: Tensors) -> bool:
+        """Run the model on `example_batch` as prediction does, to count its work; False: count the loss instead."""
+        return False
+
     def decoding_state(self, model: Any, batch: Tensors) -> Any:
         """Return the state of the model after decoding this batch; None: the model cannot decode."""
         return model.start(batch[0], None) if hasattr(model, "start") else None

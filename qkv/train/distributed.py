@@ -88,6 +88,7 @@ class ProcessGroup:
         # a block without a feed-forward layer does not use the norm before it
         layers = [part.feed_forward for part in module.modules() if hasattr(part, "feed_forward")]
         unused = any(not list(layer.parameters()) for layer in layers if isinstance(layer, nn.Module))
+        unused |= any(getattr(part, "has_unused_parameters", False) for part in module.modules())
         return DistributedDataParallel(module, find_unused_parameters=unused)
 
     def no_sync(self, module: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:

@@ -5,11 +5,12 @@ from typing import Protocol
 
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 
 from qkv.errors import unknown_name_error
 
 GROUPS = 8
-WIDTHS = (16, 32, 64)
+WIDTHS = (24, 48, 64)
 
 
 class Backbone(Protocol):
@@ -24,23 +25,35 @@ class Backbone(Protocol):
 
 
 class SmallBackbone(nn.Module):
-    """Three blocks of two 3x3 convolutions, the first two with stride 2: a feature map of stride 4."""
+    """A small feature pyramid: three blocks at strides 2, 4 and 8, added up from the coarsest to stride 2.
 
-    stride = 4
+    The coarse blocks see whole objects, the fine one keeps the strokes of small ones.
+    """
+
+    stride = 2
 
     def __init__(self, widths: tuple[int, int, int] = WIDTHS):
         super().__init__()
         first, second, third = widths
         self.channels = third
-        self.blocks = nn.Sequential(
-            _convolution(3, first, 2), _convolution(first, first),
-            _convolution(first, second, 2), _convolution(second, second),
-            _convolution(second, third), _convolution(third, third),
-        )  # fmt: skip
+        self.fine = nn.Sequential(_convolution(3, first, 2), _convolution(first, first))
+        self.middle = nn.Sequential(_convolution(first, second, 2), _convolution(second, second))
+        self.coarse = nn.Sequential(_convolution(second, third, 2), _convolution(third, third))
+        self.from_middle, self.from_fine = nn.Conv2d(second, third, 1), nn.Conv2d(first, third, 1)
+        self.merge = _convolution(third, third)
 
     def forward(self, pictures: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch channels rows columns"]:
         """Return the feature map."""
-        return self.blocks(pictures)
+        fine = self.fine(pictures)
+        middle = self.middle(fine)
+        coarse = self.coarse(middle)
+        merged = self.merge(self.from_middle(middle) + _resize_like(coarse, middle))
+        return self.from_fine(fine) + _resize_like(merged, fine)
+
+
+def _resize_like(coarse: Tensor, fine: Tensor) -> Tensor:
+    """Repeat cells so that the map has the size of a finer one."""
+    return functional.interpolate(coarse, size=fine.shape[2:], mode="nearest")
 
 
 def _convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:

@@ -108,13 +108,20 @@ class Detector(nn.Module, ABC):
         clock("nms")
         return detections
 
-    def set_anchor_sizes(self, sizes: Float[Tensor, "boxes 2"]) -> None:  # noqa: B027 - only some have anchors
-        """Fit the anchors to the (width, height) of the training boxes."""
+    def set_anchor_sizes(self, sizes: Float[Tensor, "boxes 2"]) -> Float[Tensor, "anchors 2"] | None:
+        """Fit the anchors to the (width, height) of the training boxes and return them; None: there are none."""
+        return None
+
+    def load_pretrained(self) -> None:
+        """Load the weights of a pretrained backbone, if this detector has one; called once for a new run."""
+        load = getattr(getattr(self, "backbone", None), "load_pretrained", None)
+        if load is not None:
+            load()
 
 
-def normalize(pictures: Pictures) -> Float32[Tensor, "batch 3 height width"]:
-    """Return pixels as (x - 127) / 128, the range that EfficientNet-Lite was trained with."""
-    return (pictures.float() - 127) / 128
+def normalize(pictures: Pictures, like: nn.Module) -> Float[Tensor, "batch 3 height width"]:
+    """Return pixels as (x - 127) / 128, the range that EfficientNet-Lite was trained with, in a module's dtype."""
+    return (pictures.to(next(like.parameters()).dtype) - 127) / 128
 
 
 def clip_to_extents(boxes: Float[Tensor, "batch *rest 4"], extents: Extents) -> Float[Tensor, "batch *rest 4"]:
@@ -129,7 +136,8 @@ def select_with_nms(found: ScoredRegions, min_score: float) -> list[Detection]:
     batch, _, classes = found.scores.shape
     scores = found.scores.flatten(1).float()
     scores = scores.masked_fill(~(scores >= min_score), -torch.inf)  # also NaN
-    best, index = scores.topk(min(MAX_CANDIDATES, scores.shape[1]), dim=1)
+    most = int((scores > -torch.inf).sum(1).max()) if scores.numel() else 0
+    best, index = scores.topk(min(MAX_CANDIDATES, most), dim=1)
     boxes = found.boxes.flatten(1, 2).float().gather(1, index[..., None].expand(-1, -1, 4))
     labels = index % classes
     kept = nms(boxes, best, NMS_IOU, groups=labels)

@@ -47,7 +47,7 @@ class FastRCNN(RegionDetector):
 
     def features(self, pictures: Pictures, proposals: Proposals) -> Float[Tensor, "batch channels rows columns"]:
         """Return the feature map."""
-        return self.backbone(normalize(pictures))
+        return self.backbone(normalize(pictures, self))
 
     def loss(self, batch: DetectionBatch) -> Float[Tensor, ""]:
         """Return the losses of classes and boxes of sampled regions, summed over pictures."""

@@ -41,9 +41,10 @@ class FasterRCNN(FastRCNN):
         super().__init__(config, classes)
         self.rpn = RegionProposalNetwork(self.backbone.channels, config.anchors, self.backbone.stride)
 
-    def set_anchor_sizes(self, sizes: Float[Tensor, "boxes 2"]) -> None:
+    def set_anchor_sizes(self, sizes: Float[Tensor, "boxes 2"]) -> Float[Tensor, "anchors 2"]:
         """Fit the anchors to the (width, height) of the training boxes."""
         self.rpn.fit(sizes)
+        return self.rpn.sizes
 
     def propose(self, features: Tensor, extents: Extents, proposals: Proposals) -> Proposals:
         """Return the network's own proposals."""

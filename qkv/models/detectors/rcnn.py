@@ -42,6 +42,8 @@ NEGATIVE_IOU = 0.3
 BOX_IOU = 0.6
 HARD_NEGATIVES = 4
 """Negatives per picture and class that the SVMs learn from: those with the largest margins."""
+MIN_CROP = 24
+"""Crops have at least this side, in pixels: a multiple of the pooled features."""
 CHUNK = 512
 """Crops that go through the network at a time after training."""
 
@@ -72,7 +74,8 @@ class RCNN(RegionDetector):
         super().__init__()
         self.config = config
         self.backbone: Any = make_backbone(config.backbone)
-        self.crop = config.pool * self.backbone.stride
+        step = config.pool * self.backbone.stride
+        self.crop = -(-MIN_CROP // step) * step
         self.head = RegionHead(self.backbone.channels, config, classes)
         self.svm = nn.Linear(config.hidden_dim, classes)
         self.boxes = RidgeRegression(classes, config.hidden_dim, 4, config.ridge)
@@ -81,9 +84,12 @@ class RCNN(RegionDetector):
 
     def features(self, pictures: Pictures, proposals: Proposals) -> Float[Tensor, "batch proposals hidden"]:
         """Return the features of each crop."""
-        crops = roi_align(normalize(pictures), proposals, self.crop, 1.0).flatten(0, 1)
-        chunks = [self.head.hidden(self.backbone(chunk)) for chunk in crops.split(CHUNK)]
+        crops = roi_align(normalize(pictures, self), proposals, self.crop, 1.0).flatten(0, 1)
+        chunks = [self._crop_features(chunk) for chunk in crops.split(CHUNK)]
         return torch.cat(chunks).unflatten(0, proposals.shape[:2])
+
+    def _crop_features(self, crops: Float[Tensor, "crops 3 side side"]) -> Float[Tensor, "crops hidden"]:
+        return self.head.hidden(functional.adaptive_max_pool2d(self.backbone(crops), self.config.pool))
 
     def score(self, features: Tensor, extents: Extents, proposals: Proposals) -> ScoredRegions:
         """Return the sigmoid of the margins, so that one threshold fits all detectors, and the regressed boxes."""

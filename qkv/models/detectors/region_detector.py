@@ -112,7 +112,7 @@ def gather_boxes(boxes: Float[Tensor, "batch boxes 4"], rows: Int64[Tensor, "bat
 
 
 def region_loss(logits: Tensor, offsets: Tensor, sampled: SampledRegions) -> Float[Tensor, ""]:
-    """Return cross entropy of the classes + smooth L1 of the boxes of positives, both per region, summed over pictures."""
+    """Return cross entropy of classes + smooth L1 of positive boxes, averaged over regions, summed over pictures."""
     background = logits.shape[-1] - 1
     targets = torch.where(sampled.positive, sampled.classes, background)
     entropy = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")

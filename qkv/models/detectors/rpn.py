@@ -26,6 +26,8 @@ SAMPLES = 128
 NMS_IOU = 0.7
 CANDIDATES = 4
 """Candidates that NMS sees, as a multiple of the proposals that are kept."""
+MIN_STRIDE = 4
+"""On a finer map than this, anchors are at every other cell."""
 OFFSET_WEIGHTS = (1.0, 1.0, 1.0, 1.0)
 BETA = 1 / 9
 """Error below which the box loss is quadratic."""
@@ -48,14 +50,15 @@ class RegionProposalNetwork(nn.Module):
 
     def __init__(self, channels: int, anchors: int, stride: int):
         super().__init__()
-        self.stride = stride
-        self.hidden = nn.Conv2d(channels, channels, 3, padding=1)
+        step = 2 if stride < MIN_STRIDE else 1
+        self.stride = step * stride
+        self.hidden = nn.Conv2d(channels, channels, 3, step, padding=1)
         self.objectness = nn.Conv2d(channels, anchors, 1)
         self.offsets = nn.Conv2d(channels, 4 * anchors, 1)
         for layer in (self.hidden, self.objectness, self.offsets):
             nn.init.normal_(layer.weight, std=0.01)
-            nn.init.zeros_(layer.bias)
-        sides = 4 * stride * 2 ** (torch.arange(anchors) / 2)
+            layer.bias.data.zero_()  # type: ignore[union-attr]
+        sides = 4 * self.stride * 2 ** (torch.arange(anchors) / 2)
         self.register_buffer("sizes", torch.stack([sides, sides], 1))
 
     def fit(self, sizes: Float[Tensor, "boxes 2"]) -> None:
@@ -67,7 +70,7 @@ class RegionProposalNetwork(nn.Module):
         hidden = self.hidden(features).relu()
         objectness = self.objectness(hidden).movedim(1, -1).flatten(1)
         offsets = self.offsets(hidden).movedim(1, -1).flatten(1).unflatten(1, (-1, 4))
-        anchors = anchor_grid(self.sizes, *features.shape[2:], self.stride)
+        anchors = anchor_grid(self.sizes, hidden.shape[2], hidden.shape[3], self.stride)
         return AnchorPredictions(anchors, objectness.float(), offsets.float())
 
     @torch.no_grad()

@@ -63,7 +63,9 @@ def roi_align(features: FeatureMap, rois: Regions, size: int, scale: float, *, s
 
     Samples outside of the map take the value of its edge.
     """
-    count = rois.shape[1]
+    batch, count = rois.shape[:2]
+    if not count:
+        return features.new_zeros(batch, 0, features.shape[1], size, size)
     height, width = features.shape[2:]
     y = _sample_points(rois[..., 1::2], size, scale, samples)  # [batch, rois, size * samples]
     x = _sample_points(rois[..., 0::2], size, scale, samples)
@@ -73,8 +75,7 @@ def roi_align(features: FeatureMap, rois: Regions, size: int, scale: float, *, s
     found = functional.grid_sample(
         features, grid.flatten(1, 2).to(features.dtype), padding_mode="border", align_corners=False
     )  # [batch, channels, rois * size * samples, size * samples]
-    found = found.unflatten(2, (count, size, samples)).unflatten(-1, (size, samples))
-    return found.mean((4, 6)).movedim(2, 1)
+    return functional.avg_pool2d(found, samples).unflatten(2, (count, size)).movedim(2, 1)
 
 
 def roi_align_by_definition(
