@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from qkv.models.detectors.backbone import make_backbone
 from qkv.models.detectors.base import DetectionBatch, Extents, Pictures, Proposals, ScoredRegions, normalize
