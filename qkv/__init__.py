@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from qkv.attention import attend as attend
     from qkv.attention import weights as weights
     from qkv.pronunciation import pronounce as pronounce
+    from qkv.runs import detect as detect
     from qkv.runs import embed as embed
     from qkv.web import look as look
 
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "attend": "qkv.attention",
+    "detect": "qkv.runs",
     "embed": "qkv.runs",
     "look": "qkv.web",
     "pronounce": "qkv.pronunciation",
@@ -53,6 +55,7 @@ __all__ = [
     "cost",
     "data",
     "decode",
+    "detect",
     "draw",
     "embed",
     "errors",

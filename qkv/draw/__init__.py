@@ -3,6 +3,10 @@
 from .alignment import alignment_panels as alignment_panels
 from .bar_chart import Bar as Bar
 from .bar_chart import bar_chart as bar_chart
+from .boxes import DrawnBox as DrawnBox
+from .boxes import DrawnFile as DrawnFile
+from .boxes import draw_boxes as draw_boxes
+from .boxes import drawings_page as drawings_page
 from .heatmap import Panel as Panel
 from .heatmap import heatmaps as heatmaps
 from .heatmap import rectangular_heatmaps as rectangular_heatmaps

@@ -1,16 +1,14 @@
 """Report of a training run as one HTML file: metrics, losses, wrong answers, predictions, alignments and settings.
 
-The file is self-contained and inert: no scripts, no requests, its images are inside, one style sheet allowed by hash in
-its content security policy.
+The file is self-contained and inert, see `qkv.draw.page`.
 """
 
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 
 from qkv.draw.heatmap import Panel, rectangular_heatmaps
 from qkv.draw.line_chart import Axis, line_chart
+from qkv.draw.page import html_page
 from qkv.draw.report_answers import (
     ConfusionTable,
     Example,
@@ -23,18 +21,13 @@ from qkv.draw.report_answers import (
     truncation_note,
 )
 from qkv.draw.series import Point, Series, is_drawable, smooth
-from qkv.draw.style import STYLE
-from qkv.draw.text import escape_text, shorten
+from qkv.draw.text import shorten
 from qkv.metrics.display import format_metric, metric_title
 
 Value = str | int | float | bool | None
 
 _SMOOTHING_THRESHOLD = 200  # losses with more points are drawn smoothed
 _MAX_CELLS = 6000  # of all heat maps together, about 1 MB
-_POLICY = (
-    f"default-src 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'; "
-    "img-src data:; base-uri 'none'; form-action 'none'"
-)
 
 
 @dataclass(frozen=True)
@@ -78,7 +71,6 @@ class TrainingReport:
 
 def report_page(record: TrainingReport) -> str:
     """Return the page; long losses are downsampled and long lists truncated with a note, to stay below 2 MB."""
-    title = escape_text(shorten(record.title, 200))
     sections = [
         _facts_section(record),
         _losses_section(record.training_loss, record.validation_loss, record.training_loss_extra),
@@ -90,26 +82,7 @@ def report_page(record: TrainingReport) -> str:
         _settings_section(record.settings),
     ]
     note = f"<p>{safe_text(record.note, 1000)}</p>" if record.note else ""
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-<title>{title}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<main>
-<header>
-<h1>{title}</h1>
-{note}
-</header>
-{"".join(sections)}</main>
-</body>
-</html>
-"""
+    return html_page(record.title, note, "".join(sections))
 
 
 def _facts_section(record: TrainingReport) -> str:

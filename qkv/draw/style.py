@@ -64,6 +64,7 @@ svg .paper { fill: none; }
 .chart svg .series { fill: none; }
 .pictures { display: flex; flex-wrap: wrap; gap: 16px; align-items: flex-start; }
 .pictures .card { margin: 0; padding: 12px 16px; max-width: 100%; }
+.pictures img { display: block; max-width: 100%; height: auto; margin: 0 0 8px; }
 @media (max-width: 640px) { main { padding: 32px 16px 48px; } .card { padding: 16px; } }
 @media print { body { background: none; } .card, .facts div { break-inside: avoid; } }
 """

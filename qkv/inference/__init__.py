@@ -1,5 +1,7 @@
-"""Predict with a trained model: map sources to targets, generate text, fill masks, embed, evaluate vectors."""
+"""Predict with a trained model: map sources to targets, generate, fill masks, embed, evaluate vectors, find objects."""
 
+from .detect import FoundObject as FoundObject
+from .detect import ObjectFinder as ObjectFinder
 from .fill_mask import FillMaskPredictor as FillMaskPredictor
 from .fill_mask import MaskCandidate as MaskCandidate
 from .fill_mask import MaskedLM as MaskedLM

@@ -126,9 +126,7 @@ def _picture_errors(given: Detections, truth: Objects, proposals: ndarray | None
         found,
         reasons,
         tuple(
-            _miss_reason(overlaps[:, k], same[:, k], wrong, used, is_proposed=bool(covered[k]))
-            if missed[k]
-            else ""
+            _miss_reason(overlaps[:, k], same[:, k], wrong, used, is_proposed=bool(covered[k])) if missed[k] else ""
             for k in range(len(missed))
         ),
     )

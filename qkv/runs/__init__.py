@@ -6,6 +6,8 @@ from .config import preset as preset
 from .config import read_config as read_config
 from .data_hash import require_same_splits as require_same_splits
 from .data_hash import require_unchanged as require_unchanged
+from .detect import detect as detect
+from .detect import load_detector as load_detector
 from .files import require_same_vocabulary as require_same_vocabulary
 from .listing import RunStatus as RunStatus
 from .listing import list_runs as list_runs

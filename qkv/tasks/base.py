@@ -14,7 +14,7 @@ from torch import nn
 
 from qkv.data import Vectors
 from qkv.draw import Mistakes, TrainingReport
-from qkv.inference import MaskedLM, PredictOptions, Predictor, TextInput
+from qkv.inference import MaskedLM, ObjectFinder, PredictOptions, Predictor, TextInput
 from qkv.registry import Registry
 from qkv.tasks.report import make_training_report
 from qkv.train import Objective, Settings
@@ -229,6 +229,10 @@ class Task(ABC):
 
     def masked_lm(self, model: nn.Module) -> MaskedLM | None:
         """Return the model as a masked language model, for embeddings; None: the task has no masks."""
+        return None
+
+    def object_finder(self, model: nn.Module) -> ObjectFinder | None:
+        """Return the detector that finds objects in pictures; None: the task has no boxes."""
         return None
 
     def vectors(self, model: nn.Module, representation: str = "center") -> Vectors | None:

@@ -6,9 +6,11 @@ Images are uint8 (channels, height, width): one channel if they are grayscale, e
 """
 
 import struct
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +72,7 @@ def fit_image(image: OneImage, shape: Shape) -> OneImage:
     """Return an image of another size or number of channels in this shape."""
     if tuple(image.shape) == shape:
         return image
+    _require_pillow()
     from PIL import Image  # noqa: PLC0415 - an optional dependency
 
     array = image.movedim(0, 2).squeeze(2).numpy()
@@ -123,23 +126,40 @@ def _common_shape(shapes: Sequence[Shape], size: int) -> Shape:
 @contextmanager
 def _open_image(path: Path) -> Iterator["Image"]:
     """Open an image; whatever pillow raises for a damaged or hostile file becomes one sentence."""
-    try:
-        from PIL import Image, UnidentifiedImageError  # noqa: PLC0415 - an optional dependency
-    except ImportError:
-        raise QkvError('images need pillow, which is not installed: pip install "qkv[vision]"') from None
+    _require_pillow()
+    from PIL import Image, UnidentifiedImageError  # noqa: PLC0415 - an optional dependency
+
     with open_file(path) as file:
         try:
-            with Image.open(file) as image:
+            with _open_without_warning(file) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise QkvError(
                         f"{path.name} has {image.width:,} x {image.height:,} pixels; at most {MAX_PIXELS:,} are read",
                         path.parent,
                     )
                 yield image
-        except (UnidentifiedImageError, Image.DecompressionBombError):
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # far more than MAX_PIXELS
+            raise QkvError(f"{path.name} has too many pixels; at most {MAX_PIXELS:,} are read", path.parent) from None
+        except UnidentifiedImageError:
             raise QkvError(f"{path.name} is not an image that pillow can read", path.parent) from None
         except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, struct.error) as error:
             raise QkvError(f"{path.name} is a damaged image ({error})", path.parent) from None
+
+
+def _open_without_warning(file: BufferedReader) -> "Image":
+    """Open an image; pillow's warning about too many pixels is raised as an error."""
+    from PIL import Image  # noqa: PLC0415 - an optional dependency
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        return Image.open(file)
+
+
+def _require_pillow() -> None:
+    try:
+        import PIL  # noqa: F401, PLC0415 - an optional dependency
+    except ImportError:
+        raise QkvError('images need pillow, which is not installed: pip install "qkv[vision]"') from None
 
 
 def _channels(image: "Image") -> int:
