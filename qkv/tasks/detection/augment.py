@@ -10,10 +10,10 @@ from jaxtyping import Float32
 from torch import Tensor
 from torch.nn import functional
 
+from qkv.inference.detect import PADDING
 from qkv.models.detectors import DetectionBatch
 from qkv.models.detectors.base import NO_CLASS, clip_to_extents
 from qkv.models.regions import box_area
-from qkv.tasks.detection.pictures import PADDING
 
 MIN_VISIBLE = 0.3
 """Share of an object that must stay in the picture; else it is no longer one."""

@@ -13,14 +13,11 @@ from qkv.data import LabeledExamples
 from qkv.data.boxes import BoxedImage
 from qkv.data.corpora.scenes import Scenes
 from qkv.data.files.image_files import read_image
+from qkv.inference.detect import MULTIPLE, PADDING, fitted_size
 from qkv.models.detectors import DetectionBatch
 
 MAX_CACHED_BYTES = 2**31
 """Decoded pictures that a split keeps in memory; the rest is decoded again when it is used."""
-PADDING = 127
-"""Gray that pictures are padded with: 0 after normalizing."""
-MULTIPLE = 32
-"""Heights and widths of batches are multiples of this, so that feature maps of stride 4 to 32 have whole cells."""
 SCENES_PER_CALL = 32
 
 
@@ -135,12 +132,6 @@ class ScenePictures(PictureSet):
             real = classes >= 0
             found[number] = LabeledPicture(picture, boxes[real], classes[real], difficult[real])
         return found
-
-
-def fitted_size(height: int, width: int, longest: int) -> tuple[int, int]:
-    """Return (height, width) scaled so that the longer side is `longest`."""
-    scale = longest / max(height, width)
-    return max(1, round(height * scale)), max(1, round(width * scale))
 
 
 def collate_pictures(

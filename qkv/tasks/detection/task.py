@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from qkv.data import ShuffledBatches
 from qkv.errors import QkvError, QkvWarning, unknown_name_error
+from qkv.inference import ObjectFinder
 from qkv.models.detectors import DetectionBatch, Detector
 from qkv.models.regions import uncovered_share
 from qkv.records import require_fields
@@ -165,6 +166,11 @@ class DetectTask(Task):
         if model.needs_proposals:
             self._prepare(split)
         return evaluate_detector(model, self._split(split), len(self.classes))
+
+    def object_finder(self, model: nn.Module) -> ObjectFinder:
+        """Return the detector with its classes."""
+        assert isinstance(model, Detector)
+        return ObjectFinder(model, self.classes, self.given.picture_size)
 
     def example_batch(self, settings: Settings) -> Tensors:
         """Return a batch of one picture with its proposals."""
