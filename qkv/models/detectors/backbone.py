@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.errors import unknown_name_error
+from qkv.models.detectors.lite0 import Lite0Backbone
 
 GROUPS = 8
 WIDTHS = (24, 48, 64)
@@ -65,6 +66,8 @@ def _convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
 BACKBONES: dict[str, Callable[[], nn.Module]] = {
     "small": SmallBackbone,
     "wide": lambda: SmallBackbone((64, 128, 256)),
+    "lite0": Lite0Backbone,
+    "lite0-random": lambda: Lite0Backbone(pretrained=False),
 }
 
 
