@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.models.detectors.frozen_norm import FeatureMap, NormedConvolution
+from qkv.models.detectors.lite0_weights import read_lite0_weights
 
 STEM_CHANNELS, HEAD_CHANNELS = 32, 1280
 IMAGENET_CLASSES = 1000
@@ -76,6 +77,10 @@ class Lite0(nn.Module):
         x = functional.relu6(self.head(self.blocks(x)), inplace=True)
         return self.classifier(x.mean((2, 3)))
 
+    def load_pretrained(self) -> None:
+        """Load the weights trained on ImageNet; the first call downloads them."""
+        self.load_state_dict(read_lite0_weights())
+
 
 class Lite0Backbone(nn.Module):
     """EfficientNet-Lite0 up to stride 16.
@@ -103,6 +108,12 @@ class Lite0Backbone(nn.Module):
         for number, part in enumerate((self.stem, *self.blocks)):
             for unit in (m for m in part.modules() if isinstance(m, NormedConvolution)):
                 unit.weight.requires_grad_(count == 0 or number > count)
+
+    def load_pretrained(self) -> None:
+        """Load the weights trained on ImageNet, unless `pretrained` is False; the first call downloads them."""
+        if self.pretrained:
+            weights = read_lite0_weights()
+            self.load_state_dict({name: weights[name] for name in self.state_dict()})
 
     def forward(self, pictures: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch channels rows columns"]:
         """Return the feature map, with ceil(height / 16) rows."""

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load, save
-from torch import Tensor, nn
+from torch import Tensor
 
 from qkv.data import Archive, read_archive_member
 from qkv.errors import QkvError
-from qkv.models.detectors.lite0 import Lite0, Lite0Backbone
 from qkv.storage import cache_dir, read_folder, save_folder
 
 ARCHIVE = Archive(
@@ -36,21 +35,8 @@ _NORMS = {"_bn0": "stem.norm", "_bn1": "head.norm"}
 _VALUES = {"running_mean": "mean", "running_var": "variance"}
 
 
-def load_pretrained(module: nn.Module) -> None:
-    """Fill every `Lite0` and every `Lite0Backbone(pretrained=True)` in a module; the first call downloads the weights.
-
-    A module without any of them is left alone, and then nothing is downloaded.
-    """
-    parts = [m for m in module.modules() if isinstance(m, Lite0) or (isinstance(m, Lite0Backbone) and m.pretrained)]
-    if not parts:
-        return
-    weights = read_lite0_weights()
-    for part in parts:
-        part.load_state_dict({name: weights[name] for name in part.state_dict()})
-
-
 def read_lite0_weights() -> dict[str, Tensor]:
-    """Return the pretrained weights by the names of `Lite0`."""
+    """Return the pretrained weights by the names of `Lite0`; the first call downloads and converts them."""
     folder = cache_dir() / FOLDER
     try:
         data = read_folder(folder)[FILE]

@@ -13,7 +13,7 @@ from qkv.models.detectors import lite0_weights
 from qkv.models.detectors.backbone import BACKBONES, make_backbone
 from qkv.models.detectors.frozen_norm import EPS, NormedConvolution, same_padding
 from qkv.models.detectors.lite0 import Lite0, Lite0Backbone
-from qkv.models.detectors.lite0_weights import convert, load_pretrained, read_lite0_weights
+from qkv.models.detectors.lite0_weights import convert, read_lite0_weights
 
 from .lite0_onnx import lite0_session
 
@@ -225,10 +225,10 @@ def _refuse(*_):
 def test_building_downloads_nothing(empty_cache):
     for name in BACKBONES:
         make_backbone(name)
-    load_pretrained(nn.Sequential(make_backbone("lite0-random"), make_backbone("small")))
+    make_backbone("lite0-random").load_pretrained()
     assert not list(empty_cache.iterdir())
     with pytest.raises(AssertionError, match="downloaded"):
-        load_pretrained(make_backbone("lite0"))
+        make_backbone("lite0").load_pretrained()
 
 
 def test_weights_are_converted_once(empty_cache, monkeypatch, tmp_path):
@@ -239,17 +239,17 @@ def test_weights_are_converted_once(empty_cache, monkeypatch, tmp_path):
     monkeypatch.setattr(lite0_weights, "MEMBER_SHA256", sha256(data).hexdigest())
     monkeypatch.setattr(lite0_weights, "read_archive_member", lambda *_: data)
     backbone = make_backbone("lite0")
-    load_pretrained(backbone)
+    backbone.load_pretrained()
     assert torch.equal(backbone.blocks[10].project.weight, source.blocks[10].project.weight)
     monkeypatch.setattr(lite0_weights, "read_archive_member", _refuse)
     model = Lite0()
-    load_pretrained(model)
+    model.load_pretrained()
     assert all(torch.equal(value, source.state_dict()[name]) for name, value in model.state_dict().items())
     file = empty_cache / "efficientnet-lite0" / "model.safetensors"
     assert load(file.read_bytes()).keys() == model.state_dict().keys()
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(AssertionError, match="downloaded"):  # damaged: converted again
-        load_pretrained(model)
+        model.load_pretrained()
 
 
 def test_a_different_pickle_bad_input(empty_cache, monkeypatch):
@@ -264,7 +264,7 @@ def test_pretrained_weights():
     except QkvError as error:
         pytest.skip(str(error))
     model = Lite0()
-    load_pretrained(model)
+    model.load_pretrained()
     x = pictures(1, 3, 96, 96)
     (expected,) = lite0_session(model.state_dict(), EPS).run(None, {"pictures": x.numpy()})
     with torch.inference_mode():
