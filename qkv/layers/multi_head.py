@@ -17,7 +17,7 @@ from qkv.cost import Cost, Shape, Span, linear, parameters_only
 from qkv.layers.convolution import ShortConvolution
 from qkv.layers.packing import Packing
 from qkv.positions import Positions, incompatible_error
-from qkv.shapes import Hidden, Keys, Mask, Outputs, Queries, Rows, Values
+from qkv.shapes import Bias, Hidden, Keys, Mask, Outputs, Queries, Rows, Values
 
 
 @dataclass(frozen=True)
@@ -171,12 +171,12 @@ class MultiHead(nn.Module):
             self._split(self.key(context), self.key_heads), self._split(self.value(context), self.key_heads), mask
         )
 
-    def cross_attend(self, x: Hidden, context: Context) -> Hidden:
-        """Compute cross-attention from each token of `x` to the whole context."""
+    def cross_attend(self, x: Hidden, context: Context, bias: Bias | None = None) -> Hidden:
+        """Compute cross-attention from each token of `x` to the whole context; `bias` is added to the scores."""
         self._check_cross_attention()
         self._check_input("x", x)
         q = self._split(self.query(x), self.heads)
-        return self._join(self.attention(q, context.k, context.v, mask=context.mask))
+        return self._join(self.attention(q, context.k, context.v, mask=context.mask, bias=bias))
 
     def cost(self, span: Span) -> Cost:
         """Return the cost of four projections, the mechanism, positions and norms.

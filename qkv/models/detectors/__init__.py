@@ -4,6 +4,8 @@ from .base import Detection as Detection
 from .base import DetectionBatch as DetectionBatch
 from .base import Detector as Detector
 from .base import ScoredRegions as ScoredRegions
+from .detr import DETR as DETR
+from .detr import DETRConfig as DETRConfig
 from .fast import FastConfig as FastConfig
 from .fast import FastRCNN as FastRCNN
 from .faster import FasterConfig as FasterConfig

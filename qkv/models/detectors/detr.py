@@ -1,0 +1,180 @@
+"""DETR (Carion et al., 2020): attention instead of proposals and NMS.
+
+    picture -> backbone -> tokens -> encoder -> decoder with learned queries -> one class and box per query
+
+Every query finds at most one object, since training matches queries and objects one to one. Plain DETR learns slowly.
+This one has boxes that each layer refines (Liu et al., 2022), heads that look near the box (Gao et al., 2021), a loss
+after every layer, and groups of queries that train side by side (Chen et al., 2022).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from qkv.models.builders import PositionEmbedding, encoder_block
+from qkv.models.detectors.backbone import make_backbone
+from qkv.models.detectors.base import (
+    MAX_DETECTIONS,
+    Detection,
+    DetectionBatch,
+    Detector,
+    Extents,
+    Pictures,
+    Proposals,
+    ScoredRegions,
+    clip_to_extents,
+    normalize,
+)
+from qkv.models.detectors.query_decoder import Predictions, QueryBlock, QueryDecoder, Tokens, waves
+from qkv.models.detectors.set_loss import corners, set_loss, targets_of
+from qkv.models.registry import register
+from qkv.models.validation import require_at_least
+
+NORM_GROUPS = 8
+
+
+@dataclass(frozen=True)
+class DETRConfig:
+    """Settings of DETR."""
+
+    backbone: str = "small"
+    """small, wide, or lite0: EfficientNet-Lite0, trained on ImageNet."""
+    stride: int = 8
+    """Pixels per token; a backbone with a larger stride keeps its own."""
+    dim: int = 128
+    """Width of the model."""
+    heads: int = 4
+    """Attention heads; they share the width."""
+    hidden_dim: int = 512
+    """Width of the feed-forward layers."""
+    layers: int = 2
+    """Encoder layers."""
+    decoder_layers: int = 3
+    """Decoder layers; each refines the boxes."""
+    queries: int = 32
+    """Most objects that can be found in a picture."""
+    groups: int = 4
+    """Groups of queries to train; only the first is used after training."""
+    attention: str = "softmax"
+    """Kind of self-attention in the encoder, such as elu or taylor(order=4)."""
+    cross: str = "softmax"
+    """Kind of attention from queries to tokens."""
+    dropout: float = 0.0
+    """Dropout probability on every residual path."""
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, "stride", "dim", "heads", "hidden_dim", "decoder_layers", "queries", "groups")
+        require_at_least(0, self, "layers")
+        if self.dim % (4 * self.heads) or self.dim % NORM_GROUPS:
+            raise ValueError(f"dim={self.dim} must be a multiple of 4 * heads={4 * self.heads} and of {NORM_GROUPS}")
+        if self.stride & (self.stride - 1):
+            raise ValueError(f"stride must be a power of 2, got {self.stride}")
+
+    @property
+    def positions(self) -> str:
+        """Position scheme inside of the encoder layers: none, since waves are added to the tokens."""
+        return "none"
+
+    @property
+    def key_dim(self) -> None:
+        """Width of queries and keys: dim / heads."""
+
+    @property
+    def convolution(self) -> int:
+        """Width of short convolutions: none."""
+        return 0
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence: any."""
+        return 1
+
+
+class TokenEncoder(nn.Module):
+    """The feature map as tokens with 2-D positions, then encoder layers of any attention kind."""
+
+    def __init__(self, config: DETRConfig, channels: int, stride: int):
+        super().__init__()
+        halvings = max(0, round(math.log2(config.stride / stride)))
+        self.stride, self.dim = stride * 2**halvings, config.dim
+        layers: list[nn.Module] = []
+        for _ in range(halvings):
+            layers += [
+                nn.Conv2d(channels, config.dim, 3, 2, 1, bias=False), nn.GroupNorm(NORM_GROUPS, config.dim), nn.ReLU(),
+            ]  # fmt: skip
+            channels = config.dim
+        self.project = nn.Sequential(*layers, nn.Conv2d(channels, config.dim, 1))
+        positions = PositionEmbedding(config, bidirectional=True)
+        self.blocks = nn.ModuleList(encoder_block(config, positions) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.dim)
+
+    def forward(self, features: Float[Tensor, "batch channels rows columns"], extents: Extents) -> Tokens:
+        """Return the tokens of a feature map; those outside of each picture's extent are hidden."""
+        x = self.project(features)
+        rows, columns = (torch.arange(side, device=x.device) * self.stride for side in x.shape[2:])
+        corner = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), -1).flatten(0, 1)  # [tokens, (x, y)]
+        size = extents.flip(1)[:, None]  # width, height
+        places = (corner + self.stride / 2) / size
+        is_real = (corner < size).all(-1)
+        x = x.flatten(2).transpose(1, 2)
+        x = x + waves(places, self.dim // 2).to(x.dtype)
+        for block in self.blocks:
+            x = block(x, is_real)
+        return Tokens(self.norm(x), places, is_real)
+
+
+@register("detr", DETRConfig)
+class DETR(Detector):
+    """Find objects with learned queries: no proposals, no NMS."""
+
+    def __init__(self, config: DETRConfig, classes: int):
+        super().__init__()
+        if classes < 1:
+            raise ValueError(f"classes must be at least 1, got {classes}")
+        self.config = config
+        self.backbone: Any = make_backbone(config.backbone)
+        self.encoder = TokenEncoder(config, self.backbone.channels, self.backbone.stride)
+        blocks = [
+            QueryBlock(config.dim, config.heads, config.hidden_dim, config.cross, config.dropout)
+            for _ in range(config.decoder_layers)
+        ]
+        self.decoder = QueryDecoder(blocks, config.dim, config.queries, config.groups, classes)
+
+    def features(self, pictures: Pictures, proposals: Proposals) -> Float[Tensor, "batch channels rows columns"]:
+        """Return the feature map."""
+        return self.backbone(normalize(pictures))
+
+    def predict(self, features: Tensor, extents: Extents, groups: int = 1) -> Predictions:
+        """Return logits and boxes of every layer."""
+        return self.decoder(self.encoder(features, extents), groups)
+
+    def loss(self, batch: DetectionBatch) -> Float[Tensor, ""]:
+        """Return the loss of classes and boxes, summed over pictures; in eval mode, that of the first group."""
+        objects = batch.boxes.shape[1]
+        if objects > self.config.queries:
+            raise ValueError(f"queries={self.config.queries} must be at least the {objects} objects of a picture")
+        groups = self.config.groups if self.training else 1
+        found = self.predict(self.features(batch.pictures, batch.proposals), batch.extents, groups)
+        return set_loss(found, targets_of(batch), groups)
+
+    def regions(self, features: Tensor, extents: Extents, proposals: Proposals) -> ScoredRegions:
+        """Return the box and the class scores of every query."""
+        found = self.predict(features, extents)
+        scores = found.logits[-1].sigmoid()
+        size = extents.flip(1).repeat(1, 2)[:, None]  # width, height, width, height
+        boxes = clip_to_extents(corners(found.boxes[-1]) * size, extents)
+        return ScoredRegions(boxes[:, :, None].expand(-1, -1, scores.shape[2], -1), scores)
+
+    def select(self, found: ScoredRegions) -> list[Detection]:
+        """Return the class boxes with the highest scores of each picture; no NMS."""
+        classes = found.scores.shape[2]
+        scores, index = found.scores.flatten(1).topk(min(MAX_DETECTIONS, found.scores[0].numel()), dim=1)
+        boxes = found.boxes.flatten(1, 2).gather(1, index[..., None].expand(-1, -1, 4))
+        kept = scores >= self.min_score
+        return [
+            Detection(boxes[i, kept[i]], scores[i, kept[i]], index[i, kept[i]] % classes) for i in range(len(scores))
+        ]
