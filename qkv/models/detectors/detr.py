@@ -116,15 +116,18 @@ class TokenEncoder(nn.Module):
         """Return the tokens of a feature map; those outside of each picture's extent are hidden."""
         x = self.project(features)
         rows, columns = (torch.arange(side, device=x.device) * self.stride for side in x.shape[2:])
-        corner = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), -1).flatten(0, 1)  # [tokens, (x, y)]
-        size = extents.flip(1)[:, None]  # width, height
-        places = (corner + self.stride / 2) / size
-        is_real = (corner < size).all(-1)
-        x = x.flatten(2).transpose(1, 2)
-        x = x + waves(places, self.dim // 2).to(x.dtype)
+        height, width = extents[:, :1], extents[:, 1:]
+        is_real = ((rows < height)[..., None] & (columns < width)[:, None]).flatten(1)
+        down, across = (rows + self.stride / 2) / height, (columns + self.stride / 2) / width
+        down_waves, across_waves = (waves(line[..., None], self.dim // 2) for line in (down, across))
+        grid = [
+            across_waves[:, None].expand(-1, len(rows), -1, -1), down_waves[:, :, None].expand(-1, -1, len(columns), -1)
+        ]  # fmt: skip
+        # under autocast, the sum of all layers stays in the dtype of the weights
+        x = (x.flatten(2).transpose(1, 2) + torch.cat(grid, -1).flatten(1, 2)).to(self.norm.weight.dtype)
         for block in self.blocks:
             x = block(x, is_real)
-        return Tokens(self.norm(x), places, is_real)
+        return Tokens(self.norm(x), down, across, is_real)
 
 
 @register("detr", DETRConfig)
@@ -146,7 +149,7 @@ class DETR(Detector):
 
     def features(self, pictures: Pictures, proposals: Proposals) -> Float[Tensor, "batch channels rows columns"]:
         """Return the feature map."""
-        return self.backbone(normalize(pictures))
+        return self.backbone(normalize(pictures, self))
 
     def predict(self, features: Tensor, extents: Extents, groups: int = 1) -> Predictions:
         """Return logits and boxes of every layer."""

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from qkv.attention import Softmax
+from qkv.attention.internal.precision import upcast
 from qkv.layers import FeedForward, MultiHead, PreNorm
 from qkv.models.builders import HeadNorm, make_attention
 
@@ -32,8 +33,10 @@ class Tokens(NamedTuple):
     """The feature map as a sequence."""
 
     values: Float[Tensor, "batch tokens dim"]
-    places: Float[Tensor, "batch tokens 2"]
-    """Center (x, y) of each token as a share of the picture's width and height."""
+    rows: Float[Tensor, "batch rows"]
+    """Center of each row of tokens as a share of the picture's height."""
+    columns: Float[Tensor, "batch columns"]
+    """Center of each column as a share of the picture's width."""
     is_real: Bool[Tensor, "batch tokens"]
     """False in the padding."""
 
@@ -41,7 +44,7 @@ class Tokens(NamedTuple):
 def waves(coordinates: Coordinates, dim: int) -> Float[Tensor, "*rows features"]:
     """Return sines and cosines of coordinates in 0..1: `dim` features of each axis, one axis after the other."""
     exponent = torch.arange(dim // 2, device=coordinates.device) / max(dim // 2 - 1, 1)
-    angle = coordinates[..., None].float() * (2 * math.pi * TEMPERATURE**exponent)
+    angle = upcast(coordinates)[..., None] * (2 * math.pi * TEMPERATURE**exponent)
     return torch.cat([angle.sin(), angle.cos()], -1).flatten(-2)
 
 
@@ -85,21 +88,25 @@ class QueryBlock(nn.Module):
 
         def to_tokens(h: Tensor) -> Tensor:
             context = self.cross.project_context(tokens.values, tokens.is_real)
-            return self.cross.cross_attend(h + place, context, self._bias(h, boxes, tokens.places))
+            return self.cross.cross_attend(h + place, context, self._bias(h, boxes, tokens))
 
         x = self.around_attention(x, among_queries)
         x = self.around_cross(x, to_tokens)
         return self.around_feed_forward(x, self.feed_forward)
 
-    def _bias(self, x: Tensor, boxes: Tensor, places: Tensor) -> Tensor | None:
+    def _bias(self, x: Tensor, boxes: Tensor, tokens: Tokens) -> Tensor | None:
         """Return the log of a Gaussian around each query's box, (batch, heads, queries, tokens)."""
         if self.focus is None:
             return None
-        shift, log_spread = self.focus(x).float().unflatten(-1, (-1, 4)).transpose(1, 2).split(2, -1)
-        center, half = boxes[:, None, :, :2], boxes[:, None, :, 2:] / 2
+        shift, log_spread = upcast(self.focus(x)).unflatten(-1, (-1, 4)).transpose(1, 2).split(2, -1)
+        half = boxes[:, None, :, 2:] / 2
+        center = boxes[:, None, :, :2] + shift * half
         spread = half * log_spread.clamp(-MAX_LOG_SPREAD, MAX_LOG_SPREAD).exp() + MIN_SPREAD
-        distance = (places[:, None, None] - (center + shift * half)[..., None, :]) / spread[..., None, :]
-        return -distance.square().sum(-1) / 2
+        across, down = (
+            ((line[:, None, None] - center[..., axis, None]) / spread[..., axis, None]).square() / 2
+            for axis, line in enumerate((tokens.columns, tokens.rows))
+        )
+        return -(down[..., None] + across[..., None, :]).flatten(-2)
 
 
 class Predictions(NamedTuple):
@@ -134,14 +141,14 @@ class QueryDecoder(nn.Module):
         """Return the predictions of the first `groups` groups of queries after every layer."""
         batch, count = len(tokens.values), groups * self.queries
         x = self.content[:count].expand(batch, -1, -1)
-        boxes = self.anchors[:count].float().sigmoid().expand(batch, -1, -1)
+        boxes = upcast(self.anchors[:count]).sigmoid().expand(batch, -1, -1)
         all_logits, all_boxes = [], []
         for block in self.blocks:
-            place = self.place(waves(boxes, self.dim // 2))
+            place = self.place(waves(boxes, self.dim // 2).to(x.dtype))
             x = block(x, place, boxes, tokens, groups)
             out = self.norm(x)
-            refined = (inverse_sigmoid(boxes) + self.offsets(out).float()).sigmoid()
-            all_logits.append(self.classes(out).float())
+            refined = (inverse_sigmoid(boxes) + upcast(self.offsets(out))).sigmoid()
+            all_logits.append(upcast(self.classes(out)))
             all_boxes.append(refined)
             boxes = refined.detach()
         return Predictions(torch.stack(all_logits), torch.stack(all_boxes))
