@@ -5,7 +5,15 @@ from .convolutional import ConvolutionalConfig as ConvolutionalConfig
 from .decoder import Decoder as Decoder
 from .decoder import DecoderConfig as DecoderConfig
 from .decoder import DecoderState as DecoderState
+from .detectors import DETR as DETR
+from .detectors import RCNN as RCNN
 from .detectors import Detector as Detector
+from .detectors import DETRConfig as DETRConfig
+from .detectors import FastConfig as FastConfig
+from .detectors import FasterConfig as FasterConfig
+from .detectors import FasterRCNN as FasterRCNN
+from .detectors import FastRCNN as FastRCNN
+from .detectors import RCNNConfig as RCNNConfig
 from .encoder import Encoder as Encoder
 from .encoder import EncoderConfig as EncoderConfig
 from .encoder import mean_pool as mean_pool

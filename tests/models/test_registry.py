@@ -9,7 +9,8 @@ from qkv.models import families, family
 
 def test_the_families():
     names = "convolutional decoder encoder encoder_decoder network perceptron recurrent word_vectors"
-    assert sorted(families) == names.split()
+    detectors = "detr fast faster rcnn"
+    assert sorted(families) == sorted([*names.split(), *detectors.split()])
     assert [family(name).model.__name__ for name in families] == [families[name].__name__ for name in families]
 
 
