@@ -110,7 +110,7 @@ def coco_evaluate(detections: Sequence[Detections], objects: Sequence[Objects], 
             if not count:
                 continue
             for m, most in enumerate(MAX_DETECTIONS):
-                best, reached = _accumulate(matches, a, most, count, levels)
+                best, reached = accumulate_matches(matches, a, most, count, levels)
                 recall[:, c, a, m] = reached
                 if most == MAX_DETECTIONS[-1]:
                     precision[:, :, c, a] = best
@@ -223,7 +223,7 @@ def _assign(overlaps: ndarray, crowd: ndarray, skipped: ndarray) -> tuple[ndarra
     return hit, ignored
 
 
-def _accumulate(
+def accumulate_matches(
     matches: list[ClassMatches], area: int, most: int, count: int, levels: ndarray
 ) -> tuple[ndarray, ndarray]:
     """Return (precision at each level, recall) per threshold, with at most `most` detections per picture."""
