@@ -12,8 +12,9 @@ from qkv.models.detectors.region_detector import (
     RegionConfig,
     RegionDetector,
     RegionHead,
+    box_loss,
+    class_loss,
     pooling,
-    region_loss,
     sample_regions,
     scored_by_softmax,
 )
@@ -59,7 +60,8 @@ class FastRCNN(RegionDetector):
 
     def _region_loss(self, features: Tensor, batch: DetectionBatch, proposals: Proposals) -> Tensor:
         sampled = sample_regions(batch, proposals, self.config.samples, self.config.positive_share)
-        return region_loss(*self._classify(features, sampled.boxes), sampled)
+        logits, offsets = self._classify(features, sampled.boxes)
+        return class_loss(logits, sampled) + box_loss(offsets, sampled)
 
     def _classify(self, features: Tensor, regions: Tensor) -> tuple[Tensor, Tensor]:
         return self.head(self._pool(features, regions, self.config.pool, 1 / self.backbone.stride))

@@ -20,7 +20,7 @@ class FasterConfig(FastConfig):
     """max (RoI pooling) or align (RoI alignment)."""
     anchors: int = 6
     """Anchor sizes per cell, fitted to the training boxes."""
-    train_proposals: int = 100
+    train_proposals: int = 64
     """Proposals per picture while training."""
     proposals: int = 50
     """Proposals per picture that are classified after training."""

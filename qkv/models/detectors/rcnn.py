@@ -29,9 +29,8 @@ from qkv.models.detectors.base import (
 from qkv.models.detectors.region_detector import (
     RegionConfig,
     RegionDetector,
-    RegionHead,
-    SampledRegions,
-    region_loss,
+    class_loss,
+    make_hidden_layers,
     sample_regions,
 )
 from qkv.models.detectors.ridge import RidgeRegression
@@ -76,7 +75,8 @@ class RCNN(RegionDetector):
         self.backbone: Any = make_backbone(config.backbone)
         step = config.pool * self.backbone.stride
         self.crop = -(-MIN_CROP // step) * step
-        self.head = RegionHead(self.backbone.channels, config, classes)
+        self.hidden = make_hidden_layers(self.backbone.channels, config)
+        self.classes = nn.Linear(config.hidden_dim, classes + 1)  # the last is background
         self.svm = nn.Linear(config.hidden_dim, classes)
         self.boxes = RidgeRegression(classes, config.hidden_dim, 4, config.ridge)
         nn.init.zeros_(self.svm.weight)
@@ -89,7 +89,7 @@ class RCNN(RegionDetector):
         return torch.cat(chunks).unflatten(0, proposals.shape[:2])
 
     def _crop_features(self, crops: Float[Tensor, "crops 3 side side"]) -> Float[Tensor, "crops hidden"]:
-        return self.head.hidden(functional.adaptive_max_pool2d(self.backbone(crops), self.config.pool))
+        return self.hidden(functional.adaptive_max_pool2d(self.backbone(crops), self.config.pool))
 
     def score(self, features: Tensor, extents: Extents, proposals: Proposals) -> ScoredRegions:
         """Return the sigmoid of the margins, so that one threshold fits all detectors, and the regressed boxes."""
@@ -111,9 +111,7 @@ class RCNN(RegionDetector):
 
     def _network_loss(self, batch: DetectionBatch) -> Tensor:
         sampled = sample_regions(batch, batch.proposals, self.config.samples, self.config.positive_share)
-        hidden = self.features(batch.pictures, sampled.boxes)
-        offsets = hidden.new_zeros(*hidden.shape[:2], self.svm.out_features, 4)
-        return region_loss(self.head.classes(hidden), offsets, _without_boxes(sampled))
+        return class_loss(self.classes(self.features(batch.pictures, sampled.boxes)), sampled)
 
     def _svm_loss(self, features: Tensor, boxes: Tensor, batch: DetectionBatch) -> Tensor:
         """Return the hinge loss: true boxes are positives, boxes with IoU < 0.3 to all of a class negatives."""
@@ -152,8 +150,3 @@ def _nearest_object(boxes: Tensor, batch: DetectionBatch) -> tuple[Tensor, Tenso
         return nothing.float(), nothing
     usable = ((batch.classes >= 0) & ~batch.difficult)[:, None]
     return (iou(boxes, batch.boxes) * usable).max(2)
-
-
-def _without_boxes(sampled: SampledRegions) -> SampledRegions:
-    """Return regions whose box loss is 0: each object equals its region."""
-    return sampled._replace(objects=sampled.boxes)

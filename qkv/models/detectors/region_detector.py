@@ -51,15 +51,20 @@ class RegionConfig:
             raise ValueError(f"positive_share must be above 0 and at most 1, got {self.positive_share}")
 
 
+def make_hidden_layers(channels: int, config: RegionConfig) -> nn.Sequential:
+    """Return the layers from the pooled features of a region to its hidden features."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(channels * config.pool**2, config.hidden_dim), nn.ReLU(),
+        nn.Linear(config.hidden_dim, config.hidden_dim), nn.ReLU(),
+    )  # fmt: skip
+
+
 class RegionHead(nn.Module):
-    """Hidden features of a region, its class logits (the last is background) and a box per class."""
+    """Class logits of a region (the last is background) and a box per class."""
 
     def __init__(self, channels: int, config: RegionConfig, classes: int):
         super().__init__()
-        self.hidden = nn.Sequential(
-            nn.Flatten(), nn.Linear(channels * config.pool**2, config.hidden_dim), nn.ReLU(),
-            nn.Linear(config.hidden_dim, config.hidden_dim), nn.ReLU(),
-        )  # fmt: skip
+        self.hidden = make_hidden_layers(channels, config)
         self.classes = nn.Linear(config.hidden_dim, classes + 1)
         self.offsets = nn.Linear(config.hidden_dim, 4 * classes)
         nn.init.normal_(self.offsets.weight, std=0.001)  # boxes start at their regions
@@ -111,16 +116,23 @@ def gather_boxes(boxes: Float[Tensor, "batch boxes 4"], rows: Int64[Tensor, "bat
     return boxes.gather(1, rows[..., None].expand(-1, -1, 4))
 
 
-def region_loss(logits: Tensor, offsets: Tensor, sampled: SampledRegions) -> Float[Tensor, ""]:
-    """Return cross entropy of classes + smooth L1 of positive boxes, averaged over regions, summed over pictures."""
-    background = logits.shape[-1] - 1
-    targets = torch.where(sampled.positive, sampled.classes, background)
+def class_loss(logits: Tensor, sampled: SampledRegions) -> Float[Tensor, ""]:
+    """Return the cross entropy per region, summed over pictures."""
+    targets = torch.where(sampled.positive, sampled.classes, logits.shape[-1] - 1)
     entropy = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
+    return _mean_over_regions(entropy.view_as(targets) * sampled.used, sampled)
+
+
+def box_loss(offsets: Tensor, sampled: SampledRegions) -> Float[Tensor, ""]:
+    """Return the smooth L1 error of the boxes of positives, per region, summed over pictures."""
     own = sampled.classes.clamp_min(0)[..., None, None].expand(-1, -1, 1, 4)
     wanted = encode_boxes(_with_area(sampled.objects, sampled), _with_area(sampled.boxes, sampled))
     error = functional.smooth_l1_loss(offsets.float().gather(2, own)[:, :, 0], wanted, reduction="none").sum(-1)
-    per_region = entropy.view_as(targets) * sampled.used + error * sampled.positive
-    return (per_region.sum(1) / sampled.used.sum(1).clamp_min(1)).sum()
+    return _mean_over_regions(error * sampled.positive, sampled)
+
+
+def _mean_over_regions(values: Tensor, sampled: SampledRegions) -> Tensor:
+    return (values.sum(1) / sampled.used.sum(1).clamp_min(1)).sum()
 
 
 def _with_area(boxes: Tensor, sampled: SampledRegions) -> Tensor:

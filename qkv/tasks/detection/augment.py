@@ -29,6 +29,8 @@ class Augmentation:
     """Pictures are scaled by a factor from 1 / zoom to zoom, at a random position."""
     color: float = 0.0
     """Brightness, contrast and each color channel change by up to this share."""
+    recolor: bool = False
+    """Whether color channels are swapped, and half of the pictures inverted: where color says nothing of the class."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.zoom <= 8:
@@ -40,8 +42,10 @@ class Augmentation:
         """Return the changed batch."""
         if self.flip or self.zoom > 1:
             batch = _move(batch, *self._draw_moves(batch))
+        if self.recolor:
+            batch = batch._replace(pictures=_swap_colors(batch.pictures))
         if self.color:
-            batch = batch._replace(pictures=_recolor(batch.pictures, self.color))
+            batch = batch._replace(pictures=_change_tone(batch.pictures, self.color))
         return batch
 
     def _draw_moves(self, batch: DetectionBatch) -> tuple[Tensor, Tensor]:
@@ -91,7 +95,16 @@ def _move_pixels(pictures: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
     return (moved + PADDING).round().clamp(0, 255).to(torch.uint8)
 
 
-def _recolor(pictures: Tensor, most: float) -> Tensor:
+def _swap_colors(pictures: Tensor) -> Tensor:
+    """Permute the channels of each picture at random; invert half of the pictures."""
+    count = len(pictures)
+    order = torch.rand(count, 3, device=pictures.device).argsort(dim=1)[..., None, None]
+    swapped = pictures.gather(1, order.expand_as(pictures))
+    inverted = torch.rand(count, 1, 1, 1, device=pictures.device) < 0.5
+    return torch.where(inverted, 255 - swapped, swapped)
+
+
+def _change_tone(pictures: Tensor, most: float) -> Tensor:
     """Scale the contrast of each picture and channel, and shift its brightness."""
     shape = (len(pictures), 1, 1, 1)
     gain = 1 + most * torch.empty(len(pictures), 3, 1, 1, device=pictures.device).uniform_(-1, 1)
