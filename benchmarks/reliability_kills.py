@@ -40,6 +40,11 @@ RECALL = [
     "recall",
     *_settings("model.dim=8", "train.batch_size=2", "data.pairs=4", "data.length=16", "data.examples=8"),
 ]
+DETECT = [
+    "detect",
+    *_settings("model.hidden_dim=8", "train.batch_size=2", "data.size=32"),
+    *_settings("data.train_scenes=12", "data.valid_scenes=4", "data.test_scenes=2", "data.zoom=1.2"),
+]
 TEXT = _settings("data.size=300", "data.length=16", "model.max_length=16", "model.layers=1")
 
 
@@ -61,6 +66,8 @@ def _cases(data: Path) -> dict[str, list[str]]:
         "recall": RECALL,
         "digits": ["digits", *images, *_settings("train.batch_size=8")],
         "xor": ["xor"],
+        "detect, faster": DETECT,
+        "detect, rcnn in three stages": [*DETECT, "--preset", "rcnn"],
         "recall, 2 processes": [*RECALL, *_settings("data.vocabulary=64")],
     }
 

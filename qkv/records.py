@@ -71,9 +71,11 @@ def field_docs(record: type[Any]) -> dict[str, str]:
 
 
 def read_value(text: str) -> Any:
-    """Return the Python literal in a text, or else the text."""
+    """Return the Python literal in a text, or else the text; true and false may be in lower case."""
     if len(text) > MAX_LITERAL:
         return text
+    if text in ("true", "false"):
+        return text == "true"
     try:
         return literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: nested too deep

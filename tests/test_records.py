@@ -44,6 +44,8 @@ def test_what_does_not(given, words):
         ("64", 64),
         ("1e-3", 0.001),
         ("None", None),
+        ("true", True),
+        ("False", False),
         ("(1, 2)", (1, 2)),
         ("taylor(order=4)", "taylor(order=4)"),
         ("a b", "a b"),

@@ -71,11 +71,11 @@ class Scenes:
         picture = _paint(picture, placed.levels, _contrasting(draw, picture, placed.centers))
         picture = picture + NOISE * draw.normal(*picture.shape[1:])
         boxes, visible = _tight_boxes(placed.levels), _visible_share(placed.levels)
-        found = placed.classes != NO_CLASS
+        found = (placed.classes != NO_CLASS) & boxes.any(-1)  # a very small digit may have no ink left
         return SceneBatch(
             (picture.clamp(0, 1) * 255).round().to(torch.uint8),
             boxes * found[..., None],
-            placed.classes,
+            placed.classes.masked_fill(~found, NO_CLASS),
             found & (visible < MIN_VISIBLE),
         )
 

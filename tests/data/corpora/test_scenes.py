@@ -87,3 +87,12 @@ def test_pieces_have_less_than_half_the_ink(digits):
 def test_bad_input_size():
     with pytest.raises(ValueError, match="size must be at least 32, got 8"):
         Scenes(8)
+
+
+def test_every_object_has_an_area(digits):
+    """At 32 pixels some digits have no ink left: they are no objects."""
+    scenes = Scenes(32).examples(digits, 0, "train", torch.arange(100))
+    real = scenes.classes >= 0
+    sides = scenes.boxes[..., 2:] - scenes.boxes[..., :2]
+    assert (sides[real] >= 1).all()
+    assert not sides[~real].any()
