@@ -2,22 +2,44 @@
 
 from qkv.tasks.base import Preset
 
-_TRAIN = {"batch_size": 8, "warmup": 50, "validate_every": 500, "max_grad_norm": 5.0}
+_TRAIN = {"batch_size": 8, "warmup": 50, "validate_every": 500, "max_grad_norm": 5.0, "learning_rate": 2e-3}
+_SCENES = {"recolor": True, "train_scenes": 2500}
+_STEPS = 3000
 
 
 def faster() -> Preset:
-    """Return Faster R-CNN on generated scenes: two minutes on two cores."""
-    return Preset("faster", {}, {**_TRAIN, "steps": 1500, "learning_rate": 1e-3})
+    """Return Faster R-CNN on generated scenes: five minutes on two cores."""
+    return Preset("faster", {"samples": 64}, {**_TRAIN, "steps": _STEPS, "ema_decay": 0.998}, _SCENES)
 
 
 def fast() -> Preset:
-    """Return Fast R-CNN with selective search."""
-    return Preset("fast", {}, {**_TRAIN, "steps": 1500, "learning_rate": 1e-3})
+    """Return Fast R-CNN: proposals by selective search, classes and boxes by the network."""
+    return Preset("fast", {"samples": 64}, {**_TRAIN, "steps": _STEPS, "ema_decay": 0.998}, _SCENES)
 
 
 def rcnn() -> Preset:
-    """Return R-CNN: crops, SVMs, ridge regression; half of the steps train the network."""
-    return Preset("rcnn", {}, {**_TRAIN, "steps": 1500, "learning_rate": 1e-3})
+    """Return R-CNN: proposals by selective search, classes by SVMs, boxes by ridge regression."""
+    return Preset("rcnn", {}, {**_TRAIN, "steps": _STEPS}, _SCENES)
+
+
+def detr() -> Preset:
+    """Return DETR on new scenes of 128 x 128 pixels at every step, for a GPU."""
+    return Preset(
+        "detr",
+        {"backbone": "wide", "dim": 192, "heads": 6, "layers": 3},
+        {**_TRAIN, "batch_size": 64, "steps": 4000, "learning_rate": 5e-4, "ema_decay": 0.999},
+        {"size": 128, "train_scenes": 0, "recolor": True},
+    )
+
+
+def large() -> Preset:
+    """Return Faster R-CNN with a wide backbone on new scenes of 128 x 128 pixels at every step, for a GPU."""
+    return Preset(
+        "faster",
+        {"backbone": "wide", "samples": 64, "hidden_dim": 256},
+        {**_TRAIN, "batch_size": 32, "steps": 5000, "learning_rate": 1e-3, "ema_decay": 0.999},
+        {"size": 128, "train_scenes": 0, "recolor": True},
+    )
 
 
 def photos() -> Preset:
@@ -25,6 +47,6 @@ def photos() -> Preset:
     return Preset(
         "faster",
         {"backbone": "lite0", "pool": 7, "hidden_dim": 256, "samples": 64},
-        {**_TRAIN, "steps": 600, "learning_rate": 3e-4, "validate_every": 100},
+        {**_TRAIN, "batch_size": 16, "steps": 1000, "learning_rate": 3e-4, "validate_every": 200, "ema_decay": 0.998},
         {"flip": True, "zoom": 1.25, "color": 0.2},
     )

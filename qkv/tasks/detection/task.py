@@ -55,6 +55,8 @@ class DetectTask(Task):
         "faster": presets.faster,
         "fast": presets.fast,
         "rcnn": presets.rcnn,
+        "detr": presets.detr,
+        "large": presets.large,
         "photos": presets.photos,
     }
 
