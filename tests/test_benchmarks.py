@@ -4,11 +4,20 @@ import argparse
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 import torch
 
-from benchmarks import compare_pronounce, compare_recall, more_words, pronounce_recipe, text_wikitext, word_vectors
+from benchmarks import (
+    compare_pronounce,
+    compare_recall,
+    detection_encoder,
+    more_words,
+    pronounce_recipe,
+    text_wikitext,
+    word_vectors,
+)
 from benchmarks.comparison import write_result
 from qkv import runs, tasks
 from qkv.compare.candidates import Grid, make_candidates
@@ -129,6 +138,35 @@ def test_the_gpt2_beside_ours_is_of_equal_size_and_keeps_documents_apart():
     packed = peer(tokens, packing=pack_documents(starts))
     alone = torch.cat([peer(part[None])[0] for part in (tokens[0, :7], tokens[0, 7:], tokens[1])])
     torch.testing.assert_close(packed.flatten(0, 1), alone, rtol=0, atol=1e-12)
+
+
+def test_the_sweep_of_the_encoder_is_written_point_by_point_and_drawn(tmp_path, monkeypatch):
+    file, drawn = tmp_path / "result.json", tmp_path / "picture.svg"
+    seen = []
+
+    def measured(kind, canvas, batch, device):
+        seen.append(len(json.loads(file.read_text())["rows"]) if file.exists() else 0)
+        tokens = (canvas // 8) ** 2
+        return {"kind": kind, "canvas": canvas, "tokens": tokens, "forward_ms": 1.0, "both_ms": 3.0, "both_mib": 7.0}
+
+    monkeypatch.setattr(detection_encoder, "measure_encoder", measured)
+    monkeypatch.setattr("sys.argv", ["detection_encoder", "--result", str(file), "--canvases", "32,128"])
+    detection_encoder.main()
+    assert seen == list(range(8))
+    record = json.loads(file.read_text())
+    assert "| 256 | 1.00 / 3.00, 7 | 1.00 / 3.00, 7 |" in detection_encoder.table(record)
+    monkeypatch.setattr("sys.argv", ["detection_encoder", "--result", str(file), "--draw", str(drawn)])
+    detection_encoder.main()
+    root = ElementTree.parse(drawn).getroot()
+    charts = root.findall("{http://www.w3.org/2000/svg}svg")
+    assert [chart.get("y") for chart in charts] == ["0", "360", "720"]
+
+
+def test_the_encoder_is_measured():
+    row = detection_encoder.measure_encoder("elu", 64, 1, "cpu")
+    assert (row["kind"], row["tokens"]) == ("elu", 64)
+    assert min(row["forward_ms"], row["both_ms"], row["forward_mib"]) > 0
+    assert row["both_mib"] > row["forward_mib"]
 
 
 def test_word_vectors_are_summed_up_and_gone_on_with(tmp_path):

@@ -32,7 +32,7 @@ from qkv.models.detectors.base import (
 from qkv.models.detectors.query_decoder import Predictions, QueryBlock, QueryDecoder, Tokens, waves
 from qkv.models.detectors.set_loss import corners, set_loss, targets_of
 from qkv.models.registry import register
-from qkv.models.validation import require_at_least
+from qkv.models.validation import require_at_least, values_readable
 
 NORM_GROUPS = 8
 
@@ -125,8 +125,10 @@ class TokenEncoder(nn.Module):
         ]  # fmt: skip
         # under autocast, the sum of all layers stays in the dtype of the weights
         x = (x.flatten(2).transpose(1, 2) + torch.cat(grid, -1).flatten(1, 2)).to(self.norm.weight.dtype)
+        # attention without a mask has faster kernels
+        mask = None if values_readable(is_real) and bool(is_real.all()) else is_real
         for block in self.blocks:
-            x = block(x, is_real)
+            x = block(x, mask)
         return Tokens(self.norm(x), down, across, is_real)
 
 
