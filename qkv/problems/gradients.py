@@ -32,50 +32,26 @@ def vanishing_gradients() -> Answer:
     without normalization and a residual path. The path alone keeps a gradient from vanishing and lets it grow, by up to
     (1 + s)^(L-1). With each layer scaled by 1/L it is flat: between (1 - s/L)^(L-1) and (1 + s/L)^(L-1) at any depth.
     """
-    import torch
-
-    from qkv.explain import gradient_by_depth, gradient_norms, jacobian_norms
+    from qkv.explain.depth import first_over_last_gradient, gradients_by_depth, identity_gradients
     from qkv.layers import ScaledBranch
-    from qkv.models import MLP
 
-    ways = {
-        "": {},
-        ", residual unscaled": {"residual": ScaledBranch()},
-        ", layer norm": {"normalization": "layer"},
-        ", batch norm": {"normalization": "batch"},
-        ", residual and layer norm": {"residual": ScaledBranch(), "normalization": "layer"},
-    }
     steepest = {"sigmoid": 0.25, "tanh": 1.0, "relu": 1.0, "gelu": 1.1290}
-    norms = {f"{name}{way}": gradient_by_depth(name, 50, 8, **ways[way]) for name in steepest for way in ways}  # type: ignore[arg-type]
-    ends, parts = {}, [norm / 4.0**-depth for depth, norm in enumerate(norms["sigmoid"])]
-    for name in steepest:  # scaled by its depth, each depth is a network of its own
-        by_depth = [gradient_by_depth(name, L, 8, residual=ScaledBranch(1 / L))[-1] for L in range(1, 51)]
-        norms[f"{name}, residual by 1/L"] = by_depth
-        torch.manual_seed(0)
-        deep = MLP([8] * 22, name, residual=ScaledBranch(1 / 20), initialization="orthogonal")
-        arrived = gradient_norms(deep, lambda model: model(torch.randn(1, 8)).sum())
-        ends[name] = arrived[0].output / arrived[19].output
+    norms = {variant: found for name in steepest for variant, found in gradients_by_depth(name).items()}
 
-    def on_identities(depth: int, x: float, residual: ScaledBranch | None = None) -> list[float]:
-        layers = list(MLP([4] * (depth + 2), "relu", residual=residual).double().layers)[:depth]
-        for layer in layers:
-            layer.linear.weight.data = torch.eye(4).double()  # type: ignore[union-attr]
-        return jacobian_norms(layers, torch.full((1, 4), x).double())
+    def each(variant: str) -> dict[str, list[float]]:
+        return {name: norms[f"{name}, residual {variant}"] for name in steepest}
 
-    def each(way: str) -> dict[str, list[float]]:
-        return {name: norms[f"{name}, residual {way}"] for name in steepest}
-
-    def swing(way: str) -> dict[str, float]:
-        return {name: max(found[9:]) / min(found[9:]) for name, found in each(way).items()}
+    def swing(variant: str) -> dict[str, float]:
+        return {name: max(found[9:]) / min(found[9:]) for name, found in each(variant).items()}
 
     return {
         "norm of d a_L / d a_1 for L = 1 to 50": norms,
-        "sigmoid, worst part of its bound 4^-(L-1)": max(parts),
+        "sigmoid, worst part of its bound 4^-(L-1)": max(x / 4.0**-depth for depth, x in enumerate(norms["sigmoid"])),
         "sigmoid at depth 20": norms["sigmoid"][19],
-        "relu where active, depths 2 to 50": on_identities(50, 2.0)[1:],
-        "relu where not, depths 2 to 50": on_identities(50, -2.0)[1:],
-        "relu where active, residual unscaled, depth 20": on_identities(20, 2.0, ScaledBranch())[-1],
-        "relu where active, residual by 1/20, depth 20": on_identities(20, 2.0, ScaledBranch(1 / 20))[-1],
+        "relu where active, depths 2 to 50": identity_gradients(50, 2.0)[1:],
+        "relu where not, depths 2 to 50": identity_gradients(50, -2.0)[1:],
+        "relu where active, residual unscaled, depth 20": identity_gradients(20, 2.0, ScaledBranch())[-1],
+        "relu where active, residual by 1/20, depth 20": identity_gradients(20, 2.0, ScaledBranch(1 / 20))[-1],
         "residual unscaled, depth 20": {name: found[19] for name, found in each("unscaled").items()},
         "residual by 1/L, depth 20": {name: found[19] for name, found in each("by 1/L").items()},
         "residual by 1/L, depths 2 to 50, worst part of (1 + s/L)^(L-1)": {
@@ -83,6 +59,8 @@ def vanishing_gradients() -> Answer:
             for name, found in each("by 1/L").items()
         },
         "residual by 1/L, largest over least, depths 10 to 50": swing("by 1/L"),
-        "residual by 1/20, gradient of layer 1 over that of layer 20": ends,
+        "residual by 1/20, gradient of layer 1 over that of layer 20": {
+            name: first_over_last_gradient(name, 20) for name in steepest
+        },
         "residual and layer norm, largest over least, depths 10 to 50": swing("and layer norm"),
     }
