@@ -70,7 +70,7 @@ _SDPA_NAMES = {
     "dropout_p": "use dropout= of kind softmax",
     "enable_gqa": "leave it out: k and v may have fewer heads than q",
 }
-"""Argument of torch's function -> what to do instead."""
+"""Argument of torch's `scaled_dot_product_attention` -> what to use here instead."""
 
 
 def _parameters(kind: str) -> dict[str, inspect.Parameter]:

@@ -7,7 +7,7 @@ from qkv.attention.base import State
 from qkv.shapes import Keys, Mask, Rows, Values
 
 MAX_PREALLOCATED = 2**16
-"""Most tokens to reserve room for before they come; a longer cache grows by doubling."""
+"""Maximum number of tokens to allocate in advance; a longer cache grows by doubling."""
 
 
 class KVCache(State):

@@ -14,17 +14,17 @@ class Law:
     """Formula that turns a score, or a query and a key, into the unnormalized weight of a pair."""
 
     name: str
-    """Short name of that step, such as "exp"."""
+    """Short name of the formula, such as "exp"."""
     formula: str
     """The unnormalized weight, such as r"\\exp(s)"."""
     weight_note: str
-    """Sentence about that step."""
+    """Sentence that explains how the weight is computed."""
     score: str | None = r"q \cdot k"
     """The score before it is scaled; None if the kind has no score."""
     vector_note: str = ""
-    """Sentence about the vectors that are multiplied where they are not the queries and keys themselves."""
+    """Sentence about the vectors that are multiplied, if they are not the queries and keys themselves."""
     product_note: str = "Query times key, dimension by dimension. The sum over a row is q · k."
-    """Sentence about the terms of a score."""
+    """Sentence that explains the products whose sum is the score."""
     exponential: bool = False
     """Whether the weight is exp of the score: the largest score is then subtracted first."""
     taylor_order: int | None = None

@@ -46,9 +46,10 @@ def folder_name(candidate: str, learning_rate: float, seed: int) -> str:
 
 
 def choose_best(trials: Sequence[Trial]) -> Trial | None:
-    """Return the trial with the lowest validation score, the middle one of a tie; None if all failed.
+    """Return the trial with the lowest validation score; None if all failed.
 
-    In a tie, the outermost learning rates are closest to where another seed would fail.
+    If several trials tie, return the one with the middle learning rate: with the highest or lowest one, another seed is
+    more likely to fail.
     """
     finished = sorted((trial for trial in trials if trial.failed is None), key=lambda trial: trial.learning_rate)
     scores = [math.inf if trial.held_out is None else trial.held_out for trial in finished]

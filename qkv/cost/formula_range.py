@@ -19,7 +19,7 @@ MAX_VERIFIED_SIZE = 2**14
 MAX_CHUNK = 512
 """Largest chunk that is looked for where a form holds for a short range."""
 MIN_VALUES = 5
-"""Fewest values in the range of a formula: three determine a polynomial of degree 2, the others verify it."""
+"""Minimum number of values in the range of a formula: 3 determine a polynomial of degree 2, the others verify it."""
 
 CountFunction = Callable[[Sizes], int]
 """Sizes -> count; raises ValueError where the module rejects the sizes."""

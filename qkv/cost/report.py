@@ -339,7 +339,7 @@ class _ReportBuilder:
 
 
 def _restrict(quantity: Quantity, accepted: Holds) -> Quantity:
-    """Return the quantity with a range that ends where the module stops to accept sizes."""
+    """Return the quantity with its range limited to the sizes that the module accepts."""
     if not quantity.holds:
         return quantity
     spans = {

@@ -110,7 +110,7 @@ def _derive(call: ModuleCall, hints: Mapping[str, int]) -> DerivedFormulas:
 
 
 def _fixed_names(equations: Sequence[Any], replacements: Mapping[Any, Any], symbols: Mapping[str, Any]) -> list[str]:
-    """Return the names of the sizes that a run has fixed to one value."""
+    """Return the names of the sizes that torch replaced by one value during the symbolic run."""
     fixed = {str(one) for equation in equations for one in equation.free_symbols}
     return [name for name, torch_symbol in symbols.items() if name in fixed or torch_symbol in replacements]
 

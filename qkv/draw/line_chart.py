@@ -107,7 +107,7 @@ class _Frame:
 
 
 def _scale_around(values: Sequence[float], axis: Axis) -> _Scale:
-    """Return a scale from tick to tick that encloses all values."""
+    """Return a scale that begins and ends at a tick and contains all values."""
     low, high = min(values), max(values)
     if high - low <= max(1e-9 * max(abs(low), abs(high)), _SMALLEST):
         margin = abs(low) / 2 if abs(low) > _SMALLEST else 1.0

@@ -107,7 +107,7 @@ def _step_through(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tens
 
 
 def _state_norms(attention: Attention, k: Tensor, v: Tensor) -> tuple[Tensor, int]:
-    """Return the norms of the state's columns after each key, and the number of its rows."""
+    """Return the norm of each column of the state after each key (keys, value_dim), and the number of features."""
     if not isinstance(attention, FeatureMap):
         return torch.zeros(0, v.shape[-1]), 0
     features = attention.features(k[0, 0])

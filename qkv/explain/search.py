@@ -64,7 +64,7 @@ def search_tree(
 ) -> SearchComparison:
     """Search for an answer by beam and greedily; both must begin with the tokens of `prefix`."""
     if len(prefix) >= limits.max_length:
-        raise ValueError(f"prefix has {len(prefix)} tokens; an answer may have {limits.max_length} including END")
+        raise ValueError(f"prefix must have fewer than max_length={limits.max_length} tokens, got {len(prefix)}")
     if forbidden := [token for token in prefix if token in limits.forbidden]:
         raise ValueError(f"prefix has token {forbidden[0]}, which is never generated")
     with eval_mode(model):

@@ -32,11 +32,11 @@ class TokenTrace:
     bias: Tensor
     """Position bias added to the scores; 0 without one."""
     decay: Tensor
-    """Position factor of the unnormalized weights; 1 without one."""
+    """Position factor that multiplies the unnormalized weights; 1 without one."""
     masked: Tensor
     """True where the query may not attend."""
     max_score: float
-    """Subtracted before exp, so that nothing overflows; 0 for kinds without exp."""
+    """Largest score, subtracted before exp so that it cannot overflow; 0 for kinds without exp."""
     unnormalized: Tensor
     """Unnormalized weights; 0 where masked."""
     normalizer: float

@@ -38,7 +38,7 @@ class PredictOptions:
     seed: int = 0
     """Seed of the sampler."""
     tokens: int | None = None
-    """Most tokens to generate; for text only."""
+    """Maximum number of tokens to generate; for text only."""
     warn: Callable[[str], None] = lambda message: None
     """Called with a sentence about an input that is predicted all the same."""
 

@@ -17,7 +17,7 @@ from qkv.inference.thread_pool import map_threads
 from qkv.metrics import cosine, damerau_levenshtein, error_rates, jaccard
 
 MIN_SOURCES_PER_THREAD = 32
-"""Fewest sources per thread; with fewer, a thread costs more than it saves."""
+"""Minimum number of sources per thread; with fewer, a thread costs more than it saves."""
 SINGLE_THREAD_BELOW = 16
 """A batch with fewer sources runs on one torch thread: as fast as several, and faster on a busy machine."""
 

@@ -15,7 +15,7 @@ from qkv.positions import Positions, Rope, Sizes, incompatible_error, schemes
 from qkv.shapes import Hidden
 
 MAX_FEATURES = 2**22
-"""Most features of a key: a state has this many rows."""
+"""Maximum number of features of a key; the recurrent state has a row for each."""
 
 
 class BlockSizes(Protocol):

@@ -73,7 +73,7 @@ class Perceptron(nn.Module):
 
     @torch.no_grad()
     def fit(self, points: Points, labels: Labels, epochs: int = 100) -> list[int]:
-        """Train by the perceptron rule, point by point; return the mistakes of each epoch up to the first with none."""
+        """Train by the perceptron rule until an epoch has no mistake; return the number of mistakes in each epoch."""
         require_labels(points, labels)
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, got {epochs}")

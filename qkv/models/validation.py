@@ -12,7 +12,7 @@ MAX_SIZE = 2**31 - 1
 MAX_LENGTH = 2**24
 """Largest `max_length`: room for 16.8 million tokens."""
 MAX_LAYERS = 10_000
-"""Most layers: each takes time and memory in Python, however small it is."""
+"""Maximum number of layers: even a small layer takes time and memory in Python."""
 
 
 def require_at_least(lowest: int, config: Any, *names: str) -> None:

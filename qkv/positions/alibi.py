@@ -34,7 +34,7 @@ class Alibi(Positions):
 
     @property
     def slopes(self) -> Tensor:
-        """Slope of each head in float64, recomputed from `heads`: a cast or a meta device cannot spoil them."""
+        """Slope of each head in float64. Computed on each access, so a cast of the module does not round them."""
         return _make_slopes(self.heads, torch.device("cpu"))
 
     def bias(self, q: Queries, query_index: QueryIndex, key_index: KeyIndex) -> Bias:

@@ -30,7 +30,7 @@ class Solution:
     answer: Answer | None
     hand_written: str
     slip: str | None
-    """Mistake in the hand-written answer; None: it is right."""
+    """Correction of a mistake in the hand-written answer; None: it has none."""
     ok: bool | None
     """Whether the computed answer is as expected; None: the problem is open."""
 

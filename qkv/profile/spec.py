@@ -37,7 +37,7 @@ class ProfileTarget:
     max_tokens: int | None = None
     """Maximum sequence length; None: not known."""
     note: str | None = None
-    """Source of its sizes, if no data were read for them."""
+    """Where the vocabulary or input sizes come from, if the data were not read."""
 
 
 def resolve_spec(spec: str, inputs: Sequence[str] = ()) -> ProfileTarget:

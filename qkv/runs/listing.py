@@ -1,4 +1,4 @@
-"""List run folders and their status, whatever state they are in."""
+"""Status of run folders, also of damaged ones."""
 
 import time
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ TAIL_BYTES = 2**18
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run folder at a glance."""
+    """Status and progress of a run folder."""
 
     folder: str
     status: str
-    """running, finished, stopped, new (not a step taken) or damaged."""
+    """running, finished, stopped, new (no step logged yet) or damaged."""
     task: str | None = None
     family: str | None = None
     step: int | None = None
     """Last step in the metrics."""
     steps: int | None = None
-    """Steps in all; None: not fixed yet."""
+    """Number of steps to train; None: not fixed yet."""
     best: float | None = None
     """Best validation score, lower is better."""
     seconds: float = 0.0
     """Seconds since the folder last changed."""
     problem: str | None = None
-    """What is damaged."""
+    """Error message of a damaged run."""
 
 
 def list_runs(folder: Path) -> list[RunStatus]:
@@ -46,7 +46,7 @@ def list_runs(folder: Path) -> list[RunStatus]:
 
 
 def run_status(folder: Path) -> RunStatus:
-    """Return the status of a run folder; a damaged one is described, and raises nothing."""
+    """Return the status of a run folder. A damaged folder raises no error: its status is `damaged`."""
     run = Run(folder)
     seconds = _age(run)
     try:

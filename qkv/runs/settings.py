@@ -23,7 +23,7 @@ class Setting:
     value: Any
     type: str
     default: Any
-    """Value unless a preset or `--set` changes it."""
+    """Value where neither the preset nor `--set` gives another."""
     meaning: str
 
 

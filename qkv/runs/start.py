@@ -1,7 +1,7 @@
 """Start a training from the weights of a run or of a Hugging Face folder (fine-tuning).
 
-The new run has the model settings and the vocabulary of the start. Its folder keeps a copy of the first weights,
-start.safetensors, until training ends, so that resuming never needs the start.
+The new run has the model settings and the vocabulary of that model. Until training ends, its folder keeps a copy of the
+initial weights, start.safetensors, so that resuming does not need the other folder.
 """
 
 import json
@@ -26,13 +26,13 @@ from qkv.train.ema import Weights, clone_weights, to_cpu
 from qkv.train.run import START
 
 FREE_SETTINGS = ("dropout", "pretraining")
-"""Model settings that may differ from those of the start: they change no tensor that both have."""
+"""Model settings that may differ between the two models: they change no tensor that both have."""
 VOCABULARY_SETTINGS = ("tokenizer", "size", "sample", "least")
-"""Data settings that decide a vocabulary."""
+"""Data settings that determine the vocabulary."""
 
 
 class Start(NamedTuple):
-    """A trained model to start from."""
+    """A trained model whose weights are the initial weights of a new run."""
 
     folder: Path
     task: str
@@ -42,7 +42,7 @@ class Start(NamedTuple):
     vocabulary: dict[str, Any]
     weights: Weights
     sha256: str
-    """Hash of model.safetensors; of the tensors, if the weights are in other files."""
+    """Hash of model.safetensors; of the tensors, if that file is missing."""
 
 
 def read_start(folder: Path) -> Start:
@@ -55,7 +55,7 @@ def read_start(folder: Path) -> Start:
 
 
 def configure_from(start: Start, task: str, chosen: Preset, changes: dict[str, dict[str, Any]]) -> Config:
-    """Return `configure` with the model settings of the start; settings that contradict it raise."""
+    """Return the configuration of a new run with the model settings of `start`; raise for changes to them."""
     if not _share_vocabularies(task, start.task):
         raise ValueError(
             f"--start-from {start.folder}: a model of task {start.task!r} cannot start task {task!r}, "
@@ -65,38 +65,38 @@ def configure_from(start: Start, task: str, chosen: Preset, changes: dict[str, d
     for name, value in changes.get("model", {}).items():
         if name not in FREE_SETTINGS and value != model.get(name):
             raise ValueError(
-                f"model.{name}={value} contradicts --start-from: the start has model.{name}={model.get(name)}"
+                f"model.{name}={value} contradicts --start-from: its model has model.{name}={model.get(name)}"
             )
     for name in VOCABULARY_SETTINGS:
         if name in changes.get("data", {}):
-            raise ValueError(f"data.{name} contradicts --start-from: the vocabulary is that of the start")
+            raise ValueError(f"data.{name} contradicts --start-from: the vocabulary is that of its model")
     adopted = replace(chosen, family=start.family, model=dict(start.model))
     found = configure(task, adopted, changes)
     return replace(found, start={"path": str(start.folder), "sha256": start.sha256})
 
 
 def load_task(config: Config, vocabulary: dict[str, Any]) -> Task:
-    """Return the task with its data and the vocabulary of the start."""
+    """Return the task with its data and this vocabulary."""
     return tasks[config.task].load_with_vocabulary(config.data, vocabulary)
 
 
 def copy_matching(start: Start, model: nn.Module) -> None:
-    """Copy the tensors of the start that the model has in the same shape; a `QkvWarning` names the others."""
+    """Copy the weights with the same name and shape into the model; a `QkvWarning` names the others."""
     own = model.state_dict()
     matching = {name: x for name, x in start.weights.items() if name in own and own[name].shape == x.shape}
     if not matching:
-        raise QkvError("no tensor of the start has the name and the shape of one of the new model", start.folder)
+        raise QkvError("--start-from: no tensor has the name and shape of a tensor of the new model", start.folder)
     model.load_state_dict({**own, **matching})
     for names, meaning in (
-        ([name for name in own if name not in matching], "start untrained, since the start has no such tensor"),
-        ([name for name in start.weights if name not in own], "of the start are not used, since the model has none"),
+        ([name for name in own if name not in matching], "not in --start-from in this shape, so random"),
+        ([name for name in start.weights if name not in own], "in --start-from, but not in the new model, so not used"),
     ):
         if names:
             warnings.warn(f"{', '.join(names)}: {meaning}", QkvWarning, stacklevel=2)
 
 
 def read_copy(run: Run, config: Config) -> Weights | None:
-    """Return the first weights of a run that started from others; None if it has checkpoints instead."""
+    """Return start.safetensors; None for a run without `--start-from`, or one that has a checkpoint or is finished."""
     if config.start is None or list_steps(run.checkpoints) or run.is_finished():
         return None
     return load_safetensors(read_run_file(run, START))

@@ -32,14 +32,14 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a plain file for reading; the error for a missing one names the most similar file of its folder.
+    """Open a regular file for reading. If it is missing, the error suggests the most similar name in its folder.
 
-    A pipe or a device may block or never end, so it is refused.
+    Pipes and devices raise an error, because reading them may block or never end.
     """
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise QkvError(f"{display_name(path)} is not a plain file", path.parent)
+            raise QkvError(f"{display_name(path)} is not a regular file", path.parent)
         return path.open("rb")
     except FileNotFoundError:
         raise missing_error("file", path) from None
@@ -50,7 +50,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """Return the contents of a plain file; a longer one than `max_bytes` is refused before it is read."""
+    """Return the contents of a regular file; raise, without reading it, if it is larger than `max_bytes`."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:

@@ -170,7 +170,7 @@ def open_member(folder: Path, name: str) -> Iterator[BufferedReader]:
     path = folder / name
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
-            raise QkvError(f"{name} is not a plain file", folder)
+            raise QkvError(f"{name} is not a regular file", folder)
         with path.open("rb") as file:
             yield file
     except FileNotFoundError:

@@ -18,7 +18,7 @@ FORMAT = 2
 MAX_BYTES = 64 * 2**20
 """Largest JSON file that is read. The tokenizer of a large vocabulary has about 20 MB."""
 MAX_VALUES = 2_000_000
-"""Most values of a JSON file: each takes up to 200 bytes of memory."""
+"""Maximum number of values in a JSON file: each takes up to 200 bytes of memory."""
 MAX_DEPTH = 64
 """Deepest nesting of lists and objects."""
 

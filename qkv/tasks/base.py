@@ -207,7 +207,7 @@ class Task(ABC):
         return []
 
     headline: ClassVar[str] = ""
-    """Most important metric, the first card of the report; empty: the first that is no count."""
+    """Most important metric, first in the report; empty: the first metric that is not a count."""
 
     def mistakes(self, model: nn.Module, split: str) -> Mistakes | None:
         """Return wrong answers of the model with the right ones, for the report; None: not known."""

@@ -171,7 +171,7 @@ class MaskedTask(Task):
 
     @classmethod
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "MaskedTask":
-        """Build the tokenizer without a text; `with_data` opens the text."""
+        """Build the task from its vocabulary, without a text; `with_data` reads the text."""
         tokenizer = Tokenizer.from_record(vocabulary)
         return cls(require_bert_tokens(tokenizer, "vocabulary.json"), read_options(MaskedOptions, options), {})
 

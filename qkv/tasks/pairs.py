@@ -112,7 +112,7 @@ class Seq2SeqTask(Task):
 
     @classmethod
     def load_with_vocabulary(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Seq2SeqTask":
-        """Read the pairs with the vocabularies of another run; a target that its model cannot write raises."""
+        """Read the pairs with the vocabularies of another run; raise for target tokens that are not in them."""
         task = cls.restore(options, vocabulary).with_data()
         assert isinstance(task, Seq2SeqTask)
         pairs = [pair for split in ("train", "valid") for pair in task.data.splits[split]]
@@ -120,13 +120,15 @@ class Seq2SeqTask(Task):
         unknown = sorted({token for pair in pairs for target in pair.targets for token in target} - written)
         if unknown:
             raise QkvError(
-                f"the targets have {len(unknown)} tokens that the start cannot write, such as {unknown[0]!r}; "
-                "its vocabulary is fixed"
+                "some target tokens are not in the vocabulary of the --start-from model, so it cannot predict them: "
+                f"{len(unknown)}, such as {unknown[0]!r}"
             )
         unread = sorted({token for pair in pairs for token in pair.source} - read)
         if unread:
             names = ", ".join(map(repr, unread[:MAX_BAD_LINES]))
-            warnings.warn(f"the start has never seen {names} in sources; read as unknown", QkvWarning, stacklevel=2)
+            warnings.warn(
+                f"{names}: not in the vocabulary of the --start-from model, read as unknown", QkvWarning, stacklevel=2
+            )
         return task
 
     def with_data(self) -> "Seq2SeqTask":
@@ -163,7 +165,7 @@ class Seq2SeqTask(Task):
 
     @property
     def default_split(self) -> str:
-        """Test if there is a test split, else validation."""
+        """The test split, or the validation split if there is none."""
         return "test" if self.data.splits.get("test") else "valid"
 
     @property

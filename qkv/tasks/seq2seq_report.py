@@ -22,7 +22,7 @@ FIGURES = 4
 BEAMS = 4
 """Beam width of answers and of attention maps: the map shows the best answer."""
 CHECKED = 1000
-"""Most pairs that are checked for wrong answers."""
+"""Maximum number of pairs to search for wrong answers."""
 MAX_MISTAKES = 50
 BEST = 3
 """Answers per example."""

@@ -28,7 +28,7 @@ from qkv.train import Objective, Settings, linear_schedule
 from qkv.train.settings import require_no_optimizer_settings
 
 EVAL_BLOCKS = 100
-"""Most blocks of a held-out split to evaluate."""
+"""Maximum number of blocks of a held-out split to evaluate."""
 EVAL_BATCH_SIZE = 10
 """Blocks per evaluated batch."""
 WIKITEXT_WORDS = 20_866
@@ -37,7 +37,7 @@ SHOWN_WORDS = 20
 """Words whose neighbors the report shows."""
 NEIGHBORS = 5
 SKIPPED_WORDS = 100
-"""Most frequent words that the report skips."""
+"""The report skips this many of the most frequent words."""
 
 _TRAINING = {"learning_rate": 0.025, "batch_size": 10, "warmup": 0}
 

@@ -82,7 +82,7 @@ def require_resumable(found: Checkpoint, now: ResumeCheck, folder: Path) -> None
     before = found.record.get("resume_check", {})
     for name in ("settings", "data", "conditions"):
         if not isinstance(before.get(name), dict):
-            raise QkvError(f"progress.json of the checkpoint has no {name} to compare", folder)
+            raise QkvError(f"progress.json of the checkpoint has no {name!r}, so resuming cannot be checked", folder)
     for name in PARTS:
         if name not in found.tensors:
             raise QkvError(f"the checkpoint has no {name}.safetensors", folder)

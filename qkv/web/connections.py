@@ -17,7 +17,7 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_CONNECTIONS = 128
-"""Most open connections; fewer if the process may open fewer than 256 files."""
+"""Maximum number of open connections; lower if the process may open fewer than 256 files."""
 HEADER_TIMEOUT = 10.0
 """Seconds until the headers of a request must have arrived; an idle connection is closed after as many."""
 WRITE_TIMEOUT = 30.0
@@ -46,7 +46,7 @@ class Connections:
         return len(self._open)
 
     def add(self, connection: "TimedProtocol") -> None:
-        """Add a connection, and close the oldest idle one if there are too many; without one, the new one."""
+        """Add a connection. At the limit, close the one that has been idle longest; if none is idle, the new one."""
         if len(self._open) >= self.limit:
             oldest = next((other for other in self._open if other.is_idle()), connection)
             self.remove(oldest)
@@ -56,7 +56,7 @@ class Connections:
         self._open[connection] = None
 
     def room(self) -> int:
-        """Return how many connections can be accepted now, at the cost of those that have been idle for a while."""
+        """Return how many connections can be accepted now, if those that have been idle for a while are closed."""
         free = self.limit - len(self._open)
         if free > 0:
             return free

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:"
 MAX_BYTES = 64 * 2**20
-"""Most bytes of data in one page: what a browser opens without trouble; 12 layers of 12 heads with 330 tokens."""
+"""Maximum size of the data in one page, which a browser can open: 12 layers of 12 heads with 330 tokens."""
 OPTIONAL_BYTES = 16 * 2**20
-"""Bytes beyond which only essential screens are kept."""
+"""If the data are larger, only essential screens are saved."""
 _IMPORT = re.compile(r'(\bfrom\s+|\bimport\s+)"(\.{1,2}/[a-z_/]+\.js)"')
 
 
 class SavedPage:
-    """A backend at one input. Shows itself in a notebook; `save` writes one file that needs no network or Python."""
+    """The screens for one input. A notebook displays them; `save` writes one file that needs no network or Python."""
 
     def __init__(self, backend: Backend, params: dict[str, str] | None = None, title: str = "qkv"):
         self.backend = backend
@@ -119,13 +119,13 @@ def look(
     tokens: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
 ) -> SavedPage:
-    """Return a page about a run at a text, or about attention weights of any library.
+    """Return a page that shows a model at work on a text, or attention weights of any library.
 
         qkv.look("runs/mine", "attention")
         qkv.look(attention=outputs.attentions, tokens=tokens)
 
-    `attention` has a tensor (1, heads, queries, keys) per layer, as other viewers take it; `keys` labels the columns
-    if they are not the tokens of the rows.
+    `attention` has a tensor (1, heads, queries, keys) per layer, as transformers returns them.
+    `keys` labels the columns; default: `tokens`.
     """
     if (run is None) == (attention is None):
         raise ValueError("give either a run and a text, or attention= and tokens=")

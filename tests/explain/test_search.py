@@ -122,7 +122,7 @@ def test_next_tokens_and_answer_scores(model):
 
 
 def test_bad_input(model):
-    with pytest.raises(ValueError, match="prefix has 6 tokens; an answer may have 6 including END"):
+    with pytest.raises(ValueError, match="prefix must have fewer than max_length=6 tokens, got 6"):
         search_tree(model, SOURCE, LIMITS, beams=2, prefix=[4] * 6)
     with pytest.raises(ValueError, match="prefix has token 1, which is never generated"):
         search_tree(model, SOURCE, LIMITS, beams=2, prefix=[4, 1])

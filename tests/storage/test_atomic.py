@@ -58,7 +58,7 @@ def test_bad_input_only_plain_files_are_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     for name in ("pipe", "zero"):
-        with pytest.raises(QkvError, match=f"{name} is not a plain file, in {tmp_path}"):
+        with pytest.raises(QkvError, match=f"{name} is not a regular file, in {tmp_path}"):
             open_file(tmp_path / name)
     (tmp_path / "plain").write_bytes(b"12345")
     (tmp_path / "link").symlink_to("plain")

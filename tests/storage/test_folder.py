@@ -202,11 +202,11 @@ def test_what_is_wrong_is_named(tmp_path):
         verify_folder(folder)
     (folder / "model.bin").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").write_bytes(model)
-    with refused(what="model.bin is not a plain file", where=folder):
+    with refused(what="model.bin is not a regular file", where=folder):
         read_folder(folder)
     (folder / "model.bin").unlink()
     os.mkfifo(folder / "model.bin")  # opening it would wait for ever
-    with refused(what="model.bin is not a plain file", where=folder):
+    with refused(what="model.bin is not a regular file", where=folder):
         verify_folder(folder)
     fresh()
     (folder / "model.bin").write_bytes(model[:-1])

@@ -50,7 +50,7 @@ def test_bad_input_is_named(folder, name):
     with pytest.raises(QkvError, match=f"there is no file {name}"):
         read_all_sealed(folder)
     os.mkfifo(folder / name)
-    with pytest.raises(QkvError, match=f"{name} is not a plain file"):
+    with pytest.raises(QkvError, match=f"{name} is not a regular file"):
         read_all_sealed(folder)
 
 

@@ -1,8 +1,8 @@
-"""Rules for results that are not finite: detect them without a sync, and keep the future out of the past.
+"""What to do if a result is NaN or infinite. The check itself does not synchronize with the GPU.
 
-0 * NaN is NaN, so a masked product lets a NaN of a future token into earlier outputs. And a polynomial of large scores
-overflows float32 where its normalized weight is an ordinary number. Both are rare: a kind computes as usual, looks
-whether the result is finite, and only otherwise computes again with care.
+Two cases are repaired. 0 * NaN is NaN, so multiplying by a causal mask does not stop a NaN of a future token from
+reaching earlier outputs. And a polynomial of large scores overflows float32, although its normalized weight is an
+ordinary number. Both are rare: a kind computes as usual, and only if the result is not finite, again and slower.
 """
 
 from collections.abc import Callable

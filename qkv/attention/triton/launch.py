@@ -27,7 +27,7 @@ SCAN = CachedKernel(chunk_state.scan, chunk_state.ScanPointers, chunk_state.Scan
 OUTPUT = CachedKernel(output.output, output.OutputPointers, output.OutputStrides, PassSizes, Scales)
 GRAD_QK = CachedKernel(grad_qk.grad_qk, grad_qk.GradPointers, grad_qk.GradStrides, PassSizes, Scales)
 MAX_BLOCK = 128
-"""Most tokens per block, whose offsets from the first one have 32 bits."""
+"""Maximum number of tokens per block; offsets within a block have 32 bits."""
 MAX_SCAN_BLOCK = 1024
 NO_ORDER = Partition(1, 1, False)
 """Partition without causal order: one prefix for every query, whatever its segment."""

@@ -203,7 +203,7 @@ class Plan:
         )
 
     def forward_multiplications(self, batch: int, heads: int, queries: int) -> dict[str, int]:
-        """Return what the tensor cores execute for one forward, with padding and the picking of features."""
+        """Return the multiplications of one forward on tensor cores, with padding and the selection of features."""
         rows = batch * heads
         pairs = self._pairs(queries, self.keys, self.configs.output) * rows
         found = {"scores": pairs * self.block_k * self.value_blocks, "values": pairs * self.padded_values}
@@ -213,7 +213,7 @@ class Plan:
         return found
 
     def backward_multiplications(self, batch: int, heads: int, queries: int, *, has_decay: bool) -> dict[str, int]:
-        """Return the same for the backward: the sums of the queries, and the gradients of q, k, v and decay."""
+        """Return the multiplications of one backward: the sums over queries, and the gradients of q, k, v and decay."""
         rows, key_rows = batch * heads, batch * self.key_heads
         q_pairs = self._pairs(queries, self.keys, self.configs.grad_q)
         k_pairs = self._pairs(self.keys, queries, self.configs.grad_k, reverse=True)

@@ -38,7 +38,7 @@ JointModel = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Joint model for beam search, or none for no model (default: the run's own).",
+        help="Joint model that rescores beam search; `none` for no rescoring (default: the run's joint model).",
         rich_help_panel=PRONOUNCE_PANEL,
     ),
 ]

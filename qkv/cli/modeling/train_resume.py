@@ -45,7 +45,7 @@ def require_same_run(
 
 
 def require_same_start(config: "Config", folder: Path, start_from: Path | None) -> None:
-    """Raise for a start that is not the recorded one; the folder of the start need not be there any more."""
+    """Raise if --start-from is not the folder that config.json records; that folder may be gone."""
     from qkv.errors import QkvError
 
     recorded = None if config.start is None else config.start.get("path")

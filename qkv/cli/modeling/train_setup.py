@@ -31,7 +31,7 @@ class Request:
     resume: bool
     """Whether to continue the run in the folder, if there is one."""
     start_from: Path | None = None
-    """Run or Hugging Face folder whose weights a new run starts from."""
+    """Run folder or Hugging Face folder with the initial weights (fine-tuning)."""
 
 
 class OpenedRun(NamedTuple):
@@ -42,7 +42,7 @@ class OpenedRun(NamedTuple):
     run: "Run"
     resume: bool
     weights: "Weights | None" = None
-    """First weights; None: untrained, or those of a checkpoint."""
+    """Initial weights; None: random ones, or those of the checkpoint that is resumed."""
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def open_run(request: Request) -> Iterator[OpenedRun]:
     if request.folder is None and request.resume:
         raise ValueError("--resume needs --run: the run folder to continue")
     if request.folder is None and may_restart():
-        raise ValueError("torchrun --max-restarts needs --run: a restarted process must find its run folder")
+        raise ValueError("torchrun --max-restarts needs --run, so that restarted processes use the same run folder")
     folder = request.folder or Path("runs") / f"{request.task}-{datetime.now():%Y%m%d-%H%M%S}"
     run, resume = Run(folder), request.resume or is_restarted()
     if resume and (folder / "config.json").exists():

@@ -16,11 +16,11 @@ _PACKAGE = Path(__file__).parent.parent.parent
 
 
 class _Class(NamedTuple):
-    """A class as its source shows it."""
+    """A class, read from source code without importing it."""
 
     bases: tuple[str, ...]
     name: str | None
-    """Name that it is registered as."""
+    """Registered name; None: not registered."""
     presets: tuple[str, ...]
 
 

@@ -16,12 +16,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 
 
 def print_json(records: Any) -> None:
-    """Print records as JSON on stdout."""
+    """Write a value to stdout as JSON."""
     sys.stdout.write(format_json(records))
 
 
 def format_json(records: Any) -> str:
-    """Return records as JSON; NaN and inf, which JSON cannot represent, become null."""
+    """Format a value as JSON; NaN and inf, which JSON does not have, become null."""
     return json.dumps(_finite(records), indent=1, allow_nan=False) + "\n"
 
 

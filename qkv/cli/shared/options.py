@@ -7,7 +7,7 @@ from qkv.records import read_value
 
 GROUPS = ("model", "train", "data")
 MAX_ANSWERS = 1000
-"""Most answers per input, and widest beam."""
+"""Maximum number of answers per input, and maximum beam width."""
 
 
 def parse_changes(settings: list[str] | None) -> dict[str, dict[str, Any]]:

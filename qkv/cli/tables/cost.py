@@ -107,7 +107,7 @@ def print_forecast(forecast: "Forecast") -> None:
 
 
 def print_calibration_age() -> None:
-    """Print when the rates of this machine were measured, and how to measure them again."""
+    """Print how long ago the speed of this machine was measured, and the option that measures it again."""
     from qkv.profile.timing.rates_cache import calibration_age
 
     age = calibration_age()

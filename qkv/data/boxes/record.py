@@ -10,7 +10,7 @@ from qkv.errors import QkvError
 
 @dataclass(frozen=True)
 class LabeledBox:
-    """One object: its class and corners in pixels. Edges count from 0, so the width is x2 - x1."""
+    """One object: its class and its box in pixels. The picture's left edge is x = 0, so the width is x2 - x1."""
 
     label: str
     x1: float
@@ -18,7 +18,7 @@ class LabeledBox:
     x2: float
     y2: float
     difficult: bool = False
-    """Whether it counts neither as found nor as missed: `difficult` of Pascal VOC, `iscrowd` of COCO."""
+    """Whether evaluation ignores it: `difficult` of Pascal VOC, `iscrowd` of COCO."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class BoxedImage:
 
 @dataclass(frozen=True)
 class BadBox:
-    """A place in a file that cannot be used, and the reason."""
+    """An annotation or file that cannot be used, and the reason."""
 
     path: Path
     line: int
-    """From 1; 0 if the whole file is meant."""
+    """Line number from 1; 0: the whole file."""
     reason: str
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class BadBox:
 
 @dataclass(frozen=True)
 class BoxFolder:
-    """All images of a folder, the classes in order, and what had to be left out."""
+    """All images of a folder, the class names by number, and the annotations that were skipped."""
 
     images: tuple[BoxedImage, ...]
     classes: tuple[str, ...]
@@ -54,14 +54,14 @@ class BoxFolder:
 
 
 class Problems:
-    """A list of bad places; with `strict` the first one raises."""
+    """A list of problems; with `strict` the first one raises."""
 
     def __init__(self, strict: bool):
         self.strict = strict
         self.found: list[BadBox] = []
 
     def add(self, path: Path, reason: str, line: int = 0) -> None:
-        """Record a bad place, or raise."""
+        """Add a problem to the list; raise it if `strict`."""
         bad = BadBox(path, line, reason)
         if self.strict:
             raise QkvError(str(bad))

@@ -25,7 +25,7 @@ from qkv.errors import QkvError
 from qkv.storage import cache_dir, open_file, write_atomic
 
 MAX_ARCHIVE_BYTES = 2**28
-"""Most bytes of a cached archive; a longer file cannot have the right sha256."""
+"""Maximum size of an archive in the cache; a larger file is damaged."""
 FETCH_TIMEOUT_SECONDS = 600
 """Time limit of a download."""
 

@@ -31,10 +31,10 @@ WIKITEXT = Archive(
 )
 SPLITS = ("train", "valid", "test")
 HOLD_OUT_EVERY = 20
-"""Documents per one held out for "valid" and one for "test"."""
+"""One document in this many is held out for "valid", and another for "test"."""
 MIN_HELD_OUT_DOCUMENTS = 8
 HELD_OUT_CHARACTERS = 2**19
-"""Size limit of a held-out split: this many characters, but at least `MIN_HELD_OUT_DOCUMENTS` documents."""
+"""A held-out split ends after this many characters, but has at least `MIN_HELD_OUT_DOCUMENTS` documents."""
 MIN_DOCUMENT_CHARACTERS = 300
 MAX_DOCUMENT_CHARACTERS = 65_536
 """Bounds on the length of the documents that a long file is split into."""

@@ -22,7 +22,7 @@ from qkv.storage import open_file
 
 Images = UInt8[Tensor, "examples channels height width"]
 MAX_LISTED = 8
-"""Most arrays that an error lists."""
+"""Maximum number of arrays that an error message lists."""
 _BAD_ARCHIVE = (
     *(
         ValueError,
@@ -37,7 +37,7 @@ _BAD_ARCHIVE = (
     ),
     *(MemoryError, RecursionError, zipfile.BadZipFile, zlib.error, tokenize.TokenError),
 )
-"""What zipfile and numpy raise for a damaged file."""
+"""Exceptions that zipfile and numpy raise for a damaged file."""
 NPZ_SPLITS = {"train": "train", "valid": "val", "test": "test"}
 """Name of each split in an .npz file."""
 

@@ -23,7 +23,7 @@ from qkv.storage.lines import read_lines
 MAX_FLOAT32 = torch.finfo(torch.float32).max
 """Largest coordinate, since models compute in float32."""
 MAX_NUMERIC_CLASSES = 20
-"""Most classes that may be numbers of which most are different."""
+"""Maximum number of classes in a class column of numbers, if most of them differ."""
 MAX_LINE_BYTES = 2**20
 """Longest line that is read."""
 SEPARATORS = "\t;,"

@@ -54,7 +54,7 @@ class Masking:
     def apply(
         self, rows: Int64[Tensor, "batch time"], key: int, row_ids: Int64[Tensor, " batch"]
     ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "batch time"]]:
-        """Return the masked rows, and where tokens are to be predicted: nowhere in a row without maskable tokens."""
+        """Return the masked rows, and a mask of the tokens to predict; a row without maskable tokens has none."""
         time = rows.shape[1]
         counters = (row_ids[:, None, None] * 3 + torch.arange(3)[:, None]) * MAX_ROW_LENGTH + torch.arange(time)
         priority, action, choice = uniforms(key, counters).unbind(1)

@@ -138,7 +138,10 @@ def _mechanism(text: str, key_dim: int, scaling: float | None, training: bool) -
 def _run(
     compute: Callable[..., Tensor], query: Tensor, key: Tensor, causal: bool, mask: Tensor | None, mechanism: Attention
 ) -> Tensor:
-    """Run `compute`; causal queries are aligned with the last keys, and a mask of pairs replaces causality."""
+    """Call `compute` with the mask in the form that it takes.
+
+    With fewer queries than keys, causal queries belong to the last keys. A 4-dimensional mask includes the causal one.
+    """
     if mask is not None and mask.dim() == 4:
         if mask.dtype == torch.bool:
             return compute(query, mask=mask)

@@ -24,7 +24,7 @@ VOCABULARY_MULTIPLES = (1, 8, 16, 32, 64, 128, 256)
 """Embeddings may be padded to a multiple of one of these, which is faster."""
 INDEX = "model.safetensors.index.json"
 MAX_LISTED = 8
-"""Most tensors that an error lists."""
+"""Maximum number of tensors that an error message lists."""
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -4,8 +4,8 @@ A picture is segmented at several scales. At each scale the two most similar nei
 left. The bounding box of every region that ever existed is a proposal. The similarity of two regions is the sum of
 
     color   intersection of their color histograms
-    size    1 - share of the picture that both take: small regions merge first
-    fill    1 - share of the picture that their common box leaves empty
+    size    1 - area of both regions / area of the picture, so small regions merge first
+    fill    1 - area of their common bounding box that neither region covers / area of the picture
 """
 
 import heapq
@@ -23,7 +23,7 @@ BINS = 25
 def selective_search(
     picture: Picture, *, scales: tuple[float, ...] = SCALES, min_size: int = 20, min_side: int = 4
 ) -> Float32[ndarray, "proposals 4"]:
-    """Return proposals (x1, y1, x2, y2), without duplicates; the last merges, which are the largest, come first."""
+    """Return proposals (x1, y1, x2, y2) without duplicates, the last merges first: those are the largest regions."""
     if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
         raise ValueError(f"picture must be uint8 (height, width, 3), got {picture.dtype} {picture.shape}")
     found: list[tuple[float, tuple[int, ...]]] = []
@@ -36,7 +36,7 @@ def selective_search(
 
 
 def merge_regions(picture: Picture, labels: LabelMap) -> Int64[ndarray, "regions 4"]:
-    """Return the boxes of all regions and of their merges, in the order in which they come to be."""
+    """Return the bounding boxes of the regions in `labels`, then those of the merged regions, in order of merging."""
     grouping = _Grouping(picture, labels)
     while grouping.queue:
         _, i, j = heapq.heappop(grouping.queue)
@@ -46,7 +46,7 @@ def merge_regions(picture: Picture, labels: LabelMap) -> Int64[ndarray, "regions
 
 
 class _Grouping:
-    """Regions that are merged two by two; a merge of n regions makes at most 2 n - 1 in all."""
+    """Regions that are merged in pairs. Merging n regions into one gives at most n - 1 new regions, 2 n - 1 in all."""
 
     def __init__(self, picture: Picture, labels: LabelMap):
         count = int(labels.max()) + 1
@@ -66,7 +66,7 @@ class _Grouping:
         heapq.heapify(self.queue)
 
     def similarity(self, i: ndarray | int, j: ndarray) -> ndarray:
-        """Return the similarity of pairs of regions, in 0..3."""
+        """Return the similarity of each pair of regions: from 0 to 3, the sum of color, size and fill."""
         color = np.minimum(self.histogram[i], self.histogram[j]).sum(-1)
         a, b = self.boxes[i], self.boxes[j]
         extent = np.maximum(a[..., 2:], b[..., 2:]) - np.minimum(a[..., :2], b[..., :2])
@@ -74,7 +74,7 @@ class _Grouping:
         return color + 1 - both / self.pixels + 1 - (extent.prod(-1) - both) / self.pixels
 
     def merge(self, i: int, j: int) -> None:
-        """Replace two regions by one."""
+        """Replace two neighboring regions by their union."""
         new, a, b = self.count, self.size[i], self.size[j]
         self.count += 1
         self.size[new] = a + b

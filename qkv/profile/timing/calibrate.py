@@ -154,7 +154,7 @@ _SAMPLES: dict[str, Callable[[], Iterator[Call]]] = {
 
 
 def _time_memory_bound(make: Callable[[Tensor], Call], elements: int) -> tuple[float, float]:
-    """Return the bytes that an operation on `elements` values moves, and its seconds."""
+    """Return the bytes that an operation on `elements` values reads and writes, and its time in seconds."""
     call = make(torch.randn(elements // 64, 64))
     with count_multiplications(strict=False, trace=True) as counting:
         call()
@@ -163,7 +163,7 @@ def _time_memory_bound(make: Callable[[Tensor], Call], elements: int) -> tuple[f
 
 
 def _light(x: Tensor) -> Call:
-    """Return a call like most in attention: a slice times one value per row."""
+    """Return a call that multiplies a slice by one value per row, as attention often does."""
     heads = x.view(4, -1, 16)
     part, row = torch.cat([heads, heads[:, :1]], 1)[:, :-1], heads[..., :1]
     return lambda: part * row
@@ -174,13 +174,13 @@ def _unary(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Call]:
 
 
 def _copy(x: Tensor) -> Call:
-    """Return a copy like the one that merges heads."""
+    """Return a call that copies a transposed tensor, as merging heads does."""
     heads = x.view(-1, 4, 16).transpose(0, 1)
     return lambda: heads.clone(memory_format=torch.contiguous_format)
 
 
 def _mask(x: Tensor) -> Call:
-    """Return a causal mask of attention: one triangle for several heads."""
+    """Return a call that applies one causal mask to the scores of several heads."""
     side = math.isqrt(x.numel() // 4)
     scores = x.flatten()[: 4 * side * side].view(4, side, side)
     visible = torch.ones(side, side, dtype=torch.bool).tril()

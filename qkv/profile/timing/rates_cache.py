@@ -1,4 +1,4 @@
-"""The rates of this machine: measured once, then read from the cache folder."""
+"""The speed of this machine in each kind of operation: measured once, then read from the cache folder."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ def machine_rates(*, remeasure: bool = False) -> Rates:
 
 
 def calibration_age() -> float | None:
-    """Return the seconds since the rates of this machine were measured; None if they are not cached."""
+    """Return how many seconds ago the speed of this machine was measured; None if it never was."""
     with suppress(OSError):
         return max(time.time() - _rates_path().stat().st_mtime, 0.0)
     return None

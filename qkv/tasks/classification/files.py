@@ -12,11 +12,11 @@ from qkv.storage.atomic import list_names
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".txt")
 MIN_CLASS_SIZE_TEST = 5
-"""Fewest points of a class to hold out at least one for testing."""
+"""A class with fewer points has none in the test split."""
 MIN_CLASS_SIZE_VALID = 9
-"""Fewest remaining points of a class to hold out at least one for validation."""
+"""A class with fewer points left after testing has none in the validation split."""
 MIN_IMAGES = 10
-"""Fewest images of a class to hold out one for testing and one for validation."""
+"""A class with fewer images has none in the test or validation split."""
 FOLDER_SPLITS = {"train": "train", "valid": "valid", "val": "valid", "test": "test"}
 """Subfolders of a folder of images that are splits, not classes."""
 
@@ -47,7 +47,7 @@ class PointOptions(LabeledFiles):
 
 @dataclass(frozen=True)
 class ImageOptions(LabeledFiles):
-    """Files or a folder of images."""
+    """Images: .npz files, IDX files, or folders."""
 
     train_labels: str | None = None
     """IDX labels of the training file; default: the file next to it with the matching name."""
@@ -105,8 +105,8 @@ def _hold_out_points(
     train, held = points.hold_out(share, min_class_size=MIN_CLASS_SIZE_TEST) if test is None else (points, test)
     if not len(held):
         raise QkvError(
-            f"no class has {MIN_CLASS_SIZE_TEST} points, too few to hold any out for testing: name others with "
-            "--test-file FILE.csv, or the same file again",
+            f"every class has fewer than {MIN_CLASS_SIZE_TEST} points, so none can be held out for testing: "
+            "give test data with --test-file FILE.csv (it may be the training file)",
             file,
         )
     rest, valid = train.hold_out(share, seed=1, min_class_size=MIN_CLASS_SIZE_VALID)
@@ -132,7 +132,7 @@ def read_image_splits(given: ImageOptions) -> ClassData:
             least = MIN_IMAGES - seed
             splits["train"], splits[name] = splits["train"].hold_out(given.held_out, seed=seed, min_class_size=least)
             if not len(splits[name]):
-                raise QkvError(f"fewer than {MIN_IMAGES} images per class are too few to hold any out", path)
+                raise QkvError(f"every class has fewer than {MIN_IMAGES} images, so none can be held out", path)
     for name, split in splits.items():
         if tuple(split.inputs.shape[1:]) != shape:
             raise QkvError(f"{name} images have shape {tuple(split.inputs.shape[1:])}, training images {shape}")

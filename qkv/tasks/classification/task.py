@@ -25,14 +25,14 @@ from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
 
 PRESCALE_BELOW = 2**28
-"""Bytes up to which the training inputs are scaled once; larger ones are scaled per batch."""
+"""Training inputs up to this many bytes are scaled once, larger ones batch by batch."""
 EVAL_BATCH_SIZE = 1000
 _VOCABULARY = {"classes": list[str], "shape": list[int], "mean": list[float], "deviation": list[float]}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Standardization: a model gets (input - mean) / deviation, with one mean in all or one per column."""
+    """Standardization: a model gets (input - mean) / deviation, with one mean for all values or one per column."""
 
     mean: tuple[float, ...] = (0.0,)
     deviation: tuple[float, ...] = (1.0,)
@@ -95,11 +95,11 @@ class ClassificationTask(Task):
 
     @classmethod
     def load_with_vocabulary(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "ClassificationTask":
-        """Read examples of the same shape, scaled as those of another run; their classes may be others."""
+        """Read examples, scaled as those of another run. Their shape must be the same; their classes may differ."""
         loaded, before = cls.load(options), cls.restore(options, vocabulary)
         assert isinstance(loaded, ClassificationTask)
         if loaded.shape != before.shape:
-            raise QkvError(f"examples must have the shape of the start, {before.shape}, got {loaded.shape}")
+            raise QkvError(f"examples must have the shape {before.shape} of the --start-from model, got {loaded.shape}")
         return replace(loaded, scale=before.scale)
 
     def read_test(self, path: str) -> LabeledExamples:

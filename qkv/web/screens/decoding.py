@@ -19,7 +19,7 @@ from qkv.web.wire import Response
 TOP_TOKENS = 20
 MAX_BEAMS = 16
 MAX_LENGTH = 128
-"""Longest answer that is drawn, END included."""
+"""Maximum number of tokens of an answer that is drawn, including END."""
 DEFAULTS = {"beams": 4, "length_penalty": 0, "prefix": ""}
 CODE_IMPORTS = (
     "from qkv.explain import next_token_log_probs, search_tree",
@@ -106,7 +106,7 @@ class _Decoder:
         limits = self._limits()
         prefix = self._prefix(params, limits)
         if len(prefix) >= limits.max_length:
-            raise ValueError(f"prefix has {len(prefix)} tokens; this model generates {limits.max_length} including END")
+            raise ValueError(f"prefix must have fewer than max_length={limits.max_length} tokens, got {len(prefix)}")
         log_probs = next_token_log_probs(self.model, source.ids, prefix, limits)
         order = sorted(range(len(log_probs)), key=lambda token: (-log_probs[token], token))[:TOP_TOKENS]
         top = [token for token in order if log_probs[token] > -math.inf]

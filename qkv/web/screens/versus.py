@@ -99,7 +99,7 @@ def compare_head(view_model: ViewModel, params: Params) -> Response:
 
 
 def copying_problem(params: Params) -> Response:
-    """Return the copying problem's results for every beta; small enough to send at once."""
+    """Return the results of the copying problem for every beta."""
     kind = get_choice(params, "kind", REFERENCE, [REFERENCE, *comparable_kinds()])
     results = [asdict(copying(beta, _with_unit_scale(kind))) for beta in BETAS]
     return Response({"kind": kind, "betas": BETAS, "results": results})

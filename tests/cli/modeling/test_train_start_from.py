@@ -90,17 +90,17 @@ def test_a_tuned_run_resumes_without_its_start(first, files, monkeypatch, step):
     assert weights[0] == weights[1]
 
 
-def test_what_contradicts_the_start_is_one_sentence(first, files):
+def test_what_contradicts_the_model_is_one_sentence(first, files):
     for more, message in (
-        (("--set", "model.dim=32"), "model.dim=32 contradicts --start-from: the start has model.dim=16"),
-        (("--set", "model.family=recurrent"), "the start has model.family=encoder_decoder"),
+        (("--set", "model.dim=32"), "model.dim=32 contradicts --start-from: its model has model.dim=16"),
+        (("--set", "model.family=recurrent"), "its model has model.family=encoder_decoder"),
         (("--set", "data.size=3"), "data.size contradicts --start-from"),
     ):
         said = tune(first, files, "refused", *more, code=2)
         assert message in said
         assert len(said.splitlines()) == 1
     said = tune(first, files, "refused", data="letters.tsv", code=2)
-    assert "the targets have 1 tokens that the start cannot write, such as 'x'" in said
+    assert "some target tokens are not in the vocabulary of the --start-from model" in said
     said = qkv("train", "xor", "--start-from", str(first), "--run", str(files / "refused"), code=2)
     assert "a model of task 'pairs' cannot start task 'xor'" in said
     assert not (files / "refused").exists()
@@ -116,7 +116,7 @@ def test_another_start_cannot_be_resumed_with(first, files):
 
 
 def test_classes_may_be_others(tmp_path):
-    """The last layer is new, and named; the others are those of the start."""
+    """The last layer is new, and named; the others are copied."""
     for name, classes in (("two", 2), ("three", 3)):
         rows = [f"{x},{y},{'abc'[(x + y) % classes]}" for x in range(9) for y in range(9)]
         (tmp_path / f"{name}.csv").write_text("\n".join(rows) + "\n")
@@ -126,7 +126,7 @@ def test_classes_may_be_others(tmp_path):
     options = ("--train-file", str(tmp_path / "three.csv"), "--run", str(tmp_path / "three"), *common)
     done = run_qkv("train", "xor", *options, "--start-from", str(tmp_path / "two"))
     assert done.code == 0, done.stderr
-    assert "start untrained, since the start has no such tensor" in done.stderr
+    assert "not in --start-from in this shape, so random" in done.stderr
     assert len(json.loads((tmp_path / "three" / "vocabulary.json").read_text())["classes"]) == 3
 
 

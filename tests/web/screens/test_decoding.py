@@ -158,6 +158,6 @@ def test_bad_input(server):
     assert query_error(server, "search", text=TEXT, beams=17)[1] == "beams must be a whole number from 1 to 16, got 17"
     for prefix in ("2", "1", "0", "99", "x", "-1", "4.2", "9" * 30):
         assert "prefix must be token ids from 3 to" in query_error(server, "search", text=TEXT, prefix=prefix)[1]
-    assert "prefix has 23 tokens" in query_error(server, "search", text=TEXT, prefix=".".join(["4"] * 23))[1]
-    assert "prefix has 23 tokens" in query_error(server, "node", text=TEXT, prefix=".".join(["4"] * 23))[1]
+    assert "tokens, got 23" in query_error(server, "search", text=TEXT, prefix=".".join(["4"] * 23))[1]
+    assert "tokens, got 23" in query_error(server, "node", text=TEXT, prefix=".".join(["4"] * 23))[1]
     assert query(server, "search", text=TEXT, prefix="..")[0]["nodes"][0]["token"] == "START"
