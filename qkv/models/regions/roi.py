@@ -4,6 +4,8 @@
 round: it averages bilinear samples. Regions are dense, (batch, rois, 4): a batch with fewer regions is padded.
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -20,26 +22,26 @@ def roi_pool(features: FeatureMap, rois: Regions, size: int, scale: float) -> Po
     """Return the maximum of each bin; `scale` maps pixels to cells of the map (1 / stride). An empty bin gives 0.
 
     The corners are rounded to cells and belong to the region. Any bin is covered by four overlapping windows whose
-    sides are powers of two, and the maxima of all such windows are computed once per map.
+    sides are powers of two, and the maxima of all such windows, up to the largest bin, are computed once per map.
     """
-    height, width = features.shape[2:]
+    batch, channels, height, width = features.shape
     rows = _bin_edges(rois[..., 1::2], size, scale, height)
     columns = _bin_edges(rois[..., 0::2], size, scale, width)
-    maxima = _power_maxima(features)  # {(log height, log width): [batch, height * width, channels]}
-    table = torch.stack([maxima[key] for key in sorted(maxima)], 1)  # [batch, levels, cells, channels]
-    across = max(key[1] for key in maxima) + 1
     (top, bottom, row_level), (left, right, column_level) = _windows(*rows), _windows(*columns)
-    level = row_level[..., :, None] * across + column_level[..., None, :]  # [batch, rois, size, size]
-    corners = [
-        (level * height + y[..., :, None]) * width + x[..., None, :] for y in (top, bottom) for x in (left, right)
-    ]
-    flat = table.flatten(1, 2)  # [batch, levels * cells, channels]
-    batch = torch.arange(len(flat), device=flat.device)[:, None, None, None]
-    found = flat[batch, corners[0]]  # [batch, rois, size, size, channels]
-    for corner in corners[1:]:
-        found = torch.maximum(found, flat[batch, corner])
+    table, starts = _window_maxima(features, *_highest_levels(row_level, column_level, (height, width)))
+    # [batch, rois, size, size]: place of the window whose first cell is (0, 0), and cells per row of its level
+    first = starts(row_level[..., :, None], column_level[..., None, :])
+    first = first + table.shape[1] * torch.arange(batch, device=rois.device)[:, None, None, None]
+    across = (width + 1 - 2**column_level)[..., None, :]
+    found, flat = None, table.flatten(0, 1)
+    for y in (top, bottom):
+        for x in (left, right):
+            place = first + y[..., :, None] * across + x[..., None, :]
+            values = flat.index_select(0, place.flatten())  # its gradient is faster than that of flat[place]
+            found = values if found is None else torch.maximum(found, values)
+    assert found is not None
     empty = (rows[0] >= rows[1])[..., :, None] | (columns[0] >= columns[1])[..., None, :]
-    return torch.where(empty[..., None], 0.0, found).movedim(-1, 2)
+    return torch.where(empty[..., None], 0.0, found.view(*empty.shape, channels)).movedim(-1, 2)
 
 
 def roi_pool_by_definition(features: FeatureMap, rois: Regions, size: int, scale: float) -> Pooled:
@@ -111,28 +113,35 @@ def _bin_edges(corners: Boxes, size: int, scale: float, length: int) -> tuple[Te
     return low.clamp(0, length), high.clamp(0, length)
 
 
-def _power_maxima(features: Tensor) -> dict[tuple[int, int], Tensor]:
-    """Return the maxima of windows of 2^i x 2^j cells, by (i, j); each (batch, cells, channels), by first cell.
+def _highest_levels(rows: Tensor, columns: Tensor, shape: tuple[int, int]) -> tuple[int, int]:
+    """Return the highest levels in use; on meta, where values are unknown, the highest that there can be."""
+    if rows.is_meta or not rows.numel():
+        return shape[0].bit_length() - 1, shape[1].bit_length() - 1
+    row, column = torch.stack([rows.max(), columns.max()]).tolist()  # one wait for a GPU
+    return row, column
 
-    A window that would leave the map stops at its edge.
+
+def _window_maxima(features: Tensor, rows: int, columns: int) -> tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]:
+    """Return the maxima of all windows of 2^i x 2^j cells, i <= rows, j <= columns, and where a level (i, j) starts.
+
+    The table is (batch, windows, channels): by i, then j, then the first row and column of a window.
     """
     height, width = features.shape[2:]
-    levels = {}
-    tall = features
-    for i in range(height.bit_length()):
+    levels, tall = [], features.movedim(1, -1)
+    for i in range(rows + 1):
         wide = tall
-        for j in range(width.bit_length()):
-            levels[i, j] = wide.flatten(2).transpose(1, 2)
-            wide = torch.maximum(wide, _shift(wide, -1, 2**j))
-        tall = torch.maximum(tall, _shift(tall, -2, 2**i))
-    return levels
+        for j in range(columns + 1):
+            levels.append(wide.flatten(1, 2))
+            wide = torch.maximum(wide[:, :, : -(2**j)], wide[:, :, 2**j :]) if j < columns else wide
+        tall = torch.maximum(tall[:, : -(2**i)], tall[:, 2**i :]) if i < rows else tall
 
+    def starts(i: Tensor, j: Tensor) -> Tensor:
+        # level j has width + 1 - 2^j windows in a row, the levels below it together j (width + 1) - (2^j - 1)
+        every = (columns + 1) * (width + 1) - (2 ** (columns + 1) - 1)
+        above, before = i * (height + 1) - (2**i - 1), j * (width + 1) - (2**j - 1)
+        return above * every + (height + 1 - 2**i) * before
 
-def _shift(x: Tensor, axis: int, by: int) -> Tensor:
-    """Return x moved by `by` cells towards the start of an axis; the last cell is repeated."""
-    length = x.shape[axis]
-    index = (torch.arange(length, device=x.device) + by).clamp_max(length - 1)
-    return x.index_select(axis, index)
+    return torch.cat(levels, 1), starts
 
 
 def _windows(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkv.models.regions import roi_align, roi_align_by_definition, roi_pool, roi_pool_by_definition
 
@@ -45,6 +46,24 @@ def test_pool_takes_the_maximum_of_cells():
     x = torch.arange(16.0).reshape(1, 1, 4, 4)
     whole = torch.tensor([[[0.0, 0.0, 3.0, 3.0]]])
     assert roi_pool(x, whole, 2, 1.0).flatten().tolist() == [5.0, 7.0, 13.0, 15.0]
+
+
+class CountMaxima(TorchDispatchMode):
+    """Counts calls of torch.maximum."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten.maximum.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("cells", "levels"), [(7, 1), (14, 2), (28, 3)])
+def test_pool_computes_only_windows_up_to_the_largest_bin(cells, levels):
+    x, rois = torch.randn(1, 2, 64, 64), torch.tensor([[[3.0, 3.0, cells + 2.0, cells + 2.0]]])
+    with CountMaxima() as calls:
+        roi_pool(x, rois, 7, 1.0)
+    assert calls.count == levels * levels - 1 + 3  # all but the map itself, and four windows per bin
 
 
 def test_align_of_a_ramp_is_the_ramp_at_the_bin_centers():
