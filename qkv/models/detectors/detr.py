@@ -29,8 +29,9 @@ from qkv.models.detectors.base import (
     clip_to_extents,
     normalize,
 )
-from qkv.models.detectors.query_decoder import Predictions, QueryBlock, QueryDecoder, Tokens, waves
+from qkv.models.detectors.query_decoder import QueryBlock, QueryDecoder, Tokens, waves
 from qkv.models.detectors.set_loss import corners, set_loss, targets_of
+from qkv.models.detectors.token_loss import TokenHead
 from qkv.models.registry import register
 from qkv.models.validation import require_at_least, values_readable
 
@@ -63,6 +64,8 @@ class DETRConfig:
     """Kind of self-attention in the encoder, such as elu or taylor(order=4)."""
     cross: str = "softmax"
     """Kind of attention from queries to tokens."""
+    token_loss: float = 1.0
+    """Weight of the loss that trains every token near an object to find it; 0: none."""
     dropout: float = 0.0
     """Dropout probability on every residual path."""
 
@@ -71,6 +74,8 @@ class DETRConfig:
         require_at_least(0, self, "layers")
         if self.dim % (4 * self.heads) or self.dim % NORM_GROUPS:
             raise ValueError(f"dim={self.dim} must be a multiple of 4 * heads={4 * self.heads} and of {NORM_GROUPS}")
+        if not 0 <= self.token_loss < math.inf:
+            raise ValueError(f"token_loss must be 0 or more, got {self.token_loss}")
         if self.stride & (self.stride - 1):
             raise ValueError(f"stride must be a power of 2, got {self.stride}")
 
@@ -148,27 +153,28 @@ class DETR(Detector):
             for _ in range(config.decoder_layers)
         ]
         self.decoder = QueryDecoder(blocks, config.dim, config.queries, config.groups, classes)
+        self.token_head = TokenHead(config.dim, classes) if config.token_loss else None
 
     def features(self, pictures: Pictures, proposals: Proposals) -> Float[Tensor, "batch channels rows columns"]:
         """Return the feature map."""
         return self.backbone(normalize(pictures, self))
 
-    def predict(self, features: Tensor, extents: Extents, groups: int = 1) -> Predictions:
-        """Return logits and boxes of every layer."""
-        return self.decoder(self.encoder(features, extents), groups)
-
     def loss(self, batch: DetectionBatch) -> Float[Tensor, ""]:
-        """Return the loss of classes and boxes, summed over pictures; in eval mode, that of the first group."""
+        """Return the loss of classes and boxes, summed over pictures; in eval mode, that of detection alone."""
         objects = batch.boxes.shape[1]
         if objects > self.config.queries:
             raise ValueError(f"queries={self.config.queries} must be at least the {objects} objects of a picture")
         groups = self.config.groups if self.training else 1
-        found = self.predict(self.features(batch.pictures, batch.proposals), batch.extents, groups)
-        return set_loss(found, targets_of(batch), groups)
+        tokens = self.encoder(self.features(batch.pictures, batch.proposals), batch.extents)
+        targets = targets_of(batch)
+        loss = set_loss(self.decoder(tokens, groups), targets, groups)
+        if self.token_head is None or not self.training:
+            return loss
+        return loss + self.config.token_loss * self.token_head.loss(tokens, targets)
 
     def regions(self, features: Tensor, extents: Extents, proposals: Proposals) -> ScoredRegions:
         """Return the box and the class scores of every query."""
-        found = self.predict(features, extents)
+        found = self.decoder(self.encoder(features, extents))
         scores = found.logits[-1].sigmoid()
         size = extents.flip(1).repeat(1, 2)[:, None]  # width, height, width, height
         boxes = clip_to_extents(corners(found.boxes[-1]) * size, extents)

@@ -65,17 +65,47 @@ def set_loss(found: Predictions, targets: Targets, groups: int) -> Float[Tensor,
     logits, boxes = (x.unflatten(2, (groups, -1)).flatten(0, 2) for x in found)
     wanted = Targets(*(x[None, :, None].expand(layers, -1, groups, *x.shape[1:]).flatten(0, 2) for x in targets))
     query = match_one_to_one_batched(matching_cost(logits, boxes, wanted), wanted.is_object)
-    rows = query.clamp_min(0)
-    matched = boxes.gather(1, rows[..., None].expand(-1, -1, 4))
-    counts = wanted.counts.float()
-    # a padded object has an empty box: compare it with itself, which gives zero loss and zero gradient
-    pairs = corners(torch.where(wanted.is_object[..., None], matched, wanted.boxes)), corners(wanted.boxes)
-    distance = (matched - wanted.boxes).abs().sum(-1)
-    overlap = _paired(generalized_iou, *pairs)
-    box_loss = (DISTANCE_WEIGHT * distance + OVERLAP_WEIGHT * (1 - overlap)) * counts
-    quality = _paired(iou, *pairs).detach().clamp(0, 1)
-    class_loss = _class_loss(logits, rows, quality, wanted)
-    return (box_loss.sum() + CLASS_WEIGHT * class_loss) / (layers * groups)
+    own = query[..., None] == torch.arange(logits.shape[1], device=query.device)  # [rows, objects, queries]
+    given = Given.from_objects(wanted, own.any(1), own.to(torch.uint8).argmax(1))
+    return given_loss(logits, boxes, given).sum() / (layers * groups)
+
+
+class Given(NamedTuple):
+    """What each query (or token) is to find."""
+
+    positive: Bool[Tensor, "rows queries"]
+    ignored: Bool[Tensor, "rows queries"]
+    """Queries of difficult objects: they count neither way."""
+    classes: Int64[Tensor, "rows queries"]
+    boxes: Float[Tensor, "rows queries 4"]
+
+    @classmethod
+    def from_objects(cls, targets: Targets, matched: Tensor, which: Tensor) -> "Given":
+        """Give the matched queries the objects with the indices `which`."""
+        counts = targets.counts.gather(1, which)
+        boxes = targets.boxes.gather(1, which[..., None].expand(-1, -1, 4))
+        return cls(matched & counts, matched & ~counts, targets.classes.gather(1, which), boxes)
+
+
+def given_loss(
+    logits: Float[Tensor, "rows queries classes"], boxes: Float[Tensor, "rows queries 4"], given: Given
+) -> Float[Tensor, "rows queries"]:
+    """Return the loss of each query: varifocal for its class, and L1 + generalized IoU for the box of a positive.
+
+    The target of a positive's class is the IoU of its box, so that the best box of an object has the best score.
+    """
+    positive = given.positive[..., None]
+    # a query without an object is compared with its own box: no loss, no gradient
+    wanted = torch.where(positive, given.boxes, boxes.detach())
+    pairs = corners(boxes), corners(wanted)
+    distance = (boxes - wanted).abs().sum(-1)
+    box_loss = DISTANCE_WEIGHT * distance + OVERLAP_WEIGHT * (1 - _paired(generalized_iou, *pairs))
+    quality = _paired(iou, *pairs).detach().clamp(0, 1)[..., None]
+    is_class = positive & (given.classes[..., None] == torch.arange(logits.shape[2], device=logits.device))
+    weight = torch.where(is_class, quality, NEGATIVE_WEIGHT * logits.detach().sigmoid() ** GAMMA)
+    entropy = functional.binary_cross_entropy_with_logits(logits, quality * is_class, weight, reduction="none")
+    class_loss = entropy.sum(-1).masked_fill(given.ignored, 0)
+    return CLASS_WEIGHT * class_loss + box_loss.masked_fill(~given.positive, 0)
 
 
 @torch.no_grad()
@@ -89,24 +119,6 @@ def matching_cost(
     distance = (boxes[:, :, None] - targets.boxes[:, None]).abs().sum(-1)
     overlap = generalized_iou(corners(boxes), corners(targets.boxes))
     return CLASS_WEIGHT * (positive - negative) + DISTANCE_WEIGHT * distance - OVERLAP_WEIGHT * overlap
-
-
-def _class_loss(logits: Tensor, query: Tensor, quality: Tensor, targets: Targets) -> Float[Tensor, ""]:
-    """Return the varifocal loss: the target of a matched query is its IoU, that of all others 0.
-
-    A query that is matched to a difficult object counts neither way.
-    """
-    queries, classes = logits.shape[1:]
-    own = (query[..., None] == torch.arange(queries, device=query.device)) & targets.is_object[..., None]
-    matched, which = own.any(1), own.to(torch.uint8).argmax(1)  # [rows, queries]
-    ignored = matched & ~targets.counts.gather(1, which)
-    is_class = targets.classes.gather(1, which)[..., None] == torch.arange(classes, device=query.device)
-    positive = matched[..., None] & is_class
-    wanted = quality.gather(1, which)[..., None] * positive
-    p = logits.detach().sigmoid()
-    weight = torch.where(positive, wanted, NEGATIVE_WEIGHT * p**GAMMA)
-    entropy = functional.binary_cross_entropy_with_logits(logits, wanted, weight, reduction="none")
-    return (entropy.sum(-1) * ~ignored).sum()
 
 
 def _paired(measure: Measure, boxes: Tensor, others: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ from qkv.data.corpora.scenes import Scenes
 from qkv.metrics.detection import Detections, Objects, coco_evaluate
 from qkv.models import family
 from qkv.models.detectors import DETR, DetectionBatch, DETRConfig
-from qkv.models.detectors.query_decoder import spread_points
-from qkv.models.detectors.set_loss import corners
+from qkv.models.detectors.query_decoder import Tokens, spread_points
+from qkv.models.detectors.set_loss import Targets, corners, targets_of
+from qkv.models.detectors.token_loss import nearest_objects, token_places
 
 TINY = DETRConfig(dim=32, heads=2, hidden_dim=32, layers=1, decoder_layers=2, queries=12, groups=2)
 CLASSES = 10
@@ -27,6 +28,10 @@ def scenes(count, size=64):
 @pytest.fixture(scope="module")
 def batch():
     return scenes(4)
+
+
+def predict(model, batch, groups=1):
+    return model.decoder(model.encoder(model.features(batch.pictures, batch.proposals), batch.extents), groups)
 
 
 def build(seed=0, **changes):
@@ -65,12 +70,12 @@ def test_half_precision_keeps_boxes_in_float32(batch):
     model = shake(build(), 0.02)
     exact = model.loss(batch)
     with torch.autocast("cpu", torch.bfloat16):
-        found = model.predict(model.features(batch.pictures, batch.proposals), batch.extents)
+        found = predict(model, batch)
         loss = model.loss(batch)
     assert found.boxes.dtype == found.logits.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=0.05)
     double = build().double()
-    assert double.predict(double.features(batch.pictures, batch.proposals), batch.extents).boxes.dtype == torch.double
+    assert predict(double, batch).boxes.dtype == torch.double
     assert double.loss(batch).item() == pytest.approx(build().loss(batch).item(), rel=1e-4)
 
 
@@ -156,8 +161,7 @@ def test_only_the_first_group_is_used_after_training(batch):
 
 def test_groups_do_not_see_each_other(batch):
     model = shake(build())
-    features = model.features(batch.pictures, batch.proposals)
-    together, alone = model.predict(features, batch.extents, 2), model.predict(features, batch.extents, 1)
+    together, alone = predict(model, batch, 2), predict(model, batch, 1)
     torch.testing.assert_close(together.boxes[:, :, :12], alone.boxes, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(together.logits[:, :, :12], alone.logits, rtol=1e-4, atol=1e-4)
 
@@ -172,6 +176,38 @@ def test_detections_are_sorted_and_inside(batch):
         assert (one.scores.diff() <= 0).all()
         assert one.boxes.min() >= 0
         assert one.boxes.max() <= 64
+
+
+def test_every_object_has_a_token_and_the_smaller_one_wins():
+    """8 x 8 tokens of 8 pixels; the second object lies inside of the first, the third is less than a token."""
+    line = ((torch.arange(8) + 0.5) / 8)[None]
+    tokens = Tokens(torch.zeros(1, 64, 4), line, line, torch.ones(1, 64, dtype=torch.bool))
+    boxes = torch.tensor([[[0.5, 0.5, 0.9, 0.9], [0.56, 0.56, 0.3, 0.3], [0.12, 0.12, 0.02, 0.02], [0, 0, 0, 0]]])
+    real = torch.tensor([[True, True, True, False]])
+    matched, which = nearest_objects(tokens, token_places(tokens), Targets(boxes, torch.zeros(1, 4).long(), real, real))
+    grid = torch.where(matched, which, -1).view(8, 8)
+    assert grid[0, 0] == grid[1, 1] == 2
+    assert grid[4, 4] == 1
+    assert grid[2, 3] == grid[3, 5] == 0
+    assert grid[7, 0] == grid[0, 7] == -1
+    assert (grid == 0).sum() == 15
+    assert (grid == 1).sum() == 1
+
+
+def test_tokens_learn_only_in_training(batch):
+    model, without = shake(build()), shake(build(token_loss=0.0))
+    assert without.token_head is None
+    without.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("token_head")})
+    assert model.loss(batch) > without.loss(batch)
+    assert model.eval().loss(batch).item() == without.eval().loss(batch).item()
+
+
+def test_hidden_tokens_learn_nothing(batch):
+    model = shake(build())
+    tokens = model.encoder(model.features(batch.pictures, batch.proposals), batch.extents)
+    hidden = tokens._replace(is_real=torch.zeros_like(tokens.is_real))
+    assert model.token_head.loss(tokens, targets_of(batch)) > 0
+    assert model.token_head.loss(hidden, targets_of(batch)) == 0
 
 
 def test_first_boxes_cover_the_picture():
@@ -215,6 +251,8 @@ def test_bad_input_sizes(batch):
         DETRConfig(dim=36, heads=2)
     with pytest.raises(ValueError, match="stride must be a power of 2, got 12"):
         DETRConfig(stride=12)
+    with pytest.raises(ValueError, match="token_loss must be 0 or more, got -1"):
+        DETRConfig(token_loss=-1.0)
     with pytest.raises(ValueError, match="queries must be at least 1, got 0"):
         DETRConfig(queries=0)
     with pytest.raises(ValueError, match="classes must be at least 1, got 0"):
