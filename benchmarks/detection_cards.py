@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], metavar="GROUP.NAME=VALUE", help="settings of ours")
     parser.add_argument("--workers", type=int, default=0, help="processes that prepare our batches")
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.peer and find_spec("torchvision") is None:
+        parser.error("--peer needs torchvision, which is not installed")
+    return given
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ CLASSES = {
     442: "bell cote", 483: "castle", 504: "coffee mug", 518: "crash helmet", 535: "disk brake",
     540: "drilling platform", 657: "missile", 663: "monastery", 665: "moped", 668: "mosque", 670: "motor scooter",
     671: "mountain bike", 698: "palace", 744: "projectile", 812: "space shuttle", 832: "stupa", 904: "window screen",
-    925: "consomme", 947: "mushroom", 960: "chocolate sauce", 967: "espresso", 968: "cup", 975: "lakeside", 985: "daisy",
+    925: "consomme", 947: "mushroom", 960: "chocolate sauce", 967: "espresso", 968: "cup", 975: "lakeside",
+    985: "daisy",
 }  # fmt: skip
 """Names of some of ImageNet's classes."""
 EXPECTED = {
