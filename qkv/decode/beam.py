@@ -150,9 +150,10 @@ class _Search:
         del self.ended[self.settings.n_best :]
 
     def _is_decided(self, first: int) -> bool:
-        """Return whether no path through this node, the best live one, can still reach the n-best list.
+        """Return whether the n-best list is final. `first` is the unfinished path with the highest log-probability.
 
-        A log-probability only decreases, and is divided by at most max_length^length_penalty.
+        Its score has an upper bound: a log-probability only decreases, and is divided by at most
+        max_length^length_penalty.
         """
         bound = length_normalize(
             self.nodes[first].log_probability, self.settings.limits.max_length, self.settings.length_penalty

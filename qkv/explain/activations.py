@@ -50,7 +50,7 @@ class AttentionRecord:
         return self.call.q.shape[1]
 
     def head(self, index: int) -> AttentionCall:
-        """Return the call as seen by this head alone."""
+        """Return the call with the inputs and options of this head only."""
         if not 0 <= index < self.heads:
             raise ValueError(f"head must be from 0 to {self.heads - 1}, got {index}")
         call = self.call

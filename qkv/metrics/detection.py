@@ -170,18 +170,18 @@ def box_iou(
 
 @dataclass(frozen=True)
 class ClassMatches:
-    """The detections of one class in one picture, by falling score, against its objects."""
+    """The detections of one class in one picture, highest score first, and which of them are hits."""
 
     scores: Float64[ndarray, " detections"]
     hit: Bool[ndarray, "areas thresholds detections"]
     ignored: Bool[ndarray, "areas thresholds detections"]
-    """Detections of ignored objects, and misses whose own area is out of range."""
+    """Detections that evaluation skips: of ignored objects, or without an object and with an area out of range."""
     counted: Int64[ndarray, " areas"]
-    """Objects to be found."""
+    """Number of objects that are not ignored."""
 
 
 def match_class(given: Detections, truth: Objects, label: int) -> ClassMatches | None:
-    """Assign the objects of one class to the detections of a picture; None without either."""
+    """Match the detections of one class in a picture to its objects; None if it has neither."""
     mine, targets = given.classes == label, truth.classes == label
     order = np.argsort(-given.scores[mine], kind="stable")[: MAX_DETECTIONS[-1]]
     boxes, scores = given.boxes[mine][order], given.scores[mine][order]

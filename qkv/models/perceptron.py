@@ -33,7 +33,7 @@ class PerceptronConfig:
 
 @register("perceptron", PerceptronConfig)
 class Perceptron(nn.Module):
-    """Class 0 or 1 by the side of the plane w.x + b = 0 that a point is on."""
+    """Linear classifier: a point x has class 1 if w.x + b > 0, else class 0."""
 
     def __init__(self, inputs: int, spread: float = 0.0):
         super().__init__()

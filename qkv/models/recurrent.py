@@ -142,7 +142,7 @@ class Recurrent(nn.Module):
         return total + Cost(state={name: row_bytes * count for name, count in values.items()})
 
     def _attention_cost(self, attention: Attention, span: Span) -> Cost:
-        """Return the cost of one query per step. Terms of the keys are needed once, but executed at every step."""
+        """Return the cost of one query per step. Products of the keys are needed once, but executed at every step."""
         dim = self.config.dim
         once = attention.cost(Shape(span.batch, 1, 1, span.context or 0, dim, dim))
         needed = {name: count if name == "key" else span.time * count for name, count in once.needed.items()}

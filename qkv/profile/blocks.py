@@ -87,7 +87,7 @@ class BlockSpec:
             return self._factories()[self.kind]()
 
     def attention(self) -> Attention:
-        """Build the mechanism; the textbook block avoids torch's fused kernel, which pads the narrower of k and v."""
+        """Build the mechanism; not with torch's fused kernel for the block `attention`: it pads k or v to one width."""
         mechanism = parse(self.mechanism)
         default_options = not mechanism.extra_repr()
         if self.kind == "attention" and default_options and "sdpa" in mechanism.backends:

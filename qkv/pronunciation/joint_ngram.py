@@ -58,9 +58,9 @@ class JointNGram:
     context: IntArray
     """Longest suffix of the node that has children: the context of the next unit."""
     weight: float = 0.0
-    """Factor of its log probability when added to that of a network."""
+    """Factor of the log probability of this model, which is added to that of a network."""
     sharpness: float = 1.0
-    """Factor of the sum of both, which calibrates it."""
+    """Factor of that sum, which calibrates the probabilities."""
 
     def score(self, word: str, phones: Sequence[str]) -> float:
         """Return log p(word, phones), summed over the likeliest segmentations; -inf without any (letter names)."""

@@ -57,7 +57,7 @@ class Sample(NamedTuple):
     answers: list[tuple[str, float]]
     right: list[str]
     attended: str
-    """Each predicted token with the source token of largest attention weight; empty: not known."""
+    """Each predicted token with the source token that it attends to most; empty: not known."""
 
 
 class RunSummary(NamedTuple):

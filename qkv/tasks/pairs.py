@@ -68,11 +68,11 @@ class Seq2SeqOptions:
     """Words kept out of training and validation, in any case: `standard` (the 12,000 words of the standard CMUdict
     test list), `held_out` (our own test split), or both with a comma."""
     teachers: str = ""
-    """Run folders, separated by commas, whose probabilities are learned as well as the targets."""
+    """Run folders, separated by commas; the model also learns their probabilities (distillation)."""
     trust: float = 0.7
     """Weight of the teachers' probabilities in the loss."""
     unlabeled: str | None = None
-    """File of sources, one per line, whose targets are the teachers' predictions."""
+    """File of sources, one per line, to train on with the teachers' predictions as targets."""
 
     def __post_init__(self) -> None:
         if str(self.header).lower() not in _HEADER:
@@ -247,7 +247,7 @@ class Seq2SeqTask(Task):
             )
 
     def _unlabeled_sources(self) -> list[tuple[str, ...]]:
-        """Read sources without targets: new ones that may be trained on."""
+        """Read sources without targets; those that are in a split or excluded are left out."""
         if self.settings.unlabeled is None:
             return []
         with open_file(Path(self.settings.unlabeled)) as file:

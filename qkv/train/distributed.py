@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from qkv.errors import QkvError
 
 TIMEOUT = timedelta(minutes=5)
-"""Longest wait for a live process, such as rank 0 while it saves; a dead one ends the wait at once."""
+"""Time limit of a wait for another process, such as rank 0 while it saves; if it dies, the wait ends at once."""
 
 
 def get_rank() -> int:

@@ -27,7 +27,7 @@ class Objective:
     loss: Callable[[nn.Module, Tensors], Tensor]
     """Model, tensors -> loss summed over those tokens."""
     validate: Callable[[nn.Module, Callable[[], None]], float]
-    """Model, callback -> validation score, lower is better; the callback is called often and may raise to stop."""
+    """(model, callback) -> validation score, lower is better. Call the callback often: it may raise to stop."""
     update: Callable[[nn.Module, Tensors, float], float] | None = None
     """Replacement for gradient and optimizer: change the model at this learning rate, return the summed loss."""
     schedule: Callable[[Settings, int], float] = cosine_schedule

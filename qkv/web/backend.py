@@ -126,7 +126,7 @@ class RunBackend(Backend):
         return self._view_models[key]
 
     def candidates(self, params: Params) -> list[Candidates]:
-        """Return what the model says about `text`."""
+        """Return the candidates that the model predicts for `text`, with their probabilities."""
         return self.text_input.candidates(self.text_input.read(get_text(params, "text")))
 
     def restore_code(self, *imports: str) -> list[str]:

@@ -180,7 +180,7 @@ class BoundedListener(socket.socket):
         self._accepted = 0
 
     def _refuse(self) -> None:
-        """Close the waiting connection: it would be reported again at once. That takes the descriptor in reserve."""
+        """Accept the waiting connection with the reserved descriptor and close it, so that it wakes the server no more."""
         if self._reserve is None:
             time.sleep(0.05)  # nothing can be done until others close their files
         else:

@@ -37,7 +37,7 @@ class SiteDescription:
 
 @dataclass(frozen=True)
 class WeightsCheck:
-    """Result of verifying a matrix."""
+    """Comparison of displayed attention weights with the model's output."""
 
     fast_path_error: float | None
     """max |weights @ v - output of the model's fast form|; None if only the matrix is known."""

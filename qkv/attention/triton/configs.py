@@ -17,11 +17,11 @@ class KernelConfig:
     num_stages: int
     """Loads in flight at once (software pipelining)."""
     max_registers: int | None = None
-    """Registers per thread, at most: fewer let more programs share a processor."""
+    """Maximum registers per thread; with fewer, more programs run on a multiprocessor at once."""
     key_block: int = 64
     """Tokens that a block attends to at a time."""
     feature_block: int = 32
-    """Features per tile that reads the state."""
+    """Features per tile when the state is read."""
 
     def options(self) -> dict[str, int | None]:
         """Return the compiler options."""

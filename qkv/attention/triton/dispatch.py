@@ -104,7 +104,7 @@ def decode_step(
 
 
 def multiplications(mechanism: "FeatureMap", shape: Shape) -> dict[str, int]:
-    """Return what the kernels execute for one forward of this shape; 2-byte elements count as bfloat16."""
+    """Return the multiplications that the kernels execute for one forward; 2-byte elements count as bfloat16."""
     from qkv.attention.triton.plan import Plan
 
     kernel, scale, segment = _kernel_options(mechanism, shape.key_dim)

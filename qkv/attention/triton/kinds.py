@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureExpansion:
-    """Tables of a kind whose features are more than its mapped inputs: products of two elements."""
+    """Tables for a kind whose features are products of two elements of the mapped input."""
 
     feature_dim: Callable[[int], int]
     """key_dim -> features."""
@@ -28,7 +28,7 @@ class FeatureExpansion:
     tables: Callable[[int, int, int, torch.dtype, torch.device], tuple[Tensor, Tensor, Tensor]]
     """(key_dim, block_k, padded_features, dtype, device) -> first_picks, second_picks, biases."""
     weights: Callable[[int, float, torch.device], Tensor]
-    """(key_dim, scale, device) -> factor of each feature of a token, which the kernels leave out."""
+    """(key_dim, scale, device) -> factor of each feature; the kernels compute features without it."""
     state_weights: Callable[[int, float, int, torch.device], Tensor]
     """(key_dim, scale, padded_features, device) -> product of a query's and a key's factor per feature."""
     order: Callable[[int, torch.device], Tensor]
@@ -46,11 +46,11 @@ class KernelKind:
     """The functions and limits by which the kernels compute one kind of attention."""
 
     name: str
-    """Name that the torch operators receive, which take strings and not objects; unique."""
+    """Unique name, passed to the torch operators, which take strings and not objects."""
     load_functions: Callable[[], "KernelFunctions"]
     """Imports triton, and returns the jitted functions."""
     load_expansion: Callable[[], FeatureExpansion] | None = None
-    """The same for the tables of features; None: features are the mapped inputs."""
+    """Imports triton, and returns the tables of features; None: features are the mapped inputs."""
     normalizes: bool
     """Whether weights are divided by their sum."""
     scales_scores: bool

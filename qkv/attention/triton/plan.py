@@ -247,7 +247,7 @@ class Plan:
 
     @cached_property
     def _per_feature(self) -> int:
-        """Multiplications that compute one feature of one token: two picks, or nothing."""
+        """Multiplications to compute one feature of one token: those that select its two factors, or 0."""
         return 2 * self.block_k if self.has_feature_expansion else 0
 
     def _whole_blocks(self, length: int, block: int) -> int:

@@ -90,7 +90,7 @@ def run(lengths: list[int], names: list[str] | None, *, backward: bool, device: 
 
 
 def _candidates(names: list[str] | None) -> list[_Candidate]:
-    """Return the softmax baseline, softmax at the other key_dims that occur, and the kinds."""
+    """Return softmax as the baseline, softmax at each key_dim of the other kinds, and the other kinds."""
     from qkv.attention import Softmax, build, kinds
 
     chosen = names or [name for name in kinds if not kinds[name].materializes_weights]

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 MIN_WRAPPED_WIDTH = 14
-"""Columns that a cell which may wrap needs."""
+"""Minimum width of a cell that may wrap, in characters."""
 
 
 def table_width(table: "Table") -> int:
-    """Return the columns of the screen that a table needs if nothing wraps."""
+    """Return the width of a table in characters if nothing wraps."""
     from rich.console import Console
 
     return Console(width=100_000).measure(table).maximum
@@ -23,7 +23,7 @@ def table_width(table: "Table") -> int:
 def split_columns(
     columns: Sequence[Item], make_table: Callable[[Sequence[Item]], "Table"], width: int
 ) -> list["Table"]:
-    """Return tables of successive columns, each as many as fit into `width`, at least one."""
+    """Split a wide table: return tables with as many columns each as fit into `width`, at least one."""
     tables: list[Table] = []
     start = 0
     while start < len(columns):

@@ -92,7 +92,7 @@ def _require_supported(name: str, dropout: float, rest: dict[str, Any]) -> None:
 
 
 def _is_causal(module: nn.Module, given: bool | None) -> bool:
-    """Return `is_causal` of the call, else of the layer; a config can make a causal model bidirectional."""
+    """Return `is_causal` of the call; if None, True unless the layer or its config has is_causal=False."""
     if given is not None:
         return given
     config = getattr(module, "config", None)

@@ -53,10 +53,10 @@ def kind_from_config(config: dict[str, Any], folder: Path, wanted: str | None = 
 
 
 def add_kind(config: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Return the config with the name of this kind; softmax needs none.
+    """Return the config with the key `attn_implementation` for this kind; softmax needs none.
 
-    `transformers` reads the key but never writes it, and raises for a name that is not registered: so a model of
-    another kind is never loaded as softmax.
+    `transformers` raises for a name that is not registered, so it never loads a model of another kind as softmax.
+    It reads the key but does not write it, so it is added here.
     """
     return config if kind == Softmax().kind else config | {"attn_implementation": PREFIX + kind}
 

@@ -85,7 +85,7 @@ def _is_plain(heads: MultiHead) -> bool:
 
 
 class FusedEncoderDecoder(nn.Module):
-    """`start` and `step` of a model that `can_fuse`."""
+    """Faster `start` and `step` of an encoder-decoder for which `can_fuse` is true."""
 
     source_table: Tensor
     """(positions, tokens, x q k v) of the first encoder block."""

@@ -83,7 +83,7 @@ def roi_align(features: FeatureMap, rois: Regions, size: int, scale: float, *, s
 def roi_align_by_definition(
     features: FeatureMap, rois: Regions, size: int, scale: float, *, samples: int = 2
 ) -> Pooled:
-    """Return bilinear samples by their four neighbors, averaged: the law that `roi_align` is tested against."""
+    """Return the mean of bilinear samples, each from its four neighbors; tests compare `roi_align` with it."""
     batch, _, height, width = features.shape
     y = _sample_points(rois[..., 1::2], size, scale, samples).clamp(0, height - 1)
     x = _sample_points(rois[..., 0::2], size, scale, samples).clamp(0, width - 1)

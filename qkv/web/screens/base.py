@@ -26,7 +26,7 @@ class Screen(ABC):
     integers: ClassVar[tuple[str, ...]]
     """Parameters of the address bar that are integers."""
     essential: ClassVar[bool] = False
-    """Whether a saved page must hold all of the screen, whatever its size."""
+    """Whether a saved page always contains this screen, whatever its size."""
 
     def is_available(self, backend: Backend) -> bool:
         """Return whether this backend has what the screen shows."""
