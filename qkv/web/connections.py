@@ -180,7 +180,7 @@ class BoundedListener(socket.socket):
         self._accepted = 0
 
     def _refuse(self) -> None:
-        """Accept the waiting connection with the reserved descriptor and close it, so that it wakes the server no more."""
+        """Accept the waiting connection with the reserved descriptor and close it: it no longer wakes the server."""
         if self._reserve is None:
             time.sleep(0.05)  # nothing can be done until others close their files
         else:
