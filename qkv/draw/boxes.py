@@ -24,7 +24,7 @@ SHORTEST, LONGEST = 480, 1024
 """Range of the longer side of the drawing; smaller and larger pictures are scaled."""
 _FONT_SIZE, _LABEL_HEIGHT, _LABEL_MARGIN = 13, 18, 5
 _MAX_LUMINANCE = 0.18
-"""Of a color on which white text has a contrast of 4.5."""
+"""Maximum luminance of a label's color, so that white text on it has a contrast of at least 4.5."""
 _GOLDEN_ANGLE = 0.381966
 
 Picture = UInt8[ndarray, "height width 3"]
