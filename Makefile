@@ -15,8 +15,8 @@ PYTEST := $(BIN)/python -m pytest -q
 QUICK  := not gpu and not slow
 INNER  := $(QUICK) and not process and not browser and not triton and not training
 
-# the same tests with every annotated shape checked; bad input is left to our own errors, and Dynamo cannot trace checks
-SHAPES := --jaxtyping-packages=qkv,beartype.beartype tests/layers tests/positions tests/contract -k "not bad_input and not compiles"
+# every annotated shape is checked during the tests of layers; tests/conftest.py sets the mark
+SHAPES := --jaxtyping-packages=qkv,beartype.beartype tests/layers tests/positions tests/contract
 
 .PHONY: run serve check test test-slow test-install lint browser bench docs clean
 
@@ -30,8 +30,8 @@ check: lint  ## the inner loop, within 4 minutes: lint, types, imports, tests wi
 	$(PYTEST) -n 2 --dist worksteal -m "$(INNER)"
 
 test: lint browser  ## lint and every quick test that needs no GPU, within 12 minutes on 2 cores
-	$(PYTEST) -n 2 --dist worksteal -m "$(QUICK)"
-	$(PYTEST) -n 2 --dist worksteal -m "$(QUICK)" $(SHAPES)
+	$(PYTEST) -n 2 --dist worksteal -m "$(QUICK) and not shapes"
+	$(PYTEST) -n 2 --dist worksteal -m "$(QUICK) and shapes" $(SHAPES)
 
 test-slow: browser $(READY)  ## the rest, within 30 minutes: trainings, kills, mutants, speed
 	$(PYTEST) -n 2 --dist worksteal -m "slow and not alone and not gpu"

@@ -39,10 +39,13 @@ class VerifiedFormula:
     holds: Holds
 
 
-def sample_sizes(last: int = MAX_VERIFIED_SIZE, *, sparse: bool = False) -> list[int]:
-    """Return about one size per power of two (sparse: fewer long ones), even and odd."""
-    found = {1, 2, 33, 65, 129, 257, last // 16 + 1, last}
-    for power in range(0, last.bit_length(), 4 if sparse else 1):
+def sample_sizes(last: int = MAX_VERIFIED_SIZE, *, every: int = 1) -> list[int]:
+    """Return sizes to verify a formula at, even and odd: about one for `every` power of two; 0: the fewest."""
+    found = {1, 33, 257, last // 16 + 1, last}
+    if not every:
+        return sorted(sample for sample in found if sample <= last)
+    found |= {2, 65, 129}
+    for power in range(0, last.bit_length(), every):
         found.add((2**power, 2**power + 1, 3 * 2 ** (power - 1) - 1 if power else 1)[power % 3])
     return sorted(sample for sample in found if sample <= last)
 

@@ -5,7 +5,7 @@ empty ones replace them for the duration of one call.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from qkv.cost.counter import count_multiplications
 from qkv.cost.input_spec import Input
+from qkv.cost.meta_kernels import RememberedKernels
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class ModuleCall:
                 copies[id(weight)] = copy
             found[name] = copies[id(weight)]
         return found
+
+    def kernels(self) -> AbstractContextManager[object]:
+        """Return a context manager in which equal operations on the meta device run once."""
+        return nullcontext() if self.real_weights else RememberedKernels()
 
     def run(self, weights: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> Any:
         """Call the module with these weights instead of its own."""
@@ -83,7 +88,7 @@ def unfused_layers() -> Iterator[None]:
 @contextmanager
 def dry_run(call: ModuleCall, sizes: Mapping[str, int]) -> Iterator[tuple[dict[str, Tensor], list[Tensor]]]:
     """Yield weights and inputs for one call, under the attention kernel of the CPU and without fused layers."""
-    with unfused_layers(), _CpuAttention():
+    with unfused_layers(), _CpuAttention(), call.kernels():
         yield call.make_arguments(sizes)
 
 
@@ -106,7 +111,7 @@ def count_forward(call: ModuleCall, sizes: Mapping[str, int], *, trace: bool = F
     counting = count_multiplications(strict=False, trace=trace)
     weights, tensors = call.make_arguments(sizes)
     try:
-        with torch.no_grad(), counting.track_modules(call.module), counting:
+        with torch.no_grad(), counting.track_modules(call.module), call.kernels(), counting:
             call.run(weights, tensors)
     except Exception as error:
         if not call.real_weights and is_data_dependent(error):
@@ -120,7 +125,7 @@ def count_backward(call: ModuleCall, sizes: Mapping[str, int], *, input_gradient
     weights, tensors = call.make_arguments(sizes)
     if input_gradients:
         tensors = [x.requires_grad_() if x.is_floating_point() else x for x in tensors]
-    with torch.enable_grad():
+    with torch.enable_grad(), call.kernels():
         out = sum(x.sum() for x in tensors_in(call.run(weights, tensors)) if x.requires_grad)
         with count_multiplications() as counting:
             if isinstance(out, Tensor):

@@ -48,6 +48,8 @@ A run of the requested size with more than a quarter of that many raises the lim
 """
 MANY_OPERATIONS = 60
 """Operations in one run above which formulas are verified at fewer sizes."""
+VERY_MANY_OPERATIONS = 600
+"""Operations in one run above which formulas are verified at the fewest sizes."""
 _MAX_DEGREE = 2
 _DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -299,8 +301,10 @@ class _ReportBuilder:
     @cached_property
     def _samples(self) -> list[int]:
         """Sizes at which formulas are verified; fewer for a large module."""
-        large = len(self.sizes) > 1 or self._count(self.sizes).dispatched > MANY_OPERATIONS
-        return sample_sizes(sparse=large)
+        operations = self._count(self.sizes).dispatched
+        if operations > VERY_MANY_OPERATIONS:
+            return sample_sizes(every=0)
+        return sample_sizes(every=4 if len(self.sizes) > 1 or operations > MANY_OPERATIONS else 1)
 
     @cached_property
     def _accepted(self) -> Holds:

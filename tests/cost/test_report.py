@@ -254,8 +254,7 @@ def test_a_module_that_takes_few_tokens_is_derived_with_fewer():
     assert (rejected.formula, rejected.note) == (None, "no symbolic run at n = 101: at most 64 tokens")
 
 
-@pytest.mark.parametrize("kind", [Linear, Elu])
-@pytest.mark.parametrize("tokens", [64, 300])
+@pytest.mark.parametrize(("kind", "tokens"), [(Linear, 64), (Elu, 300)])
 def test_a_formula_of_one_branch_is_not_derived(kind, tokens):
     """A causal feature map compares the costs of its two forms; at 300 tokens it runs another one than at 101."""
     report = analyze(MultiHead(64, 2, kind()), ["float[1,n,64]"], {"n": tokens}, options={"causal": True})
