@@ -16,11 +16,11 @@ from torch import nn
 
 from qkv.compare.candidates import Candidate
 from qkv.compare.resources import Resources, measure_resources
-from qkv.compare.trial import Trial, choose_best, folder_name, open_run, read_training_metrics
+from qkv.compare.trial import Trial, choose_best, folder_name, open_run, read_or_compute, read_training_metrics
 from qkv.draw import Axis, Bar, Series, bar_chart, line_chart
 from qkv.errors import QkvError
 from qkv.runs import Config, build, load, make_objective
-from qkv.storage import read_json, write_atomic, write_json
+from qkv.storage import write_atomic, write_json
 from qkv.tasks import Task
 from qkv.train import Compute, Loop, Run
 from qkv.train.objective import Tensors
@@ -167,16 +167,19 @@ class Comparison:
             with run.lock():
                 _, config = open_run(run.folder, config, self.task)
                 failed = self._train_to_end(run, config, trial)
-        return replace(trial, **read_training_metrics(run), failed=failed)
+        if failed:
+            return replace(trial, **read_training_metrics(run), failed=failed)
+        return replace(trial, **read_or_compute(run, "training.json", lambda: read_training_metrics(run)))
 
     def evaluate(self, trial: Trial) -> Trial:
-        """Return the trial with its test metrics, which are computed once and saved in figures.json."""
-        path = self.folder / trial.run / "figures.json"
-        saved = read_json(path) if path.exists() else None
-        if saved is None or saved["split"] != self.split:
-            _, _, model = load(self.folder / trial.run)
-            saved = {"split": self.split, **self._evaluate_model(model)}
-            write_json(path, saved)
+        """Return the trial with its test metrics, which are computed once and sealed in figures.json."""
+        run = Run(self.folder / trial.run)
+
+        def compute() -> dict[str, Any]:
+            _, _, model = load(run.folder)
+            return {"split": self.split, **self._evaluate_model(model)}
+
+        saved = read_or_compute(run, "figures.json", compute, lambda record: record["split"] == self.split)
         return replace(trial, **{name: value for name, value in saved.items() if name != "split"})
 
     def _measure_cost(self, candidate: Candidate, batch: Tensors) -> Resources | str:

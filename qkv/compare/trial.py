@@ -2,13 +2,14 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from qkv.errors import QkvError
 from qkv.runs import Config, read_config, require_unchanged, save_config
+from qkv.storage import is_sealed, parse_json, read_sealed, remove_sealed, sealed_names, to_json, write_sealed
 from qkv.tasks import Task
 from qkv.train import Run, create_run
 
@@ -88,6 +89,29 @@ def _flatten(record: dict[str, Any]) -> dict[str, Any]:
         else:
             flat[group] = values
     return flat
+
+
+def read_or_compute(
+    run: Run,
+    name: str,
+    compute: Callable[[], dict[str, Any]],
+    is_current: Callable[[dict[str, Any]], bool] = lambda _: True,
+) -> dict[str, Any]:
+    """Return a record that is computed once and sealed with the run; a record that was changed since raises.
+
+    A record that is missing, not sealed, or not current is computed again.
+    """
+    if name in sealed_names(run.folder):
+        if (run.folder / name).exists():
+            record = parse_json(read_sealed(run.folder, name), run.folder / name)
+            if is_current(record):
+                return record
+        else:
+            remove_sealed(run.folder, name)
+    record = compute()
+    if is_sealed(run.folder):
+        write_sealed(run.folder, name, to_json(record))
+    return record
 
 
 def read_training_metrics(run: Run) -> dict[str, Any]:

@@ -16,7 +16,7 @@ MAX_KNOWN_RESULTS = 20_000
 """Results that one process remembers; about a kilobyte each."""
 
 
-class _Layout(NamedTuple):
+class _ResultLayout(NamedTuple):
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
@@ -25,11 +25,11 @@ class _Layout(NamedTuple):
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
 
 
-_known_results: dict[Any, tuple[type, list[_Layout]]] = {}
+_known_results: dict[Any, tuple[Any, list[_ResultLayout]]] = {}
 
 
 class _NotRememberedError(Exception):
-    """The result of this call cannot be told from the shapes alone."""
+    """The result of this call does not follow from the shapes alone."""
 
 
 class RememberedKernels(TorchDispatchMode):
@@ -83,12 +83,12 @@ def _key(value: Any) -> Any:
     raise _NotRememberedError
 
 
-def _layouts(out: Any, given: Sequence[Any]) -> list[_Layout] | None:
+def _layouts(out: Any, given: Sequence[Any]) -> list[_ResultLayout] | None:
     """Return the layouts of fresh results; None: they are not plain tensors, or have memory in common."""
     results = [out] if isinstance(out, Tensor) else list(out) if type(out) in (tuple, list) else []
     if not results or not all(type(one) is Tensor and one.is_meta and not one.is_complex() for one in results):
         return None
-    layouts = [_Layout(tuple(one.shape), one.stride(), one.dtype) for one in results]
+    layouts = [_ResultLayout(tuple(one.shape), one.stride(), one.dtype) for one in results]
     storages = [one.untyped_storage() for one in results]
     taken = {one.untyped_storage()._cdata for one in tree_leaves(given) if isinstance(one, Tensor)}
     fresh = {storage._cdata for storage in storages} - taken

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
@@ -73,10 +73,12 @@ def is_valid_folder(folder: Path) -> bool:
     return True
 
 
-def read_folder(folder: Path) -> dict[str, bytes]:
-    """Return the contents of every file of a folder, verified against its manifest."""
+def read_folder(folder: Path, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, bytes]:
+    """Return the contents of the files of a folder, verified against its manifest; `wanted` chooses them by name."""
     contents = {}
     for name, entry in read_manifest(folder).items():
+        if not wanted(name):
+            continue
         with open_member(folder, name) as file:
             data = file.read()
         entry.check(folder, name, BytesIO(data), len(data))  # the same bytes are checked and returned

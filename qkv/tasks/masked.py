@@ -22,6 +22,7 @@ from qkv.random import derive_seed
 from qkv.tasks.base import ModelSizes, Preset, Task, register
 from qkv.tasks.options import read_options, read_text_options
 from qkv.tasks.text import read_test_text, requested_size_note
+from qkv.tasks.unknown_characters import unknown_characters
 from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
 
@@ -183,6 +184,11 @@ class MaskedTask(Task):
         """Return this task with this text as its test split; token counts still come from the training split."""
         texts = {**read_corpus(self.settings.source), "test": read_test_text(path)}
         return replace(self, texts=texts, test_file=path, _pairs={})
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Characters of the test file that the tokenizer does not know."""
+        return () if self.test_file is None else unknown_characters(self.tokenizer, self.texts["test"])
 
     @property
     def options(self) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from qkv.models import Decoder
 from qkv.storage import cache_dir
 from qkv.tasks.base import ModelSizes, Preset, Task, register
 from qkv.tasks.options import read_options, read_text_options
+from qkv.tasks.unknown_characters import unknown_characters
 from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
 
@@ -174,6 +175,11 @@ class TextTask(Task):
     def with_test_file(self, path: str) -> "TextTask":
         """Return this task with this text as its only split."""
         return replace(self, splits={"test": read_test_text(path)})
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Characters of the test file that the tokenizer does not know."""
+        return unknown_characters(self.tokenizer, self.splits["test"]) if set(self.splits) == {"test"} else ()
 
     @property
     def options(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Checkpoints of format 1 are read with the names of today, see `qkv.storage.forma
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from qkv.train.ema import Weights, to_cpu
 MAX_CHECKPOINTS = 2
 """Checkpoints that are kept: the last, and one before it as a fallback."""
 PROGRESS = "progress.json"
+ChooseWeights = Callable[[dict[str, Any]], str]
+"""Contents of progress.json -> name of a state dict."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,15 @@ def save_checkpoint(parent: Path, step: int, tensors: dict[str, Weights], record
         shutil.rmtree(path, ignore_errors=True)
 
 
-def load_checkpoint(parent: Path) -> Checkpoint | None:
-    """Return the latest valid checkpoint, or None without any; raise if all are damaged."""
+def load_checkpoint(parent: Path, choose: ChooseWeights | None = None) -> Checkpoint | None:
+    """Return the latest valid checkpoint, or None without any; raise if all are damaged.
+
+    With `choose`, only the state dict that it names is read and verified.
+    """
     problems: list[QkvError] = []
     for step, folder in reversed(list_steps(parent)):
         try:
-            tensors, record = _read_checkpoint(step, folder)
+            tensors, record = _read_checkpoint(step, folder, choose)
         except QkvError as error:
             problems.append(error)
         else:
@@ -71,23 +77,33 @@ def load_checkpoint(parent: Path) -> Checkpoint | None:
     return None
 
 
-def _read_checkpoint(step: int, folder: Path) -> tuple[dict[str, Weights], dict[str, Any]]:
+def _read_checkpoint(
+    step: int, folder: Path, choose: ChooseWeights | None
+) -> tuple[dict[str, Weights], dict[str, Any]]:
     """Return tensors and progress of a checkpoint; raise if a file is damaged or holds what no training can leave."""
-    files = read_folder(folder)
+    files = read_folder(folder, lambda name: name == PROGRESS)
     if PROGRESS not in files:
         raise QkvError(f"{PROGRESS} is missing", folder)
-    record = parse_json(files.pop(PROGRESS), folder / PROGRESS, upgrade_progress)
+    record = parse_json(files[PROGRESS], folder / PROGRESS, upgrade_progress)
     _require_possible(record, step, folder)
+    chosen = None if choose is None else choose(record)
     tensors = {}
-    for name, data in files.items():
-        stem = Path(name).stem
+    for name, data in read_folder(folder, lambda name: name != PROGRESS and chosen in (None, _kind(name))).items():
         try:
             weights = load(data)
         except SafetensorError as error:
             raise QkvError(f"{name} is damaged: {error}", folder) from None
         _require_no_nan(weights, name, folder)
-        tensors[CHECKPOINT_FILES.get(stem, stem)] = weights
+        tensors[_kind(name)] = weights
+    if chosen is not None and chosen not in tensors:
+        raise QkvError(f"{chosen}.safetensors is missing", folder)
     return tensors, record
+
+
+def _kind(name: str) -> str:
+    """Return which state dict a file holds; format 1 had other names."""
+    stem = Path(name).stem
+    return CHECKPOINT_FILES.get(stem, stem)
 
 
 def _require_no_nan(weights: Weights, name: str, folder: Path) -> None:

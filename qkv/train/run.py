@@ -35,7 +35,7 @@ from qkv.storage import (
     write_sealed,
 )
 from qkv.storage.format_1 import upgrade_config
-from qkv.train.checkpoint import Checkpoint, has_checkpoint, load_checkpoint, save_checkpoint
+from qkv.train.checkpoint import Checkpoint, ChooseWeights, has_checkpoint, load_checkpoint, save_checkpoint
 from qkv.train.distributed import get_rank
 from qkv.train.ema import Weights, to_cpu
 from qkv.train.progress import Progress
@@ -89,9 +89,12 @@ class Run:
                 os.fsync(file.fileno())  # metrics are never behind a checkpoint
         save_checkpoint(self.checkpoints, step, tensors, record)
 
-    def load_checkpoint(self) -> Checkpoint | None:
-        """Return the latest valid checkpoint, or None without any; raise if all are damaged."""
-        return load_checkpoint(self.checkpoints)
+    def load_checkpoint(self, choose: ChooseWeights | None = None) -> Checkpoint | None:
+        """Return the latest valid checkpoint, or None without any; raise if all are damaged.
+
+        With `choose`, only the state dict that it names is read and verified.
+        """
+        return load_checkpoint(self.checkpoints, choose)
 
     def _require_own_checkpoints(self) -> None:
         """Raise if checkpoints are links: saving and resuming remove files, which must never be those of others."""

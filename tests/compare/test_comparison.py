@@ -102,6 +102,26 @@ class TestComparison:
         varying = "peak_bytes"  # depends on the allocator
         assert [{**one, varying: 0} for one in again] == [{**one, varying: 0} for one in before]
 
+    @pytest.mark.parametrize("name", ["figures.json", "training.json"])
+    def test_bad_input_changed_results_are_refused(self, tmp_path, name):
+        before = recall(tmp_path, "softmax").run()
+        (path,) = tmp_path.rglob(name)
+        record = json.loads(path.read_text())
+        (record if name == "training.json" else record["figures"]).update(held_out=0.0, accuracy=1.0)
+        path.write_text(json.dumps(record))
+        with pytest.raises(QkvError, match=name):
+            recall(tmp_path, "softmax").run()
+        path.unlink()  # computed again
+        (record,) = recall(tmp_path, "softmax").run()
+        assert (record["figures"], record["rates"]) == (before[0]["figures"], before[0]["rates"])
+
+    def test_changed_metrics_do_not_change_a_comparison(self, tmp_path):
+        before = recall(tmp_path, "softmax").run()
+        (path,) = tmp_path.rglob("metrics.jsonl")
+        path.write_text("")
+        (record,) = recall(tmp_path, "softmax").run()
+        assert (record["rates"], record["seconds"]) == (before[0]["rates"], before[0]["seconds"])
+
     def test_interrupted_and_resumed(self, tmp_path, monkeypatch):
         train = Loop.train
 

@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 
+from qkv.inference.progress import on_progress
 from qkv.inference.thread_pool import map_threads
 
 
@@ -78,3 +79,11 @@ def test_an_error_and_an_interrupt_come_through_and_nothing_more_is_begun(stop, 
     assert 1 <= len(begun) < 20
     assert first in begun[:threads], "of several threads the last part is begun first"
     assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_parts_are_reported(threads):
+    reports = []
+    with on_progress(lambda done, total: reports.append((done, total))):
+        map_threads(str, [1, 2, 3], threads)
+    assert reports == [(1, 3), (2, 3), (3, 3)]

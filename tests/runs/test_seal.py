@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from qkv import runs, tasks
 from qkv.errors import QkvError, QkvWarning
 from qkv.storage import read_folder, save_folder
+from qkv.storage.folder import open_member
 from qkv.train import Loop, Run, create_run
 from tests.runs.sealing import flip, reseal
 from tests.tasks.tiny import write_pairs
@@ -136,6 +137,23 @@ def test_a_kill_between_weights_and_manifest_leaves_a_run_that_resumes(run, monk
     resume(run)
     assert run.is_finished()
     assert read_set(run) == before
+
+
+def test_a_stopped_run_is_loaded_from_its_best_weights_alone(run, monkeypatch):
+    run.weights.unlink()
+    reseal(run.folder)
+    opened = []
+
+    def listed(folder, name):
+        opened.append(name)
+        return open_member(folder, name)
+
+    monkeypatch.setattr("qkv.storage.folder.open_member", listed)
+    with pytest.warns(QkvWarning, match="using the best weights, of step"):
+        _, _, model = runs.load(run.folder)
+    assert set(opened) == {"MANIFEST.json", "progress.json", "best.safetensors"}
+    best = run.load_checkpoint().tensors["best"]
+    assert all(torch.equal(best[name], value) for name, value in model.state_dict().items())
 
 
 def test_a_damaged_model_is_saved_again_by_resuming(run):

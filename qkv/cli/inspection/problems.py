@@ -185,12 +185,13 @@ def _describe(solution: "Solution") -> "RenderableType":
     if solution.reason_not_computed:
         verdict = "[yellow]not computed[/]"
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="dim", max_width=console().width // 2)
+    table.add_column(overflow="fold")
     for name, value in (solution.answer or {}).items():
         table.add_row(escape(name), escape(format_value(value, MAX_ITEMS, lines=True)))
     slip = "" if solution.slip is None else f"\n[yellow]slip:[/] {escape(solution.slip)}"
     ending = f"[dim]by hand:[/] {escape(solution.hand_written)}{slip}\n{verdict}"
     call: list[RenderableType] = []
     if solution.call is not None:
-        call = [Syntax(solution.call, "python", background_color="default"), ""]
+        call = [Syntax(solution.call, "python", background_color="default", word_wrap=True), ""]
     return Group(f"[bold]{escape(solution.question)}[/]\n", *call, table, ending)

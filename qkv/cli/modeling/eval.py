@@ -64,6 +64,9 @@ def evaluate(
     word, and bits per byte. Masked text: masked-token and next-sentence accuracy, against the best constant baseline.
     Words: loss per neighbor.
 
+    Token error rate: edits per reference token. Sequence error rate: share of wrong outputs. Perplexity: exp of the
+    mean loss; 1 is perfect. Bits per byte: loss per byte of the text. The printed table explains every metric.
+
     A pronouncer gets its word error rate with a 95 % interval, of the model alone, without dictionaries.
     """
     from qkv import runs

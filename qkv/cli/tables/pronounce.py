@@ -61,6 +61,7 @@ def print_evaluation(
 ) -> None:
     """Evaluate a run, or an ensemble of several, on a split of the first one's data or on a file, and print."""
     from qkv import runs
+    from qkv.cli.shared.progress import evaluation_progress
     from qkv.pronunciation import measure_pronunciation
     from qkv.pronunciation.bundled import run_folder
     from qkv.tasks import tasks
@@ -81,7 +82,8 @@ def print_evaluation(
         "stress": given.stress,
         "best": given.best,
     }
-    metrics = measure_pronunciation(network, pairs, **options)
+    with evaluation_progress():
+        metrics = measure_pronunciation(network, pairs, **options)
     if options["beams"] > 1 and network.joint is not None:
         options["joint"] = network.joint.weight
     if as_json:

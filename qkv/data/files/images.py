@@ -6,7 +6,7 @@ import zipfile
 import zlib
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy
 import numpy.lib.format
@@ -21,6 +21,8 @@ from qkv.errors import QkvError
 from qkv.storage import open_file
 
 Images = UInt8[Tensor, "examples channels height width"]
+MAX_DIRECTORY_BYTES = 2**20
+"""Largest list of arrays in an .npz file, at least 46 bytes each; zipfile reads the list as a whole."""
 MAX_LISTED = 8
 """Maximum number of arrays that an error message lists."""
 _BAD_ARCHIVE = (
@@ -110,8 +112,8 @@ def _load_arrays(path: Path, names: str = r"(train|val|test)_\w+") -> dict[str, 
     with open_file(path) as file:
         if file.read(2) != b"PK":  # numpy would suggest allow_pickle=True
             raise QkvError(f"{path.name} is not an .npz file: it does not start with PK", path.parent)
-        file.seek(0)
         try:
+            _require_short_directory(file, path)
             with zipfile.ZipFile(file) as archive:
                 members = {member.removesuffix(".npy"): member for member in archive.namelist()}
                 wanted = {name: member for name, member in members.items() if re.fullmatch(names, name)}
@@ -124,6 +126,16 @@ def _load_arrays(path: Path, names: str = r"(train|val|test)_\w+") -> dict[str, 
         except _BAD_ARCHIVE as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise QkvError(f"{path.name} is not a valid .npz file ({reason[:200].rstrip('.')})", path.parent) from None
+
+
+def _require_short_directory(file: IO[bytes], path: Path) -> None:
+    """Raise if the archive lists too many arrays, before the list is read."""
+    end = zipfile._EndRecData(file)  # type: ignore[attr-defined] # what ZipFile itself reads first
+    if end is not None and end[5] > MAX_DIRECTORY_BYTES:
+        raise QkvError(
+            f"{path.name} lists {end[4]:,} arrays in {end[5]:,} bytes; at most {MAX_DIRECTORY_BYTES:,} bytes are read",
+            path.parent,
+        )
 
 
 def _load_array(archive: zipfile.ZipFile, member: str, path: Path) -> Any:

@@ -35,6 +35,14 @@ def test_a_panel_has_all_parts():
     assert "1 of 1 computed answers are as expected; 1 hand-written answers have a mistake" in text
 
 
+def test_panels_fit_50_columns_and_nothing_is_cut():
+    text = qkv("problems", "A1", columns=50)
+    assert max(map(len, text.splitlines())) <= 50
+    inside = "".join(line.strip("│ ") for line in text.splitlines())
+    assert "binary_cross_entropy_with_logits" in inside
+    assert "tables that a line can draw" in text
+
+
 def test_open_problems_are_listed():
     assert "open: F2" in qkv("problems", "C3", "F2")
 

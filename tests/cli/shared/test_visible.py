@@ -46,6 +46,14 @@ def test_commands_print_no_escape_sequence_of_data(tmp_path):
     assert "\x1b" not in run("pronounce", "\x1b[31mword", "--format", "line").stdout
 
 
+@pytest.mark.parametrize("arguments", [(f"--{HOSTILE}",), (HOSTILE,), ("cost", f"--{HOSTILE}"), ("cost", "a", HOSTILE)])
+def test_wrong_use_shows_control_characters(arguments):
+    done = run(*arguments)
+    assert done.code == 2
+    assert not set(done.stderr) & set(HOSTILE) - set(SHOWN)
+    assert r"\x1b[31mred" in done.stderr
+
+
 def test_bad_input_that_is_not_text_is_named():
     done = run("train", "pairs", "--train-file", "\udcff\udcfe.tsv")
     assert done.code == 2

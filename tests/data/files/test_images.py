@@ -168,3 +168,17 @@ def test_bad_input_a_packed_file_is_read_as_far_as_its_header_says(tmp_path, mon
     monkeypatch.setenv("QKV_MAX_BYTES", "much")
     with pytest.raises(QkvError, match="QKV_MAX_BYTES must be a number of bytes, got 'much'"):
         read_idx(path, 3)
+
+
+def test_bad_input_a_long_list_of_arrays_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "many.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(25_000):
+            archive.writestr(str(number), b"")
+
+    def read(*_):
+        raise AssertionError("the list was read")
+
+    monkeypatch.setattr(zipfile, "ZipFile", read)
+    with pytest.raises(QkvError, match=r"many\.npz lists 25,000 arrays in 1,\d{3},\d{3} bytes; at most 1,048,576"):
+        read_npz(path)
