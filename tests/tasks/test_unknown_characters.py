@@ -33,8 +33,7 @@ def test_the_list_is_short():
     [("text", {"tokenizer": "characters"}), ("masked", {"size": 100})],
 )
 def test_a_test_file_gives_a_warning_and_the_own_text_none(tmp_path, kind, options):
-    for name in ("train", "valid", "test"):
-        (tmp_path / f"{name}.txt").write_text(TEXT)
+    (tmp_path / "corpus.txt").write_text(TEXT * 20)
     other = tmp_path.parent / f"{tmp_path.name}-other.txt"
     other.write_text(TEXT + "Ж")
     task = tasks.tasks[kind].load({"source": str(tmp_path), **options})

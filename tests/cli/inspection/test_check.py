@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from qkv.attention import Result
 from tests.cli.run import qkv
 
 
@@ -38,9 +39,12 @@ def test_options_of_a_kind():
     assert results[0]["bound"] == 1e-10
 
 
-def test_a_failed_check_exits_with_3(broken):
-    results = json.loads(qkv("check", "--kind", "broken", "--plugin", "broken_kind", "--json", code=3))
-    assert {r["identity"] for r in results if not r["ok"]} >= {"forward = definition, and gradients"}
+def test_a_failed_check_exits_with_3(monkeypatch):
+    """With results of our own; that a wrong form is found is the next test."""
+    results = [Result("linear", "first", 1e-13, 1e-12), Result("linear", "second", 1e-11, 1e-12)]
+    monkeypatch.setattr("qkv.attention.check", lambda mechanism: results)
+    found = json.loads(qkv("check", "--kind", "linear", "--json", code=3))
+    assert [(one["identity"], one["ok"]) for one in found] == [("first", True), ("second", False)]
 
 
 def test_a_failed_check_is_named_in_the_table(broken):
