@@ -56,9 +56,9 @@ class DETRConfig:
     """Encoder layers."""
     decoder_layers: int = 3
     """Decoder layers; each refines the boxes."""
-    queries: int = 32
+    queries: int = 64
     """Most objects that can be found in a picture."""
-    groups: int = 4
+    groups: int = 2
     """Groups of queries to train; only the first is used after training."""
     attention: str = "softmax"
     """Kind of self-attention in the encoder, such as elu or taylor(order=4)."""
