@@ -327,8 +327,8 @@ MUTANTS = (
     Mutant("decode/sample.py", "right=True", "right=False", ("tests/decode/test_sample.py",)),
     Mutant(
         "inference/thread_pool.py",
-        "for future in futures][::-1]",
-        "for future in futures]",
+        "for future in track(futures)][::-1]",
+        "for future in track(futures)]",
         ("tests/inference/test_thread_pool.py",),
     ),
     Mutant("inference/thread_pool.py", "cancel_futures=True", "", ("tests/inference/test_thread_pool.py",)),
