@@ -268,7 +268,7 @@ def test_learns_8_scenes():
     data = scenes(8)
     model = DETR(dataclasses.replace(TINY, dim=64, heads=4, hidden_dim=128, queries=16, groups=1), CLASSES)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    for _ in range(160):
+    for _ in range(100):
         optimizer.zero_grad()
         (model.loss(data) / 8).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
