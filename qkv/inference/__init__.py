@@ -2,6 +2,7 @@
 
 from .detect import FoundObject as FoundObject
 from .detect import ObjectFinder as ObjectFinder
+from .drawings import DrawingFiles as DrawingFiles
 from .fill_mask import FillMaskPredictor as FillMaskPredictor
 from .fill_mask import MaskCandidate as MaskCandidate
 from .fill_mask import MaskedLM as MaskedLM

@@ -39,6 +39,8 @@ class PredictOptions:
     """Seed of the sampler."""
     tokens: int | None = None
     """Maximum number of tokens to generate; for text only."""
+    min_score: float | None = None
+    """Least score of an object in a picture; None: the task's default."""
     warn: Callable[[str], None] = lambda message: None
     """Called with a sentence about an input that is predicted all the same."""
 
@@ -73,7 +75,8 @@ class Predictor(ABC):
     """Inputs to read before predicting, so that inputs of similar length share a batch."""
     reads_whole_stdin: ClassVar[bool] = False
     """Whether standard input is one input, not one per line."""
-
+    draws: ClassVar[bool] = False
+    """Whether inputs are pictures that `draw` draws the objects of."""
     columns: ClassVar[tuple[str, ...]] = ("input", "answer", "probability")
     """Names of the columns of `rows`."""
 
@@ -110,6 +113,14 @@ class Predictor(ABC):
         """Return a record as rows of a table; an input without a prediction has one with empty cells."""
         found = [(record["input"], one["text"], _format_probability(one)) for one in record["answers"]]
         return found or [(record["input"], *("" for _ in self.columns[1:]))]
+
+    def draw(self, record: dict[str, Any]) -> str:
+        """Return the picture of a record with the objects that were found, as SVG; only if `draws`."""
+        raise NotImplementedError
+
+    def to_json(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return records as `--json` prints them."""
+        return records
 
     @abstractmethod
     def failed(self, text: str, error: str) -> dict[str, Any]:

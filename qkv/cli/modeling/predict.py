@@ -20,7 +20,7 @@ from qkv.cli.shared.visible import visible
 from qkv.cli.shared.warnings import WarningLimit
 
 if TYPE_CHECKING:
-    from qkv.inference import Predictor
+    from qkv.inference import DrawingFiles, Predictor
 
 OUT_SUFFIXES = (".tsv", ".json")
 
@@ -61,9 +61,25 @@ Tokens = Annotated[
     int | None,
     typer.Option(help="Maximum number of tokens to generate (default: 100).", rich_help_panel="Text"),
 ]
+MinScore = Annotated[
+    float | None,
+    typer.Option(help="Least score of an object, 0 to 1 (default: 0.5).", rich_help_panel="Pictures (detect)"),
+]
+Draw = Annotated[
+    bool,
+    typer.Option(
+        "--draw/--no-draw",
+        help="Write photo.boxes.svg, the picture with its boxes, beside each picture, or into the folder of --out.",
+        rich_help_panel="Pictures (detect)",
+    ),
+]
 Out = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write the predictions to this file, .tsv or .json, instead of stdout."),
+    typer.Option(
+        metavar="FILE",
+        help="Write the predictions to this file, .tsv or .json, instead of stdout. For runs of task detect also a "
+        "folder: drawings, index.html and results.json.",
+    ),
 ]
 
 
@@ -82,6 +98,8 @@ def predict(
     seed: Annotated[int, typer.Option(help="Random seed for sampling.", rich_help_panel=SAMPLING_PANEL)] = 0,
     with_: With = None,
     tokens: Tokens = None,
+    min_score: MinScore = None,
+    draw: Draw = True,
     device: Device = None,
     out: Out = None,
     json: Json = False,
@@ -91,33 +109,66 @@ def predict(
     `qkv predict runs/bert "the [MASK] sat" --best 5` fills masks.
     `qkv predict runs/text "The statement" --tokens 200 --top-k 40` continues a text.
     `qkv predict runs/digits photo.png folder --out answers.tsv` classifies images.
+    `qkv predict runs/cards photo.jpg` finds objects and draws them: photo.boxes.svg. With --json: COCO results.
 
     Exit code 3: an input has no answer; the others are answered all the same.
     """
     from qkv.inference import PredictOptions
 
     _check_options(search, beams, best, out)
-    options = PredictOptions(search, beams, best, temperature, top_k, top_p, seed, tokens, warn)
+    options = PredictOptions(search, beams, best, temperature, top_k, top_p, seed, tokens, min_score, warn)
     if search is not None:
         options.require_beam(search)
     predictor = _load_predictor([run, *(with_ or [])], choose_device(device), options)
     if not inputs and predictor.reads_whole_stdin:
         inputs = [_read_stdin()]
-    _predict_and_print(predictor, inputs or read_lines(warn), out, json)
+    _check_picture_options(predictor, min_score, out)
+    _predict_and_print(predictor, inputs or read_lines(warn), out, json, draw=draw)
 
 
-def _predict_and_print(predictor: "Predictor", inputs: Iterable[str], out: Path | None, json: bool) -> None:
+def _predict_and_print(
+    predictor: "Predictor", inputs: Iterable[str], out: Path | None, json: bool, *, draw: bool
+) -> None:
     """Predict every input, and write the predictions to `out` or print them; exit with 3 if one has no answer."""
+    folder = out if out is not None and out.suffix not in OUT_SUFFIXES else None
+    drawings = _make_drawings(predictor, folder) if draw and predictor.draws else None
     expanded = chain.from_iterable(map(predictor.expand, inputs))
-    records, failed = _predict_all(predictor, expanded, keep=json or out is not None, warns=not json)
+    keep, warns = json or out is not None, predictor.draws or not json
+    records, failed = _predict_all(predictor, expanded, drawings, keep=keep, warns=warns)
     if out is not None:
-        _write_predictions(predictor, records, out)
+        _write_predictions(predictor, records, out / "results.json" if folder else out)
+    if drawings is not None:
+        drawings.write_page(f"Objects in {len(drawings.written):,} pictures")
     if json:
-        print_json(records)
+        print_json(predictor.to_json(records))
     elif out is not None:
         console().print(f"{len(records) - failed:,} of {len(records):,} inputs predicted: {out}", soft_wrap=True)
+    elif drawings is not None and drawings.written:
+        first, *others = drawings.written
+        more = f" and {len(others):,} more" if others else ""
+        console(stderr=True).print(f"drawn: {first}{more}", soft_wrap=True)
     if failed:
         raise typer.Exit(3)
+
+
+def _make_drawings(predictor: "Predictor", folder: Path | None) -> "DrawingFiles":
+    from qkv.inference import DrawingFiles
+
+    return DrawingFiles(predictor, folder)
+
+
+def _check_picture_options(predictor: "Predictor", min_score: float | None, out: Path | None) -> None:
+    """Raise ValueError for options that need a predictor of objects in pictures."""
+    if predictor.draws:
+        return
+    if min_score is not None:
+        raise ValueError("--min-score is for runs of task detect")
+    if out is not None and out.suffix not in OUT_SUFFIXES:
+        raise _out_name_error(out)
+
+
+def _out_name_error(out: Path) -> ValueError:
+    return ValueError(f"--out {out}: the name must end in .tsv or .json")
 
 
 def _check_options(search: str | None, beams: int, best: int, out: Path | None) -> None:
@@ -127,8 +178,8 @@ def _check_options(search: str | None, beams: int, best: int, out: Path | None) 
 
     if search is not None and search not in SEARCHES:
         raise unknown_name_error("search", search, SEARCHES)
-    if out is not None and out.suffix not in OUT_SUFFIXES:
-        raise ValueError(f"--out {out}: the name must end in .tsv or .json")
+    if out is not None and out.suffix not in ("", *OUT_SUFFIXES) and not out.is_dir():
+        raise _out_name_error(out)
     require_count("--beams", beams)
     require_count("--best", best)
 
@@ -152,7 +203,7 @@ def _write_predictions(predictor: "Predictor", records: list[dict[str, Any]], pa
 
     text = io.StringIO(newline="")
     if path.suffix == ".json":
-        text.write(format_json(records))
+        text.write(format_json(predictor.to_json(records)))
     else:
         table = csv.writer(text, delimiter="\t", lineterminator="\n")
         table.writerow(predictor.columns)
@@ -161,9 +212,9 @@ def _write_predictions(predictor: "Predictor", records: list[dict[str, Any]], pa
 
 
 def _predict_all(
-    predictor: "Predictor", inputs: Iterable[str], *, keep: bool, warns: bool
+    predictor: "Predictor", inputs: Iterable[str], drawings: "DrawingFiles | None", *, keep: bool, warns: bool
 ) -> tuple[list[dict[str, Any]], int]:
-    """Predict every input, in batches; print the predictions, or with `keep` return the records.
+    """Predict every input, in batches; print and draw the predictions, or with `keep` return the records.
 
     An input that has no prediction stops no other: it is counted, and with `warns` reported on stderr.
     """
@@ -177,8 +228,22 @@ def _predict_all(
                 failed += 1
                 if warns:
                     warnings.warn(record["error"])
+            elif drawings is not None:
+                _draw(drawings, record, warnings)
     warnings.print_suppressed("inputs")
     return records, failed
+
+
+def _draw(drawings: "DrawingFiles", record: dict[str, Any], warnings: WarningLimit) -> None:
+    """Write the drawing of a record; a folder that cannot be written is an error only if it was asked for."""
+    from qkv.errors import QkvError
+
+    try:
+        drawings.write(record)
+    except QkvError as error:
+        if drawings.folder is not None:
+            raise
+        warnings.warn(str(error))
 
 
 def _predict_batch(predictor: "Predictor", texts: list[str], start: int, *, stream: bool) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from qkv.data import ShuffledBatches
 from qkv.errors import QkvError, QkvWarning, unknown_name_error
-from qkv.inference import ObjectFinder
+from qkv.inference import ObjectFinder, PredictOptions, Predictor
 from qkv.models.detectors import DetectionBatch, Detector
 from qkv.models.regions import uncovered_share
 from qkv.records import require_fields
@@ -25,6 +25,7 @@ from qkv.tasks.detection.data import (
 )
 from qkv.tasks.detection.evaluation import detect_all, evaluate_detector, validation_score
 from qkv.tasks.detection.pictures import PictureSet, ScenePictures, collate_pictures
+from qkv.tasks.detection.predictor import BoxPredictor
 from qkv.tasks.detection.proposals import prepare_proposals, propose
 from qkv.tasks.detection.stages import stage_of, staged_schedule
 from qkv.tasks.options import read_options
@@ -173,6 +174,11 @@ class DetectTask(Task):
         """Return the detector with its classes."""
         assert isinstance(model, Detector)
         return ObjectFinder(model, self.classes, self.given.picture_size)
+
+    def predictor(self, model: nn.Module, options: PredictOptions) -> Predictor:
+        """Return the predictor of objects in image files."""
+        options.reject_tokens(self.kind)
+        return BoxPredictor(self.object_finder(model), options)
 
     def example_batch(self, settings: Settings) -> Tensors:
         """Return a batch of one picture with its proposals."""
