@@ -17,6 +17,7 @@ GROUPS = {
         "words",
         "classification",
         "detection",
+        "photos",
         "huggingface",
         "workbench",
     ),

@@ -21,6 +21,9 @@ from .report_answers import ConfusionTable as ConfusionTable
 from .report_answers import Example as Example
 from .report_answers import Mistakes as Mistakes
 from .report_answers import ReportAnswer as ReportAnswer
+from .report_boxes import BoxMistake as BoxMistake
+from .report_boxes import BoxReport as BoxReport
+from .report_boxes import ClassBoxes as ClassBoxes
 from .series import Series as Series
 from .series import downsample as downsample
 from .series import smooth as smooth

@@ -20,6 +20,7 @@ from qkv.draw.report_answers import (
     section,
     truncation_note,
 )
+from qkv.draw.report_boxes import BoxReport, boxes_sections
 from qkv.draw.series import Point, Series, is_drawable, smooth
 from qkv.draw.text import shorten
 from qkv.metrics.display import format_metric, metric_title
@@ -65,6 +66,7 @@ class TrainingReport:
     """Metric of the first card, from the last row; empty: none."""
     confusion: ConfusionTable | None = None
     mistakes: Mistakes | None = None
+    boxes: BoxReport | None = None
     examples_title: str = "Predictions"
     examples_note: str = "The best predictions for inputs that were not trained on."
 
@@ -75,6 +77,7 @@ def report_page(record: TrainingReport) -> str:
         _facts_section(record),
         _losses_section(record.training_loss, record.validation_loss, record.training_loss_extra),
         _metrics_section(record.metrics),
+        boxes_sections(record.boxes),
         confusion_section(record.confusion),
         mistakes_section(record.mistakes),
         examples_section(record.examples, record.examples_title, record.examples_note),

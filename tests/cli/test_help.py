@@ -45,7 +45,14 @@ def test_defaults_and_placeholders_of_train():
 def test_predict_has_a_panel_per_use():
     text = qkv("predict", "--help")
     panels = re.findall(r"╭─ (.*?) ─+╮", text)
-    assert [panel.split(" (")[0] for panel in panels] == ["Arguments", "Options", "Search", "Sampling", "Text"]
+    assert [panel.split(" (")[0] for panel in panels] == [
+        "Arguments",
+        "Options",
+        "Search",
+        "Sampling",
+        "Text",
+        "Pictures",
+    ]
     assert "Below 1: more cautious" in text
     assert "Random seed for sampling." in text
 

@@ -29,7 +29,7 @@ class SplitDetections(NamedTuple):
     found: list[Detections]
     objects: list[Objects]
     proposed: list[Tensor]
-    """(regions, 4) of each picture; empty for a detector without proposals."""
+    """(regions, 4) of each picture; empty if they were not asked for, or for a detector without proposals."""
 
 
 @dataclass
@@ -57,7 +57,11 @@ class _Clock:
 
 @torch.inference_mode()
 def detect_all(
-    detector: Detector, pictures: PictureSet, may_stop: Callable[[], None] = lambda: None
+    detector: Detector,
+    pictures: PictureSet,
+    may_stop: Callable[[], None] = lambda: None,
+    *,
+    with_proposals: bool = False,
 ) -> SplitDetections:
     """Return the detections of all pictures, one picture at a time, as `qkv predict` runs."""
     detector.eval()
@@ -66,9 +70,12 @@ def detect_all(
     for index in track(range(len(pictures))):
         may_stop()
         item = pictures[index]
-        (found,) = detector.detect(*_inputs(detector, item, device))
+        inputs = _inputs(detector, item, device)
+        (found,) = detector.detect(*inputs)
         result.found.append(to_detections(found))
         result.objects.append(to_objects(item))
+        if with_proposals and isinstance(detector, RegionDetector):
+            result.proposed.append(_proposed_regions(detector, inputs))
     return result
 
 
@@ -145,12 +152,17 @@ class _Tally:
 @torch.inference_mode()
 def _look_at_regions(detector: RegionDetector, inputs: tuple[Tensor, ...], true: Tensor) -> tuple[Tensor, Tensor]:
     """Return the proposals (n, 4) of one picture, and the class that each true box is given."""
-    pictures, extents, external = inputs
-    features = detector.features(pictures, external)
-    proposed = detector.propose(features, extents, external)[0].float().cpu()
+    pictures, extents, _ = inputs
     boxes = true[None].to(pictures.device)
     predicted = detector.score(detector.features(pictures, boxes), extents, boxes).scores[0].argmax(-1).cpu()
-    return proposed[(proposed[:, 2:] > proposed[:, :2]).all(1)], predicted
+    return _proposed_regions(detector, inputs), predicted
+
+
+def _proposed_regions(detector: RegionDetector, inputs: tuple[Tensor, ...]) -> Tensor:
+    """Return the proposals (n, 4) of one picture, without padding."""
+    pictures, extents, external = inputs
+    proposed = detector.propose(detector.features(pictures, external), extents, external)[0].float().cpu()
+    return proposed[(proposed[:, 2:] > proposed[:, :2]).all(1)]
 
 
 def _inputs(detector: Detector, item: LabeledPicture, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from qkv.data import ShuffledBatches
+from qkv.draw import TrainingReport
 from qkv.errors import QkvError, QkvWarning, unknown_name_error
 from qkv.inference import ObjectFinder, PredictOptions, Predictor
 from qkv.models.detectors import DetectionBatch, Detector
 from qkv.models.regions import uncovered_share
 from qkv.records import require_fields
-from qkv.tasks.base import ModelSizes, Preset, Task, register
+from qkv.tasks.base import ModelSizes, Preset, RunSummary, Task, register
 from qkv.tasks.detection import presets
 from qkv.tasks.detection.data import (
     SCENE_CLASSES,
@@ -27,6 +28,7 @@ from qkv.tasks.detection.evaluation import detect_all, evaluate_detector, valida
 from qkv.tasks.detection.pictures import PictureSet, ScenePictures, collate_pictures
 from qkv.tasks.detection.predictor import BoxPredictor
 from qkv.tasks.detection.proposals import prepare_proposals, propose
+from qkv.tasks.detection.report import make_box_report
 from qkv.tasks.detection.stages import stage_of, staged_schedule
 from qkv.tasks.options import read_options
 from qkv.train import Objective, Settings
@@ -169,6 +171,21 @@ class DetectTask(Task):
         if model.needs_proposals:
             self._prepare(split)
         return evaluate_detector(model, self._split(split), len(self.classes))
+
+    def report(self, model: nn.Module, summary: RunSummary) -> TrainingReport:
+        """Return the report with AP of each class, errors by reason and the worst pictures."""
+        assert isinstance(model, Detector)
+        pictures = self._split(self.default_split)
+        result = detect_all(model, pictures, with_proposals=True)
+        boxes = make_box_report(
+            result.found,
+            result.objects,
+            self.classes,
+            lambda index: pictures[index].picture.movedim(0, 2).numpy(),
+            pictures.name,
+            proposals=[regions.double().numpy() for regions in result.proposed] or None,
+        )
+        return replace(super().report(model, summary), boxes=boxes)
 
     def object_finder(self, model: nn.Module) -> ObjectFinder:
         """Return the detector with its classes."""
