@@ -45,7 +45,7 @@ class BoxReport:
     hits: int
     objects: int
     min_score: float
-    """Score from which on detections are counted as errors."""
+    """Least score of a detection that is counted."""
     false_positives: Mapping[str, int]
     """Reason -> number."""
     missed: Mapping[str, int]
@@ -92,7 +92,7 @@ def _curves_section(report: BoxReport) -> str:
     )
     return section(
         "Precision and recall",
-        "Each point keeps the detections from one score on; IoU at least 0.5."
+        "Each point keeps the detections with at least one score; a hit has an IoU of at least 0.5."
         + truncation_note(len(known) - _MAX_CURVES, "classes"),
         f'<figure class="card chart">{chart}</figure>',
     )

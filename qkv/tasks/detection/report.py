@@ -72,7 +72,7 @@ def make_box_report(
 
 
 def drawn_boxes(found: Detections, truth: Objects, classes: Sequence[str], min_score: float) -> list[DrawnBox]:
-    """Return the true objects, dashed, and the detections from a score on, the surest last."""
+    """Return the true objects, dashed, and the detections with at least this score, the surest last."""
     boxes = [
         DrawnBox(classes[label], _corners(box), color=label, is_true=True)
         for label, box in zip(truth.classes.tolist(), truth.boxes.tolist(), strict=True)

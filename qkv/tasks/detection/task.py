@@ -128,6 +128,8 @@ class DetectTask(Task):
     def init_weights(self, model: nn.Module) -> None:
         """Fit the anchors to the training boxes; load the weights of a pretrained backbone."""
         assert isinstance(model, Detector)
+        if not self.splits:  # a trained run is loaded: its weights follow
+            return
         sizes = self.splits["train"].box_sizes()
         anchors = model.set_anchor_sizes(sizes)
         if anchors is not None:

@@ -10,10 +10,13 @@ import pytest
 from PIL import Image
 from pycocotools.coco import COCO
 
+from qkv import detect, runs
 from qkv.inference import ObjectFinder, PredictOptions
 from qkv.tasks.detection.predictor import BoxPredictor
 from tests.cli.run import qkv, run
 from tests.inference.red_boxes import RedBoxes, red_picture
+from tests.tasks.detection.scenes import TINY
+from tests.web.runs import train
 
 BOX = (40, 20, 100, 80)
 CLASSES = ("blue", "red")
@@ -156,3 +159,31 @@ def test_a_folder_that_cannot_be_written_is_a_warning_beside_and_an_error_in_out
 )
 def test_bad_input_options(photos, options, message):
     assert message in qkv("predict", "run", str(photos), *options, code=2)
+
+
+def test_a_trained_run_is_loaded_and_finds_objects(tmp_path):
+    changes = {
+        "model": {"hidden_dim": 8, "samples": 8, "pool": 3},
+        "train": {"steps": 2, "batch_size": 2, "warmup": 1, "validate_every": 2},
+        "data": TINY,
+    }
+    folder = train(tmp_path / "run", "detect", changes)
+    Image.fromarray(red_picture(60, 80, BOX)).save(tmp_path / "a.png")
+    loaded = runs.load(folder)
+    found = detect(folder, tmp_path / "a.png", min_score=0)
+    assert found == detect(loaded, tmp_path / "a.png", min_score=0)
+    assert all(one.label in loaded[1].classes for one in found)
+    lines = qkv("predict", str(folder), str(tmp_path / "a.png"), "--min-score", "0").splitlines()
+    assert len(lines) == max(1, len(found))
+    assert len(frames(tmp_path / "a.boxes.svg")) == len(found)
+
+
+def test_bad_input_run_without_boxes(tmp_path):
+    run_folder = train(tmp_path / "xor", "xor", {"train": {"steps": 2, "validate_every": 2}})
+    with pytest.raises(ValueError, match="is a run of task 'xor'; finding objects needs one of task 'detect'"):
+        detect(run_folder, red_picture(9, 9, (0, 0, 3, 3)))
+    assert "--min-score is for runs of task detect" in qkv(
+        "predict", str(run_folder), "0,1", "--min-score", "0.5", code=2
+    )
+    said = qkv("predict", str(run_folder), "0,1", "--out", str(tmp_path / "folder"), code=2)
+    assert said == f"qkv: --out {tmp_path / 'folder'}: the name must end in .tsv or .json\n"
