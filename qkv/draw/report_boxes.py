@@ -131,7 +131,7 @@ def _pictures_section(report: BoxReport) -> str:
         "Worst pictures",
         "The pictures with the most mistakes. Dashed boxes are true objects, solid ones were found."
         + truncation_note(report.wrong_pictures - len(shown), "pictures with mistakes"),
-        f'<div class="pictures">{cards}</div>',
+        f'<div class="groups">{cards}</div>',
     )
 
 
