@@ -92,7 +92,7 @@ def _curves_section(report: BoxReport) -> str:
     )
     return section(
         "Precision and recall",
-        "Each point keeps the detections with at least one score; a hit has an IoU of at least 0.5."
+        "A point of a curve is a least score of detections. A hit has an IoU of at least 0.5."
         + truncation_note(len(known) - _MAX_CURVES, "classes"),
         f'<figure class="card chart">{chart}</figure>',
     )
