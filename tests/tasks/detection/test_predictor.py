@@ -161,6 +161,7 @@ def test_bad_input_options(photos, options, message):
     assert message in qkv("predict", "run", str(photos), *options, code=2)
 
 
+@pytest.mark.filterwarnings("ignore::qkv.errors.QkvWarning")  # the anchors are printed
 def test_a_trained_run_is_loaded_and_finds_objects(tmp_path):
     changes = {
         "model": {"hidden_dim": 8, "samples": 8, "pool": 3},
