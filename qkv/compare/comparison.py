@@ -25,8 +25,6 @@ from qkv.tasks import Task
 from qkv.train import Compute, Loop, Run
 from qkv.train.objective import Tensors
 
-LEARNING_RATE_FACTORS = (1 / 3, 1.0, 3.0)
-"""Default learning rates, as multiples of the preset's."""
 SHARED_METRICS = ("examples", "chance", "tokens", "words")
 """Metrics that are the same for all candidates."""
 _ENDS = ("low", "mean", "high")
@@ -52,7 +50,7 @@ class ComparisonSettings:
     seeds: int = 1
     """Number of seeds; the first is that of the configuration."""
     learning_rates: tuple[float, ...] = ()
-    """Learning rates to try (default: LEARNING_RATE_FACTORS times the candidate's own)."""
+    """Learning rates to try (default: multiples of the candidate's own)."""
     device: str = "cpu"
     cuda_graphs: bool = False
     """Whether to use CUDA graphs for models that support them."""
@@ -66,9 +64,9 @@ class ComparisonSettings:
             if not 0 < rate < math.inf:
                 raise ValueError(f"a learning rate must be more than 0, got {rate}")
 
-    def learning_rates_for(self, config: Config) -> list[float]:
+    def learning_rates_for(self, config: Config, factors: Sequence[float]) -> list[float]:
         """Return the learning rates to try, in order, each once."""
-        defaults = [float(f"{factor * config.train.learning_rate:.3g}") for factor in LEARNING_RATE_FACTORS]
+        defaults = [float(f"{factor * config.train.learning_rate:.3g}") for factor in factors]
         return list(dict.fromkeys(self.learning_rates or defaults))
 
 
@@ -106,7 +104,9 @@ class Comparison:
         batch = self.task.example_batch(self.candidates[0].config.train)
         costs = [self._measure_cost(candidate, batch) for candidate in self.candidates]
         self._total_trials = sum(
-            len(self.settings.learning_rates_for(candidate.config)) + self.settings.seeds - 1
+            len(self.settings.learning_rates_for(candidate.config, self.task.learning_rate_factors))
+            + self.settings.seeds
+            - 1
             for candidate, cost in zip(self.candidates, costs, strict=True)
             if isinstance(cost, Resources)
         )
@@ -193,7 +193,7 @@ class Comparison:
     def _train_candidate(self, candidate: Candidate) -> list[Trial]:
         """Train the first seed with every learning rate, the others with the best; evaluate the trials of the best."""
         first = candidate.config.train.seed
-        rates = self.settings.learning_rates_for(candidate.config)
+        rates = self.settings.learning_rates_for(candidate.config, self.task.learning_rate_factors)
         tried = [self._train_and_save(candidate, rate, first) for rate in rates]
         best = choose_best(tried)
         if best is None:

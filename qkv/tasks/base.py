@@ -185,6 +185,9 @@ class Task(ABC):
         """Name -> search options to evaluate a finished run with; one without a name if the task does not decode."""
         return {"greedy": {"beams": 1}, "beam 4": {"beams": 4}} if self.decodes else {"": {}}
 
+    learning_rate_factors: ClassVar[tuple[float, ...]] = (1 / 3, 1.0, 3.0)
+    """Learning rates that a comparison tries by default, as multiples of the preset's."""
+
     @property
     def chance(self) -> float | None:
         """Accuracy of the best constant guess; None: not defined."""

@@ -27,8 +27,8 @@ def recall(folder, attention, seeds=1, rates=(0.01,), positions=None, changes=CH
 class TestSettings:
     def test_rates_are_a_third_once_and_three_times_the_own(self):
         (only,) = make_candidates("recall", None, CHANGES, Grid("softmax"))
-        assert ComparisonSettings().learning_rates_for(only.config) == [0.00167, 0.005, 0.015]
-        assert ComparisonSettings(learning_rates=(0.5, 0.1, 0.5)).learning_rates_for(only.config) == [0.5, 0.1]
+        assert ComparisonSettings().learning_rates_for(only.config, (1 / 3, 1, 3)) == [0.00167, 0.005, 0.015]
+        assert ComparisonSettings(learning_rates=(0.5, 0.1, 0.5)).learning_rates_for(only.config, (1,)) == [0.5, 0.1]
 
     def test_spreads(self):
         found = spreads([{"x": 0.25, "y": 1.0}, {"x": 0.75, "y": 1.0}, {"x": 0.5, "y": 4.0}])

@@ -41,7 +41,8 @@ def compare(
     models: Models = None,
     seeds: Annotated[int, typer.Option(help="Number of seeds to train each candidate with.")] = 1,
     rates: Annotated[
-        str | None, typer.Option(help="Learning rates to choose from (default: 1/3, 1 and 3 times the preset's).")
+        str | None,
+        typer.Option(help="Learning rates to choose from (default: multiples of the preset's, chosen by the task)."),
     ] = None,
     preset: Preset = None,
     set_: Set = None,

@@ -2,19 +2,19 @@
 
 from qkv.tasks.base import Preset
 
-_TRAIN = {"batch_size": 8, "warmup": 50, "validate_every": 500, "max_grad_norm": 5.0, "learning_rate": 2e-3}
-_SCENES = {"recolor": True, "train_scenes": 2500}
-_STEPS = 3000
+_TRAIN = {"batch_size": 8, "warmup": 50, "validate_every": 500, "max_grad_norm": 5.0, "learning_rate": 2.5e-3}
+_SCENES = {"recolor": True, "zoom": 1.3, "train_scenes": 3000, "part": "whole"}
+_STEPS = 1500
 
 
 def faster() -> Preset:
-    """Return Faster R-CNN on generated scenes: five minutes on two cores."""
+    """Return Faster R-CNN on generated scenes: four minutes on two cores."""
     return Preset("faster", {"samples": 64}, {**_TRAIN, "steps": _STEPS, "ema_decay": 0.998}, _SCENES)
 
 
 def fast() -> Preset:
     """Return Fast R-CNN: proposals by selective search, classes and boxes by the network."""
-    return Preset("fast", {"samples": 64}, {**_TRAIN, "steps": _STEPS, "ema_decay": 0.998}, _SCENES)
+    return Preset("fast", {"samples": 64, "pooling": "align"}, {**_TRAIN, "steps": _STEPS, "ema_decay": 0.998}, _SCENES)
 
 
 def rcnn() -> Preset:
@@ -28,7 +28,7 @@ def detr() -> Preset:
         "detr",
         {"backbone": "wide", "dim": 192, "heads": 6, "layers": 3},
         {**_TRAIN, "batch_size": 64, "steps": 4000, "learning_rate": 5e-4, "ema_decay": 0.999},
-        {"size": 128, "train_scenes": 0, "recolor": True},
+        {"size": 128, "train_scenes": 0, "recolor": True, "part": "whole"},
     )
 
 
@@ -38,7 +38,7 @@ def large() -> Preset:
         "faster",
         {"backbone": "wide", "samples": 64, "hidden_dim": 256},
         {**_TRAIN, "batch_size": 32, "steps": 5000, "learning_rate": 1e-3, "ema_decay": 0.999},
-        {"size": 128, "train_scenes": 0, "recolor": True},
+        {"size": 128, "train_scenes": 0, "recolor": True, "part": "whole"},
     )
 
 

@@ -22,11 +22,15 @@ from qkv.inference.progress import track
 from qkv.models.regions import selective_search
 from qkv.storage import cache_dir, read_file, write_atomic
 
-VERSION = 1
+VERSION = 2
 """Raise it when selective search changes: cached proposals of another version are not used."""
 MIN_PARALLEL = 32
 """Fewest pictures for which other processes are started."""
 MAX_FILE_BYTES = 2**22
+
+SMALL = 160
+"""Pictures up to this longer side have small objects, which need a finer segmentation."""
+FINE = {"scales": (50.0, 150.0), "min_size": 5}
 
 Pixels = UInt8[ndarray, "height width 3"]
 
@@ -73,12 +77,9 @@ class _Results:
             yield from map(_run, self.jobs)
             return
         workers = len(os.sched_getaffinity(0))
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_use_one_thread) as pool:
+        # a spawned process would import the user's script again; these use numpy alone, which survives a fork
+        with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
             yield from pool.map(_run, self.jobs, chunksize=8)
-
-
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def _run(job: tuple[Pixels, Path]) -> None:
@@ -87,7 +88,7 @@ def _run(job: tuple[Pixels, Path]) -> None:
 
 def _search_and_keep(pixels: Pixels, path: Path) -> None:
     started = time.perf_counter()
-    boxes = selective_search(pixels)
+    boxes = selective_search(pixels, **(FINE if max(pixels.shape[:2]) <= SMALL else {}))  # type: ignore[arg-type]
     data = io.BytesIO()
     np.savez_compressed(data, boxes=boxes, seconds=np.float64(time.perf_counter() - started))
     path.parent.mkdir(parents=True, exist_ok=True)

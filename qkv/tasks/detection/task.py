@@ -53,6 +53,7 @@ class DetectTask(Task):
 
     unit = "pictures"
     headline = "ap50"
+    learning_rate_factors = (1.0,)  # a training takes minutes
     data_options = DetectOptions
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {
         "faster": presets.faster,

@@ -18,7 +18,7 @@ def picture(tmp_path, monkeypatch):
 
 
 def test_proposals_are_those_of_selective_search(picture):
-    expected = selective_search(np.ascontiguousarray(picture.movedim(0, 2).numpy()))
+    expected = selective_search(np.ascontiguousarray(picture.movedim(0, 2).numpy()), scales=(50.0, 150.0), min_size=5)
     found = propose(picture)
     assert torch.equal(found.boxes, torch.from_numpy(expected))
     assert found.seconds > 0
@@ -26,7 +26,7 @@ def test_proposals_are_those_of_selective_search(picture):
 
 def test_second_call_reads_the_cache(picture, monkeypatch):
     first = propose(picture)
-    monkeypatch.setattr(proposals, "selective_search", lambda _: pytest.fail("computed twice"))
+    monkeypatch.setattr(proposals, "selective_search", lambda _, **__: pytest.fail("computed twice"))
     second = propose(picture)
     assert torch.equal(first.boxes, second.boxes)
     assert first.seconds == second.seconds
