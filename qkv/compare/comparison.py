@@ -25,7 +25,7 @@ from qkv.tasks import Task
 from qkv.train import Compute, Loop, Run
 from qkv.train.objective import Tensors
 
-SHARED_METRICS = ("examples", "chance", "tokens", "words")
+SHARED_METRICS = ("examples", "chance", "tokens", "words", "pictures")
 """Metrics that are the same for all candidates."""
 _ENDS = ("low", "mean", "high")
 
@@ -293,8 +293,8 @@ def main_metric(records: Sequence[dict[str, Any]]) -> str:
 
 
 def lower_is_better(metric: str) -> bool:
-    """Return whether the metric is an error rate, a loss or a perplexity."""
-    return metric.endswith(("error_rate", "loss", "perplexity", "bits_per_byte"))
+    """Return whether the metric is an error rate, a loss, a perplexity, a time or a number of stages."""
+    return metric.endswith(("error_rate", "loss", "perplexity", "bits_per_byte", "_ms", "ms_per_picture", "stages"))
 
 
 def _mean(values: Sequence[float]) -> float | None:

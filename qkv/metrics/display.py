@@ -4,6 +4,7 @@ import math
 
 _PERCENT = ("_rate", "accuracy", "chance")
 """Ends of the names of metrics that are shares of something, shown in percent."""
+_TIMES = ("_ms", "ms_per_picture")
 _LARGE = 1e6
 
 _MEANINGS = {
@@ -27,6 +28,21 @@ _MEANINGS = {
     "masked_loss": "mean of -ln(probability of the masked token), in nats; lower is better",
     "unigram_accuracy": "baseline: always guess the most frequent token",
     "unigram_loss": "baseline: predict each token by its share in the training text",
+    "ap50": "average precision of boxes with IoU >= 0.5, mean over classes (COCO); higher is better",
+    "mean_ap": "average precision, mean over IoU 0.50 to 0.95 and classes (COCO mAP); higher is better",
+    "ap75": "average precision of boxes with IoU >= 0.75; higher is better",
+    "ar100": "recall with at most 100 boxes per picture, mean over IoU 0.50 to 0.95; higher is better",
+    "proposals": "regions per picture that are classified",
+    "proposal_recall_50": "objects with a proposal of IoU >= 0.5: the ceiling of recall",
+    "proposal_recall_70": "objects with a proposal of IoU >= 0.7",
+    "true_box_accuracy": "right classes if the true boxes are given: the ceiling of the classifier",
+    "ms_per_picture": "milliseconds per picture, one at a time, proposals included; lower is better",
+    "proposals_ms": "of these, to propose regions",
+    "backbone_ms": "of these, in the backbone",
+    "regions_ms": "of these, to classify regions",
+    "nms_ms": "of these, to select the final boxes",
+    "stages": "trainings, one after the other",
+    "pictures": "pictures evaluated",
     "next_sentence_accuracy": "pairs classified right as in order or not; chance is 50%",
 }
 
@@ -56,4 +72,6 @@ def format_metric(name: str, value: float | None) -> str:
         return str(value)
     if is_percentage(name):
         return f"{value:.2%}"
+    if name.endswith(_TIMES):
+        return f"{value:,.1f}"
     return f"{value:,.4f}" if abs(value) < _LARGE else f"{value:.4g}"

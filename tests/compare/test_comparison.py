@@ -42,6 +42,7 @@ class TestSettings:
         assert lower_is_better("masked_loss")
         assert lower_is_better("word_perplexity")
         assert lower_is_better("bits_per_byte")
+        assert lower_is_better("backbone_ms")
         assert not lower_is_better("jaccard")
 
     @pytest.mark.parametrize(
