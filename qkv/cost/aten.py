@@ -145,14 +145,14 @@ POINTWISE: dict[str, ElementCounts] = _table(
         "sigmoid_backward tanh_backward": {_MUL: 2, _ADD: 1},
         "silu_backward gelu_backward mish_backward": {_EXP: 1, _MUL: 4, _ADD: 2, _DIV: 1},
         "elu_backward softplus_backward log_sigmoid_backward": {_EXP: 1, _MUL: 1, _CMP: 1},
-        "log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh asin acos atan atan2 asinh acosh atanh erf erfc "
+        "frexp log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh asin acos atan atan2 asinh acosh atanh erf erfc "
         "erfinv pow lgamma digamma sinc logit hypot xlogy logaddexp": {_FUN: 1},
         "abs sign sgn signbit ceil floor round trunc frac eq ne lt le gt ge maximum minimum fmax fmin clamp "
         "clamp_min clamp_max clip relu relu6 hardtanh hardsigmoid hardswish hardshrink softshrink threshold "
         "masked_fill where isnan isinf isfinite isneginf isposinf nan_to_num heaviside copysign hardtanh_backward "
         "hardsigmoid_backward hardswish_backward": {_CMP: 1},
         "native_dropout": {_CMP: 1, _MUL: 1},
-        "upsample_bilinear2d": {_MUL: 4, _ADD: 3},
+        "upsample_bilinear2d grid_sampler_2d": {_MUL: 4, _ADD: 3},
     }
 )
 """Operations per element of the first result."""

@@ -78,7 +78,7 @@ def _from_folder(folder: Path, given: tuple[Input, ...]) -> ProfileTarget:
 
 
 def _read_sizes(task: Task) -> ModelSizes:
-    return ModelSizes(task.sizes(), task.input_shape)
+    return ModelSizes(task.sizes(), task.input_shape, task.input_specs)
 
 
 def _from_factory(module: str, function: str, given: tuple[Input, ...]) -> ProfileTarget:
@@ -114,6 +114,7 @@ def _from_model_sizes(label: str, sizes: ModelSizes, config: Config, given: tupl
     chosen = family(config.family)
     with torch.device("meta"):
         model = chosen.build(chosen.configure(config.model), *sizes.sizes)
+    given = given or tuple(map(Input.parse, sizes.inputs))
     if not given and sizes.shape is not None:
         given = (Input.parse(f"float[1,{','.join(map(str, sizes.shape))}]"),)
     max_tokens = config.model.get("max_length")

@@ -39,6 +39,8 @@ class ModelSizes:
     """The same as `Task.sizes`."""
     shape: tuple[int, ...] | None = None
     """Shape of one input, for tasks whose inputs are float tensors."""
+    inputs: tuple[str, ...] = ()
+    """Inputs of a model that takes several, such as float[1,n,4]; instead of `shape`."""
     note: str | None = None
     """Origin of the sizes, if they are not from the data."""
 
@@ -152,6 +154,11 @@ class Task(ABC):
     def input_shape(self) -> tuple[int, ...] | None:
         """Shape of one input, for tasks whose inputs are float tensors."""
         return None
+
+    @property
+    def input_specs(self) -> tuple[str, ...]:
+        """Inputs of a model that takes several, as `qkv cost --input` describes them; empty: `input_shape` decides."""
+        return ()
 
     def init_weights(self, model: nn.Module) -> None:  # noqa: B027 - most tasks keep the model's own
         """Change the initial weights of a model for this task."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float32, Int64, UInt8
+from jaxtyping import Bool, Float, Float32, Int64, Num, UInt8
 from torch import Tensor, nn
 
 from qkv.models.regions import clip_boxes, nms
@@ -90,6 +90,13 @@ class Detector(nn.Module, ABC):
     @abstractmethod
     def regions(self, features: Any, extents: Extents, proposals: Proposals) -> ScoredRegions:
         """Return the boxes and scores of all regions."""
+
+    def forward(
+        self, pictures: Num[Tensor, "batch 3 height width"], proposals: Float[Tensor, "batch proposals 4"]
+    ) -> ScoredRegions:
+        """Return the scored regions of unpadded pictures: all of a detection but NMS. `qkv cost` counts this."""
+        extents = torch.tensor(pictures.shape[2:], device=pictures.device).expand(len(pictures), 2)
+        return self.regions(self.features(pictures, proposals), extents, proposals)
 
     def select(self, found: ScoredRegions) -> list[Detection]:
         """Return the best class boxes of each picture after NMS within each class."""

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Num
 from torch import Tensor
 
-from qkv.models.detectors.base import DetectionBatch, Extents, Proposals
+from qkv.models.detectors.base import DetectionBatch, Extents, Proposals, ScoredRegions
 from qkv.models.detectors.fast import FastConfig, FastRCNN
 from qkv.models.detectors.rpn import RegionProposalNetwork
 from qkv.models.registry import register
@@ -49,6 +50,15 @@ class FasterRCNN(FastRCNN):
     def propose(self, features: Tensor, extents: Extents, proposals: Proposals) -> Proposals:
         """Return the network's own proposals."""
         return self.rpn.propose(self.rpn(features), extents, self.config.proposals)
+
+    def forward(
+        self, pictures: Num[Tensor, "batch 3 height width"], proposals: Float[Tensor, "batch proposals 4"]
+    ) -> ScoredRegions:
+        """Return the scored regions of given proposals; the RPN runs as well, but what it proposes is not used."""
+        extents = torch.tensor(pictures.shape[2:], device=pictures.device).expand(len(pictures), 2)
+        features = self.features(pictures, proposals)
+        self.rpn(features)
+        return self.score(features, extents, proposals)
 
     def loss(self, batch: DetectionBatch) -> Float[Tensor, ""]:
         """Return the losses of the proposals and of the regions, summed over pictures."""

@@ -79,7 +79,7 @@ class DigitsTask(ClassificationTask):
         if (given.train_file, given.test_file) != (None, None):
             return None
         note = f"{CLASSES} classes of images of {' x '.join(map(str, SHAPE))}, as in MNIST; it was not read"
-        return ModelSizes((*SHAPE, CLASSES), SHAPE, note)
+        return ModelSizes((*SHAPE, CLASSES), SHAPE, note=note)
 
 
 def _mnist(given: DigitsOptions) -> ClassData:

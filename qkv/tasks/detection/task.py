@@ -120,11 +120,17 @@ class DetectTask(Task):
         given = read_options(DetectOptions, options)
         if given.train_file is not None:
             return None
-        return ModelSizes((len(SCENE_CLASSES),), None, f"{len(SCENE_CLASSES)} classes, as in the generated scenes")
+        note = f"{len(SCENE_CLASSES)} classes, as in the generated scenes; n is the number of proposals"
+        return ModelSizes((len(SCENE_CLASSES),), None, _input_specs(given.picture_size), note)
 
     def sizes(self) -> tuple[int, ...]:
         """Return the number of classes."""
         return (len(self.classes),)
+
+    @property
+    def input_specs(self) -> tuple[str, ...]:
+        """A square picture and n proposals."""
+        return _input_specs(self.given.picture_size)
 
     def init_weights(self, model: nn.Module) -> None:
         """Fit the anchors to the training boxes; load the weights of a pretrained backbone."""
@@ -206,10 +212,11 @@ class DetectTask(Task):
         return tuple(collate_pictures([item], [propose(item.picture).boxes]))
 
     def run_example(self, model: nn.Module, batch: Tensors) -> bool:
-        """Detect the objects of one picture."""
+        """Score the regions of one picture."""
         assert isinstance(model, Detector)
         example = DetectionBatch(*batch)
-        model.detect(example.pictures, example.extents, example.proposals)
+        dtype = next(model.parameters()).dtype
+        model(example.pictures, example.proposals.to(dtype))
         return True
 
     def _tell(self, sentence: str) -> None:
@@ -278,6 +285,10 @@ class _TrainingData:
         extents = torch.full((len(numbers), 2), train.scenes.size, device=numbers.device)
         proposals = torch.zeros(len(numbers), 0, 4, device=numbers.device)
         return DetectionBatch(*made[:1], extents, *made[1:], proposals, torch.zeros((), dtype=torch.long))
+
+
+def _input_specs(size: int) -> tuple[str, ...]:
+    return f"float[1,3,{size},{size}]", "float[1,n,4]"
 
 
 def describe_anchors(sizes: Tensor, anchors: Tensor) -> str:
