@@ -56,7 +56,7 @@ def test_pictures_of_idx_files(tmp_path):
     [
         ({"train_images": bars(30)[0], "train_labels": [2] * 30}, "all 30 images are of class 2; at least two"),
         ({"test_images": bars(30)[0], "test_labels": bars(30)[1]}, "the file has no train_images"),
-        ({"train_images": bars(9)[0], "train_labels": bars(9)[1]}, "fewer than 10 images per class"),
+        ({"train_images": bars(9)[0], "train_labels": bars(9)[1]}, "every class has fewer than 10 images"),
     ],
 )
 def test_bad_files(tmp_path, arrays, message):
