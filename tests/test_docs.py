@@ -43,6 +43,26 @@ def blocks(path):
     return re.findall(r"```python\n(.*?)```", path.read_text(), re.S)
 
 
+def test_detection_page_has_the_figures_of_its_result_files():
+    page = " ".join((ROOT / "docs" / "detection.md").read_text().split())
+    systems = json.loads((RESULTS.parent / "detection_cards_h200.json").read_text())["systems"]
+    for name, system in (("`qkv train detect --preset photos`", "ours"), ("torchvision 0.26 `FasterRCNN`", "peer")):
+        found = systems[system]
+        low, high = found["ap50_interval"]
+        row = (
+            f"| {name} | {found['seconds']:.0f} | {found['passes']:.0f} "
+            f"| {found['ap50']:.3f} ({low:.3f} to {high:.3f}) | {found['mean_ap']:.3f} | {found['ms_per_picture']:.1f} |"
+        )
+        assert row in page
+    test = json.loads((RESULTS.parent / "detection_scenes_h200.json").read_text())["test"]
+    for figure in (
+        f"AP50 {test['ap50']:.3f}, mAP {test['mean_ap']:.3f}",
+        f"Ceilings: {test['proposal_recall_50']:.3f} of the objects",
+        f"{100 * test['true_box_accuracy']:.1f} % of the true boxes",
+    ):
+        assert figure in page
+
+
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if blocks(path)], ids=lambda path: path.name)
 def test_python_in_documents_runs(path, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

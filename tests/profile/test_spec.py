@@ -105,7 +105,9 @@ def test_so_has_that_of_wikitext(task):
 def test_digits_are_as_they_are_said_to_be(part):
     need(part)
     job = DigitsTask.load({"part": part})
-    assert DigitsTask.model_sizes({"part": part}) == ModelSizes(job.sizes(), job.shape, note=DigitsTask.model_sizes({}).note)
+    assert DigitsTask.model_sizes({"part": part}) == ModelSizes(
+        job.sizes(), job.shape, note=DigitsTask.model_sizes({}).note
+    )
 
 
 def test_data_of_ones_own_have_to_be_read():
