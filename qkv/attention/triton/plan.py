@@ -184,7 +184,6 @@ class Plan:
 
     def tile_sizes(self, tile: int, config: KernelConfig) -> TileSizes:
         """Return the compile-time sizes of a kernel with this feature tile."""
-        expansion = self.kernel.expansion
         return TileSizes(
             KEY_DIM=self.key_dim,
             BLOCK_K=self.block_k,
@@ -194,13 +193,24 @@ class Plan:
             PADDED_FEATURES=self.padded_features,
             BLOCK_F=tile,
             FEATURE_TILES=ceil_div(self.features, tile),
-            PURE_TILES=0 if expansion is None else expansion.pure_features(self.key_dim) // tile,
+            PURE_TILES=self._pure_tiles(tile),
             SEGMENT=self.segment,
             BLOCK_A=self.block(config.block),
             BLOCK_B=self.block(config.key_block),
             DTYPE=tl.bfloat16 if self.dot_dtype == torch.bfloat16 else tl.float32,
             PRECISION="tf32x3",
         )
+
+    def _pure_tiles(self, tile: int) -> int:
+        """Return the leading tiles without a bias.
+
+        Two tiles remain for wide keys. A single one is not a loop, and ptxas 12.8 then gives its dot product the wrong
+        address in shared memory (key_dim 32 in bfloat16).
+        """
+        if self.kernel.expansion is None:
+            return 0
+        pure = self.kernel.expansion.pure_features(self.key_dim) // tile
+        return pure if self.block_k == MIN_TILE else max(0, min(pure, ceil_div(self.features, tile) - 2))
 
     def forward_multiplications(self, batch: int, heads: int, queries: int) -> dict[str, int]:
         """Return the multiplications of one forward on tensor cores, with padding and the selection of features."""

@@ -49,14 +49,16 @@ class CompileOnly:
         name = self.kernel.fn.__name__
         print(name, *resources(made.asm["cubin"]), made.metadata.shared, flush=True)
         assert made.metadata.shared <= MAX_SHARED_MEMORY, f"{name} needs {made.metadata.shared} bytes: {named}"
+        mixed = mixed_up_halves(disassemble(made.asm["cubin"]))
+        assert not mixed, f"ptxas gave {name} a wrong address in shared memory, {mixed}: {named}"
 
 
 def signature_of(value, path, constants, hints):
     """Return the type of an argument, nested like its tuples; note constants and aligned values by their path."""
     if isinstance(value, tuple):
         return type(value)(*(signature_of(x, (*path, i), constants, hints) for i, x in enumerate(value)))
-    if value is None:
-        constants[path] = None
+    if value is None or (isinstance(value, int) and value == 1):
+        constants[path] = value
         return "constexpr"
     if isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0):
         hints[path] = [["tt.divisibility", 16]]
@@ -67,25 +69,55 @@ def signature_of(value, path, constants, hints):
 
 def resources(binary):
     """Return the registers per thread, and the bytes that were spilled."""
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    printed = run_tool("cuobjdump", "--dump-resource-usage", binary)
+    return [int(number) for number in re.search(r"REG:(\d+) STACK:(\d+)", printed).groups()]
+
+
+def disassemble(binary):
+    """Return the instructions that use uniform registers, as (name, arguments)."""
+    found = re.findall(r"\*/ +(?:@!?U?P\w+ +)?([A-Z0-9.]+) ([^;]*\bUR[^;]*);", run_tool("nvdisasm", "-c", binary))
+    return [(name, [argument.strip() for argument in arguments.split(",")]) for name, arguments in found]
+
+
+def run_tool(name, option, binary):
+    """Return what a tool of CUDA prints about the machine code."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
         file.flush()
-        printed = subprocess.check_output([tool, "--dump-resource-usage", file.name], text=True)
-    return [int(number) for number in re.search(r"REG:(\d+) STACK:(\d+)", printed).groups()]
+        tool = Path(triton.__file__).parent / "backends/nvidia/bin" / name
+        return subprocess.check_output([tool, option, file.name], text=True)
+
+
+def mixed_up_halves(instructions):
+    """Return the 64-bit additions that take one register as the low and as the high half of an operand.
+
+    The address of an operand of a dot product in shared memory is a constant plus 32 bits, so its high half is a
+    register with 0. ptxas 12.8 can take the register of the low half instead, and the product reads other memory.
+    """
+    low, found = {}, []
+    for name, arguments in instructions:
+        if name == "UIADD3.X" and "0x" in arguments[2] and low.get(arguments[4]) == arguments[1]:
+            found.append(" ".join([name, *arguments]))
+        if arguments[0].startswith("UR") and arguments[0] != "URZ":
+            first = int(arguments[0][2:])
+            written = [f"UR{first}", f"UR{first + 1}"] if re.search(r"\.64|\.WIDE", name) else [arguments[0]]
+            low = {carry: register for carry, register in low.items() if register not in written}
+        if name == "UIADD3" and arguments[1].startswith("UP") and "0x" in arguments[3] and arguments[2] != arguments[0]:
+            low[arguments[1]] = arguments[2]
+    return found
 
 
 def compile_all(dtype):
     """Compile forward, backward and decoding of each kind: at the benchmark's sizes, and at the largest.
 
-    At the benchmark's sizes plain, with mask and decay, and without causal order.
+    Heads of 32 in bfloat16, too. At the benchmark's sizes plain, with mask and decay, and without causal order.
     """
     kernels = launch.CHUNK_STATE, launch.SCAN, launch.OUTPUT, launch.GRAD_QK, decode.DECODE_STEP, decode.COMBINE_PARTS
     for cached in kernels:
         cached.kernel = CompileOnly(cached.kernel)
     step = decode.feature_map_step._init_fn
     usual = ((True, False), (True, True), (False, False))
-    for kind, key_dim, value_dim, segment, ways in (
+    sizes = [
         ("taylor", 16, 64, 256, usual),
         ("taylor", 64, 64, 512, usual),
         ("linear", 64, 64, 128, usual),
@@ -93,7 +125,10 @@ def compile_all(dtype):
         ("linear", 128, 128, 128, [(True, False)]),
         ("elu", 128, 256, 128, [(True, True)]),
         ("taylor", 64, 256, 512, [(True, True)]),
-    ):
+    ]
+    if dtype == torch.bfloat16:
+        sizes.append(("taylor", 32, 32, 512, [(False, False)]))
+    for kind, key_dim, value_dim, segment, ways in sizes:
         for causal, modified in ways:
             q = torch.zeros(1, 2, 1024, key_dim, dtype=dtype)
             v = torch.zeros(1, 2, 1024, value_dim, dtype=dtype)

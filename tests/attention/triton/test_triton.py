@@ -511,3 +511,30 @@ def test_auto_warns_once_about_its_fallback_and_is_right():
     expected = KINDS["taylor"](backend="reference")(q.double(), k.double(), v.double(), causal=True)
     assert torch.equal(found, again)
     assert (found - expected).norm() <= 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("key_dim", [18, 20, 24, 32, 64])
+def test_two_tiles_of_wide_keys_have_a_bias(key_dim):
+    """A single last tile is compiled to a wrong address in shared memory; see `compile_triton.mixed_up_halves`."""
+    planned = plan.Plan(kernel_kind("taylor"), False, 1.0, 512, 1024, 1, key_dim, key_dim, torch.bfloat16, True)
+    for config in (planned.configs.output, planned.configs.grad_q):
+        tiles = planned.tile_sizes(planned.read_tile(config), config)
+        assert tiles.FEATURE_TILES - tiles.PURE_TILES >= 2
+        assert key_dim * (key_dim + 1) // 2 >= tiles.PURE_TILES * tiles.BLOCK_F
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("key_dim", [20, 32])
+@pytest.mark.parametrize("causal", [True, False])
+def test_heads_of_32_in_bfloat16(key_dim, causal):
+    """Several segments of 512 with the block sizes of long sequences, forward and backward."""
+    case = case_of(
+        Setting(causal, dtype=torch.bfloat16),
+        queries=1024,
+        keys=1024,
+        heads=2,
+        key_heads=2,
+        key_dim=key_dim,
+        value_dim=key_dim,
+    )
+    assert identities.largest_error(errors(Taylor(backend="triton"), case)) <= BOUNDS[torch.bfloat16]
