@@ -51,7 +51,8 @@ def test_detection_page_has_the_figures_of_its_result_files():
         low, high = found["ap50_interval"]
         row = (
             f"| {name} | {found['seconds']:.0f} | {found['passes']:.0f} "
-            f"| {found['ap50']:.3f} ({low:.3f} to {high:.3f}) | {found['mean_ap']:.3f} | {found['ms_per_picture']:.1f} |"
+            f"| {found['ap50']:.3f} ({low:.3f} to {high:.3f}) | {found['mean_ap']:.3f} "
+            f"| {found['ms_per_picture']:.1f} |"
         )
         assert row in page
     test = json.loads((RESULTS.parent / "detection_scenes_h200.json").read_text())["test"]
