@@ -117,6 +117,7 @@ def test_purposes_are_never_renamed():
         "dropout",
         "fillers",
         "held-out examples",
+        "held-out pictures {split}",
         "initial weights",
         "inputs of the sine",
         "keys",

@@ -8,6 +8,9 @@ from .alignment import Alignment as Alignment
 from .alignment import alignment as alignment
 from .copying import CopyingResult as CopyingResult
 from .copying import copying as copying
+from .depth import first_over_last_gradient as first_over_last_gradient
+from .depth import gradients_by_depth as gradients_by_depth
+from .depth import identity_gradients as identity_gradients
 from .gradients import LayerGradient as LayerGradient
 from .gradients import gradient_by_depth as gradient_by_depth
 from .gradients import gradient_norms as gradient_norms

@@ -32,7 +32,7 @@ def vanishing_gradients() -> Answer:
     without normalization and a residual path. The path alone keeps a gradient from vanishing and lets it grow, by up to
     (1 + s)^(L-1). With each layer scaled by 1/L it is flat: between (1 - s/L)^(L-1) and (1 + s/L)^(L-1) at any depth.
     """
-    from qkv.explain.depth import first_over_last_gradient, gradients_by_depth, identity_gradients
+    from qkv.explain import first_over_last_gradient, gradients_by_depth, identity_gradients
     from qkv.layers import ScaledBranch
 
     steepest = {"sigmoid": 0.25, "tanh": 1.0, "relu": 1.0, "gelu": 1.1290}

@@ -20,7 +20,7 @@ from qkv.layers import (
     PreNorm,
     ShortConvolution,
 )
-from qkv.models import families, family
+from qkv.models import Detector, families, family
 from qkv.positions import Sizes, schemes
 from tests.contract.mechanisms import MECHANISMS
 
@@ -178,7 +178,10 @@ def test_models_of_examples(name, draws):
 
 
 def test_no_family_is_left_out():
-    assert {*families} == {*OF_EXAMPLES, *OF_TOKENS, "word_vectors"}
+    """Detectors declare no cost: theirs is counted, and tests/models/detectors/test_cost.py has it by hand."""
+    detectors = {name for name in families if issubclass(families[name], Detector)}
+    assert {*families} == {*OF_EXAMPLES, *OF_TOKENS, "word_vectors", *detectors}
+    assert detectors == {"rcnn", "fast", "faster", "detr"}
 
 
 @pytest.mark.parametrize("draws", DRAWS)

@@ -66,8 +66,6 @@ class DETRConfig:
     """Kind of attention from queries to tokens."""
     token_loss: float = 1.0
     """Weight of the loss that trains every token near an object to find it; 0: none."""
-    dropout: float = 0.0
-    """Dropout probability on every residual path."""
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "stride", "dim", "heads", "hidden_dim", "decoder_layers", "queries", "groups")
@@ -83,6 +81,11 @@ class DETRConfig:
     def positions(self) -> str:
         """Position scheme inside of the encoder layers: none, since waves are added to the tokens."""
         return "none"
+
+    @property
+    def dropout(self) -> float:
+        """Dropout probability: none, since scenes are never seen twice and photographs are augmented."""
+        return 0.0
 
     @property
     def key_dim(self) -> None:

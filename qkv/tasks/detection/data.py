@@ -37,7 +37,9 @@ class DetectOptions(Augmentation):
     train_scenes: int = 1000
     """Generated scenes to train on; 0: a new scene at every position of every batch."""
     valid_scenes: int = 100
+    """Generated scenes to validate with."""
     test_scenes: int = 300
+    """Generated scenes to evaluate on."""
     part: str = "small"
     """Part of MNIST in the scenes: small (5,000 digits) or whole (70,000)."""
     scene_seed: int = 0
