@@ -3,9 +3,11 @@ import re
 import subprocess
 import sys
 from importlib.metadata import version
+from inspect import signature
 
 import pytest
 import typer
+from typer.models import OptionInfo
 
 from qkv.attention import kinds
 from qkv.cli import app
@@ -33,6 +35,21 @@ def test_help_has_one_style(path):
     assert "<" not in text.replace("<->", "")  # no type in angle brackets, none after a flag
     assert not re.search(r"\{\w+\}|\(default: ", text)
     assert not re.search(r"--(json|help|resume|verify)\b +(-h +)?(BOOL|INTEGER|TEXT)", text)
+
+
+def test_option_like_its_placeholder_is_spelled_out():
+    """typer 0.27 calls an option by its placeholder, `--DEVICE`, if both are the same word and no name is given."""
+    functions = [info.callback for info in app.registered_commands]
+    unnamed = [
+        (function.__name__, name)
+        for function in functions
+        for name, parameter in signature(function).parameters.items()
+        for option in getattr(parameter.annotation, "__metadata__", ())
+        if isinstance(option, OptionInfo) and (option.metavar or "").lower() == name
+        if not str(option.default).startswith("--")  # where typer keeps the first name of an annotated option
+    ]
+    assert len(functions) > 10
+    assert unnamed == []
 
 
 def test_defaults_and_placeholders_of_train():

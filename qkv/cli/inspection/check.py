@@ -22,7 +22,8 @@ IDENTITY_WRAP = 20
 
 def check(
     kind: Annotated[
-        list[str] | None, typer.Option(metavar="KIND", help="Only this kind. Repeatable.", autocompletion=complete_kind)
+        list[str] | None,
+        typer.Option("--kind", metavar="KIND", help="Only this kind. Repeatable.", autocompletion=complete_kind),
     ] = None,
     set_: Annotated[
         list[str] | None,

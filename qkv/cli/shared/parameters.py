@@ -8,7 +8,8 @@ import typer
 from qkv.cli.shared.completion import complete_preset, complete_run, complete_task
 
 Device = Annotated[
-    str | None, typer.Option(metavar="DEVICE", help="cpu, cuda or mps (default: cuda if available, else cpu).")
+    str | None,
+    typer.Option("--device", metavar="DEVICE", help="cpu, cuda or mps (default: cuda if available, else cpu)."),
 ]
 Preset = Annotated[
     str | None,

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from qkv.data import mnist
 from qkv.data.boxes import BoxedImage, BoxFolder, read_boxes
 from qkv.data.corpora.mnist import CLASSES
@@ -132,8 +134,6 @@ def _hold_out(
     images: tuple[BoxedImage, ...], share: float, split: str, path: Path
 ) -> tuple[tuple[BoxedImage, ...], tuple[BoxedImage, ...]]:
     """Split off a share of the pictures by a hash of their position in the sorted list."""
-    import torch  # noqa: PLC0415 - one use
-
     count = max(1, round(share * len(images)))
     if len(images) - count < 1:
         raise QkvError(f"{path.name} has {len(images)} pictures, too few to hold some out for {split}", path.parent)
