@@ -26,10 +26,10 @@ MAX_SHARED_MEMORY = 232448
 
 
 class CompileOnly:
-    """Stands in for a kernel: compiles what it would be launched with."""
+    """Stands in for a kernel: compiles what it would be launched with, and may read the machine code (slow)."""
 
-    def __init__(self, kernel):
-        self.kernel = kernel
+    def __init__(self, kernel, reads_code):
+        self.kernel, self.reads_code = kernel, reads_code
 
     def __getitem__(self, grid):
         return self.compile
@@ -49,7 +49,7 @@ class CompileOnly:
         name = self.kernel.fn.__name__
         print(name, *resources(made.asm["cubin"]), made.metadata.shared, flush=True)
         assert made.metadata.shared <= MAX_SHARED_MEMORY, f"{name} needs {made.metadata.shared} bytes: {named}"
-        mixed = mixed_up_halves(disassemble(made.asm["cubin"]))
+        mixed = mixed_up_halves(disassemble(made.asm["cubin"])) if self.reads_code else []
         assert not mixed, f"ptxas gave {name} a wrong address in shared memory, {mixed}: {named}"
 
 
@@ -110,11 +110,12 @@ def mixed_up_halves(instructions):
 def compile_all(dtype):
     """Compile forward, backward and decoding of each kind: at the benchmark's sizes, and at the largest.
 
-    Heads of 32 in bfloat16, too. At the benchmark's sizes plain, with mask and decay, and without causal order.
+    At the benchmark's sizes plain, with mask and decay, and without causal order. In bfloat16 heads of 32, too, and
+    only then the machine code is read.
     """
     kernels = launch.CHUNK_STATE, launch.SCAN, launch.OUTPUT, launch.GRAD_QK, decode.DECODE_STEP, decode.COMBINE_PARTS
     for cached in kernels:
-        cached.kernel = CompileOnly(cached.kernel)
+        cached.kernel = CompileOnly(cached.kernel, reads_code=dtype == torch.bfloat16)
     step = decode.feature_map_step._init_fn
     usual = ((True, False), (True, True), (False, False))
     sizes = [
