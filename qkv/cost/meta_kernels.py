@@ -84,7 +84,7 @@ def _key(value: Any) -> Any:
 
 
 def _layouts(out: Any, given: Sequence[Any]) -> list[_ResultLayout] | None:
-    """Return the layouts of fresh results; None: they are not plain tensors, or have memory in common."""
+    """Return the layouts of newly allocated results; None if one is not a plain tensor or if two share memory."""
     results = [out] if isinstance(out, Tensor) else list(out) if type(out) in (tuple, list) else []
     if not results or not all(type(one) is Tensor and one.is_meta and not one.is_complex() for one in results):
         return None

@@ -58,7 +58,7 @@ class JointNGram:
     context: IntArray
     """Longest suffix of the node that has children: the context of the next unit."""
     weight: float = 0.0
-    """Factor of the log probability of this model, which is added to that of a network."""
+    """Weight of this model's log probability when it is added to that of a network."""
     sharpness: float = 1.0
     """Factor of that sum, which calibrates the probabilities."""
 

@@ -25,7 +25,7 @@ class RedBoxes(Detector):
         red, green, blue = pictures.float().unbind(1)
         return (red > 128) & (green < 100) & (blue < 100)
 
-    def regions(self, features, extents, proposals):
+    def regions(self, features, extents, proposals, clock=None):
         y, x = features[0].nonzero(as_tuple=True)
         edges = [x.min(), y.min(), x.max() + 1, y.max() + 1] if len(x) else [0, 0, 0, 0]
         red = torch.tensor([[float(edge) for edge in edges]])

@@ -46,7 +46,7 @@ class BadBox:
 
 @dataclass(frozen=True)
 class BoxFolder:
-    """All images of a folder, the class names by number, and the annotations that were skipped."""
+    """The images of a folder, the class names (index = class number), and the skipped annotations."""
 
     images: tuple[BoxedImage, ...]
     classes: tuple[str, ...]

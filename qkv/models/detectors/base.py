@@ -88,15 +88,16 @@ class Detector(nn.Module, ABC):
         """Return what the backbone computes."""
 
     @abstractmethod
-    def regions(self, features: Any, extents: Extents, proposals: Proposals) -> ScoredRegions:
-        """Return the boxes and scores of all regions."""
+    def regions(
+        self, features: Any, extents: Extents, proposals: Proposals, clock: Clock = ignore_time
+    ) -> ScoredRegions:
+        """Return the boxes and scores of all regions; `clock` is called after each part before the last."""
 
     def forward(
         self, pictures: Num[Tensor, "batch 3 height width"], proposals: Float[Tensor, "batch proposals 4"]
     ) -> ScoredRegions:
         """Return the scored regions of unpadded pictures: all of a detection but NMS. `qkv cost` counts this."""
-        extents = torch.tensor(pictures.shape[2:], device=pictures.device).expand(len(pictures), 2)
-        return self.regions(self.features(pictures, proposals), extents, proposals)
+        return self.regions(self.features(pictures, proposals), full_extents(pictures), proposals)
 
     def select(self, found: ScoredRegions) -> list[Detection]:
         """Return the best class boxes of each picture after NMS within each class."""
@@ -109,7 +110,7 @@ class Detector(nn.Module, ABC):
         """Return the objects of each picture; `clock` is called with the name of each part when it is done."""
         features = self.features(pictures, proposals)
         clock("backbone")
-        found = self.regions(features, extents, proposals)
+        found = self.regions(features, extents, proposals, clock)
         clock("regions")
         detections = self.select(found)
         clock("nms")
@@ -124,6 +125,11 @@ class Detector(nn.Module, ABC):
         load = getattr(getattr(self, "backbone", None), "load_pretrained", None)
         if load is not None:
             load()
+
+
+def full_extents(pictures: Num[Tensor, "batch 3 height width"]) -> Extents:
+    """Return the extents of pictures without padding."""
+    return torch.tensor(pictures.shape[2:], device=pictures.device).expand(len(pictures), 2)
 
 
 def normalize(pictures: Pictures, like: nn.Module) -> Float[Tensor, "batch 3 height width"]:

@@ -19,6 +19,7 @@ from qkv.models.builders import PositionEmbedding, encoder_block
 from qkv.models.detectors.backbone import make_backbone
 from qkv.models.detectors.base import (
     MAX_DETECTIONS,
+    Clock,
     Detection,
     DetectionBatch,
     Detector,
@@ -27,6 +28,7 @@ from qkv.models.detectors.base import (
     Proposals,
     ScoredRegions,
     clip_to_extents,
+    ignore_time,
     normalize,
 )
 from qkv.models.detectors.query_decoder import QueryBlock, QueryDecoder, Tokens, waves
@@ -175,7 +177,9 @@ class DETR(Detector):
             return loss
         return loss + self.config.token_loss * self.token_head.loss(tokens, targets)
 
-    def regions(self, features: Tensor, extents: Extents, proposals: Proposals) -> ScoredRegions:
+    def regions(
+        self, features: Tensor, extents: Extents, proposals: Proposals, clock: Clock = ignore_time
+    ) -> ScoredRegions:
         """Return the box and the class scores of every query."""
         found = self.decoder(self.encoder(features, extents))
         scores = found.logits[-1].sigmoid()
@@ -184,7 +188,7 @@ class DETR(Detector):
         return ScoredRegions(boxes[:, :, None].expand(-1, -1, scores.shape[2], -1), scores)
 
     def select(self, found: ScoredRegions) -> list[Detection]:
-        """Return the class boxes with the highest scores of each picture; no NMS."""
+        """Return the detections with the highest scores of each picture, without NMS."""
         classes = found.scores.shape[2]
         scores, index = found.scores.flatten(1).topk(min(MAX_DETECTIONS, found.scores[0].numel()), dim=1)
         boxes = found.boxes.flatten(1, 2).gather(1, index[..., None].expand(-1, -1, 4))

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from qkv.models.detectors.base import DetectionBatch, Extents, Proposals, ScoredRegions
+from qkv.models.detectors.base import DetectionBatch, Extents, Proposals, ScoredRegions, full_extents
 from qkv.models.detectors.fast import FastConfig, FastRCNN
 from qkv.models.detectors.rpn import RegionProposalNetwork
 from qkv.models.registry import register
@@ -55,10 +54,9 @@ class FasterRCNN(FastRCNN):
         self, pictures: Num[Tensor, "batch 3 height width"], proposals: Float[Tensor, "batch proposals 4"]
     ) -> ScoredRegions:
         """Return the scored regions of given proposals; the RPN runs as well, but what it proposes is not used."""
-        extents = torch.tensor(pictures.shape[2:], device=pictures.device).expand(len(pictures), 2)
         features = self.features(pictures, proposals)
         self.rpn(features)
-        return self.score(features, extents, proposals)
+        return self.score(features, full_extents(pictures), proposals)
 
     def loss(self, batch: DetectionBatch) -> Float[Tensor, ""]:
         """Return the losses of the proposals and of the regions, summed over pictures."""

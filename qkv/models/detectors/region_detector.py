@@ -12,11 +12,9 @@ from torch.nn import functional
 from qkv.errors import unknown_name_error
 from qkv.models.detectors.base import (
     Clock,
-    Detection,
     DetectionBatch,
     Detector,
     Extents,
-    Pictures,
     Proposals,
     ScoredRegions,
     clip_to_extents,
@@ -77,11 +75,11 @@ class RegionHead(nn.Module):
 
 
 class SampledRegions(NamedTuple):
-    """Regions to train on, the same number in every picture."""
+    """Regions sampled for training: a fixed number per picture."""
 
     boxes: Float[Tensor, "batch samples 4"]
     used: Bool[Tensor, "batch samples"]
-    """False for a region that fills a gap."""
+    """False for padding: a picture may have fewer regions than are sampled."""
     positive: Bool[Tensor, "batch samples"]
     objects: Float[Tensor, "batch samples 4"]
     """Box of the nearest object."""
@@ -136,7 +134,7 @@ def _mean_over_regions(values: Tensor, sampled: SampledRegions) -> Tensor:
 
 
 def _with_area(boxes: Tensor, sampled: SampledRegions) -> Tensor:
-    """Replace the boxes that are no positives by a unit box, whose offsets are finite."""
+    """Replace the boxes of negatives by a unit box, so that their offsets are finite."""
     return torch.where(sampled.positive[..., None], boxes, boxes.new_tensor([0.0, 0.0, 1.0, 1.0]))
 
 
@@ -151,24 +149,13 @@ class RegionDetector(Detector):
     def score(self, features: Any, extents: Extents, proposals: Proposals) -> ScoredRegions:
         """Return boxes and class scores of regions."""
 
-    def regions(self, features: Any, extents: Extents, proposals: Proposals) -> ScoredRegions:
-        """Return the scored regions."""
-        return self.score(features, extents, self.propose(features, extents, proposals))
-
-    @torch.inference_mode()
-    def detect(
-        self, pictures: Pictures, extents: Extents, proposals: Proposals, clock: Clock = ignore_time
-    ) -> list[Detection]:
-        """Return the objects of each picture; `clock` is called at the end of each part."""
-        features = self.features(pictures, proposals)
-        clock("backbone")
+    def regions(
+        self, features: Any, extents: Extents, proposals: Proposals, clock: Clock = ignore_time
+    ) -> ScoredRegions:
+        """Propose regions, then score them."""
         proposed = self.propose(features, extents, proposals)
         clock("proposals")
-        found = self.score(features, extents, proposed)
-        clock("regions")
-        detections = self.select(found)
-        clock("nms")
-        return detections
+        return self.score(features, extents, proposed)
 
 
 def scored_by_softmax(logits: Tensor, offsets: Tensor, proposals: Proposals, extents: Extents) -> ScoredRegions:

@@ -157,7 +157,9 @@ class DetectTask(Task):
         if stages > 1 and settings.steps is None:
             raise ValueError("train.minutes cannot be divided into stages: give train.steps")
         if detector is not None and detector.needs_proposals and not self.given.train_scenes:
-            raise ValueError("data.train_scenes=0 makes new scenes at every step; external proposals need a number")
+            raise ValueError(
+                "external proposals need a fixed set of scenes: data.train_scenes must be at least 1, got 0"
+            )
         data = _TrainingData(self, settings, needs_proposals=detector is not None and detector.needs_proposals)
 
         def validate(model: nn.Module, may_stop: Callable[[], None]) -> float:

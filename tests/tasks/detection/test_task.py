@@ -240,7 +240,7 @@ def test_new_scenes_at_every_step():
 
 def test_bad_input_external_proposals_of_new_scenes():
     task = tiny_task(train_scenes=0)
-    with pytest.raises(ValueError, match="external proposals need a number"):
+    with pytest.raises(ValueError, match="data.train_scenes must be at least 1, got 0"):
         task.objective(tiny_model("fast", task), Settings(steps=10))
 
 
