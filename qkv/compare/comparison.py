@@ -184,7 +184,7 @@ class Comparison:
 
     def _measure_cost(self, candidate: Candidate, batch: Tensors) -> Resources | str:
         """Return what the candidate costs, or why its model cannot be built."""
-        self.on_status(ComparisonStatus(0, 0, f"{candidate.name}: counting its cost"))
+        self.on_status(ComparisonStatus(0, 0, f"{candidate.name}: preparing its data and counting its cost"))
         try:
             return measure_resources(candidate.config, self.task, batch, self.settings.device)
         except ValueError as error:

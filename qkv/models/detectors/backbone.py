@@ -33,11 +33,11 @@ class SmallBackbone(nn.Module):
 
     stride = 2
 
-    def __init__(self, widths: tuple[int, int, int] = WIDTHS):
+    def __init__(self, widths: tuple[int, int, int] = WIDTHS, stem: nn.Module | None = None):
         super().__init__()
         first, second, third = widths
         self.channels = third
-        self.fine = nn.Sequential(_convolution(3, first, 2), _convolution(first, first))
+        self.fine = nn.Sequential(stem or _convolution(3, first, 2), _convolution(first, first))
         self.middle = nn.Sequential(_convolution(first, second, 2), _convolution(second, second))
         self.coarse = nn.Sequential(_convolution(second, third, 2), _convolution(third, third))
         self.from_middle, self.from_fine = nn.Conv2d(second, third, 1), nn.Conv2d(first, third, 1)
@@ -50,6 +50,26 @@ class SmallBackbone(nn.Module):
         coarse = self.coarse(middle)
         merged = self.merge(self.from_middle(middle) + _resize_like(coarse, middle))
         return self.from_fine(fine) + _resize_like(merged, fine)
+
+
+class ContrastStem(nn.Module):
+    """Filters that respond to contrast and not to color, at stride 2.
+
+    Each filter sees one color channel at a time; its response is the norm over the three channels. So a dark stroke on
+    a light ground gives what a light one on a dark ground gives, and a network has one pattern to learn instead of one
+    per pair of colors. Use it where color says nothing of the class.
+    """
+
+    def __init__(self, outputs: int, size: int = 5):
+        super().__init__()
+        self.filters = nn.Conv2d(1, outputs, size, 2, size // 2, bias=False)
+        self.norm = nn.GroupNorm(GROUPS, outputs)
+
+    def forward(self, pictures: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch outputs rows columns"]:
+        """Return the normalized responses."""
+        responses = self.filters(pictures.flatten(0, 1)[:, None]).unflatten(0, pictures.shape[:2])
+        # without the small number, the gradient of the square root at 0 is infinite
+        return self.norm((responses.square().sum(1) + 1e-4).sqrt())
 
 
 def _resize_like(coarse: Tensor, fine: Tensor) -> Tensor:
@@ -65,6 +85,7 @@ def _convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
 
 BACKBONES: dict[str, Callable[[], nn.Module]] = {
     "small": SmallBackbone,
+    "contrast": lambda: SmallBackbone(stem=ContrastStem(WIDTHS[0])),
     "wide": lambda: SmallBackbone((64, 128, 256)),
     "lite0": Lite0Backbone,
     "lite0-random": lambda: Lite0Backbone(pretrained=False),

@@ -45,7 +45,7 @@ class DETRConfig:
     """Settings of DETR."""
 
     backbone: str = "small"
-    """small, wide, or lite0: EfficientNet-Lite0, trained on ImageNet."""
+    """small, contrast (small, blind to color), wide, or lite0: EfficientNet-Lite0, trained on ImageNet."""
     stride: int = 8
     """Pixels per token; a backbone with a larger stride keeps its own."""
     dim: int = 128
