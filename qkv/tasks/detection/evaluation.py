@@ -161,7 +161,10 @@ def _look_at_regions(detector: RegionDetector, inputs: tuple[Tensor, ...], true:
 def _proposed_regions(detector: RegionDetector, inputs: tuple[Tensor, ...]) -> Tensor:
     """Return the proposals (n, 4) of one picture, without padding."""
     pictures, extents, external = inputs
-    proposed = detector.propose(detector.features(pictures, external), extents, external)[0].float().cpu()
+    if detector.needs_proposals:
+        proposed = external[0].cpu()
+    else:
+        proposed = detector.propose(detector.features(pictures, external), extents, external)[0].float().cpu()
     return proposed[(proposed[:, 2:] > proposed[:, :2]).all(1)]
 
 

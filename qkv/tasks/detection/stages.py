@@ -5,7 +5,7 @@ from dataclasses import replace
 from qkv.train import Settings
 from qkv.train.settings import cosine_schedule
 
-FIRST_SHARE = 0.6
+FIRST_SHARE = 0.9
 """Share of the steps of the first stage; the others share the rest equally."""
 
 
@@ -13,7 +13,7 @@ def stage_ends(steps: int, stages: int) -> list[int]:
     """Return the step at which each stage ends."""
     if stages == 1:
         return [steps]
-    first = max(1, round(FIRST_SHARE * steps))
+    first = max(1, min(round(FIRST_SHARE * steps), steps - stages + 1))  # at least one step for each
     return [first + (steps - first) * stage // (stages - 1) for stage in range(stages)]
 
 
