@@ -2,6 +2,7 @@
 
 from .catalog import problem as problem
 from .catalog import problems as problems
+from .detectors import trained_detector as trained_detector
 from .expectation import AtLeast as AtLeast
 from .expectation import AtMost as AtMost
 from .expectation import Between as Between

@@ -1,7 +1,7 @@
 """Group F: object detection."""
 
-from qkv.problems.expectation import Answer, Near
-from qkv.problems.record import register_open_problem, register_problem
+from qkv.problems.expectation import Answer, AtLeast, Near
+from qkv.problems.record import register_problem
 
 
 @register_problem(
@@ -34,8 +34,51 @@ def average_precision_of_eight() -> Answer:
     }
 
 
-register_open_problem(
+@register_problem(
     "F2",
-    "R-CNN, Fast R-CNN and Faster R-CNN on one dataset: who proposes regions, who classifies them, and how well?",
-    hand_written="proposals from outside and an SVM; proposals from outside and the network; both by the network",
+    hand_written="R-CNN: proposals from outside, classes by SVMs outside; Fast R-CNN: proposals from outside, "
+    "classes by the network; Faster R-CNN: both by the network",
+    expected={
+        "proposals": {"rcnn": "outside", "fast": "outside", "faster": "the network"},
+        "classes": {"rcnn": "outside", "fast": "the network", "faster": "the network"},
+        "stages of training": {"rcnn": 3, "fast": 1, "faster": 1},
+        "AP50": AtLeast(0.5),
+        "times as fast as rcnn": AtLeast(1.0),
+        "faster, times as fast as fast": AtLeast(3.0),
+    },
+    slow=True,
 )
+def three_detectors() -> Answer:
+    """R-CNN, Fast R-CNN and Faster R-CNN on one dataset: who proposes regions, who classifies them, and how well?
+
+    Three trained detectors look at 40 test scenes. What proposes or classifies is outside if its loss does not move
+    the network.
+    """
+    import torch
+
+    from qkv.models import detectors
+    from qkv.problems import trained_detector
+    from qkv.train import Settings
+
+    proposals, classes, stages, ap50, ms = {}, {}, {}, {}, {}
+    for name in ("rcnn", "fast", "faster"):
+        task, detector = trained_detector(name, test_scenes=40)
+        figures = task.evaluate(detector, "test")
+        ap50[name], ms[name] = figures["ap50"], figures["ms_per_picture"]
+        stages[name] = len(detector.stages)
+        proposals[name] = "outside" if detector.needs_proposals else "the network"
+        classifier_stage = torch.tensor(min(1, len(detector.stages) - 1))
+        detector.loss(
+            detectors.DetectionBatch(*task.example_batch(Settings(steps=1)))._replace(stage=classifier_stage)
+        ).backward()
+        is_moved = any(weight.grad is not None for weight in detector.get_submodule("backbone").parameters())
+        classes[name] = "the network" if is_moved else "outside"
+    return {
+        "proposals": proposals,
+        "classes": classes,
+        "stages of training": stages,
+        "AP50": ap50,
+        "ms per picture, proposals included": ms,
+        "times as fast as rcnn": [ms["rcnn"] / ms["fast"], ms["rcnn"] / ms["faster"]],
+        "faster, times as fast as fast": ms["fast"] / ms["faster"],
+    }

@@ -25,19 +25,19 @@ class Solution:
 
     id: str
     question: str
-    call: str | None
-    """Python code that sets `answer`; None: the problem is open."""
-    answer: Answer | None
+    call: str
+    """Python code that sets `answer`."""
+    answer: Answer
     hand_written: str
     slip: str | None
     """Correction of a mistake in the hand-written answer; None: it has none."""
-    ok: bool | None
-    """Whether the computed answer is as expected; None: the problem is open."""
+    ok: bool
+    """Whether the computed answer is as expected."""
 
     @property
     def reason_not_computed(self) -> str | None:
-        """What was missing, such as a package; None: the answer was computed, or the problem is open."""
-        return None if self.answer is None else self.answer.get(NOT_COMPUTED)
+        """What was missing, such as a package; None: the answer was computed."""
+        return self.answer.get(NOT_COMPUTED)
 
     def to_record(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -53,15 +53,15 @@ class Problem:
     hand_written: str
     slip: str | None
     expected: Expected
-    compute: Callable[[], Answer] | None
-    """Function that computes the answer; None: the library cannot yet."""
+    compute: Callable[[], Answer]
+    """Function that computes the answer."""
     slow: bool = False
     """Whether solving it trains or resamples."""
 
     @property
-    def call(self) -> str | None:
+    def call(self) -> str:
         """Body of the function as code, with `answer = ...` instead of its return."""
-        return None if self.compute is None else _source_of_body(self.compute)
+        return _source_of_body(self.compute)
 
     def solve(self) -> Solution:
         """Compute the answer and compare it with the expected values.
@@ -69,10 +69,10 @@ class Problem:
         If data or an extra is missing, the answer is the error and is not ok; other problems are not affected.
         """
         try:
-            answer = None if self.compute is None else _run_isolated(self.compute)
+            answer = _run_isolated(self.compute)
         except QkvError as error:
             answer = {NOT_COMPUTED: str(error)}
-        ok = None if answer is None else meets(answer, self.expected)
+        ok = meets(answer, self.expected)
         return Solution(self.id, self.question, self.call, answer, self.hand_written, self.slip, ok)
 
 
@@ -96,11 +96,6 @@ def register_problem(
         return compute
 
     return register
-
-
-def register_open_problem(id: str, question: str, hand_written: str, slip: str | None = None) -> None:  # noqa: A002
-    """Register a problem that the library cannot answer yet."""
-    registered[id] = Problem(id, question, hand_written, slip, {}, None)
 
 
 def _run_isolated(compute: Callable[[], Answer]) -> Answer:

@@ -143,7 +143,7 @@ def _draw(solution: "Solution", folder: Path | None) -> list[Path]:
     from qkv.problems import draw_pictures
     from qkv.storage import write_atomic
 
-    if folder is None or solution.answer is None:
+    if folder is None:
         return []
     drawn = draw_pictures(solution.id, solution.answer)
     for name, svg in drawn.items():
@@ -159,14 +159,10 @@ def _print(solutions: list["Solution"], pictures: list[Path]) -> None:
         screen.print(Panel(_describe(solution), title=f"[bold]{solution.id}[/]", title_align="left"))
     for path in pictures:
         screen.print(f"picture: {path}", soft_wrap=True)
-    answered = [solution for solution in solutions if solution.ok is not None]
-    right = sum(solution.ok is True for solution in answered)
-    slips = sum(solution.slip is not None for solution in answered)
-    unanswered = [solution.id for solution in solutions if solution.ok is None]
-    text = f"{right} of {len(answered)} computed answers are as expected; {slips} hand-written answers have a mistake"
-    screen.print(f"[green]{text}[/]" if right == len(answered) else f"[red]{text}[/]")
-    if unanswered:
-        screen.print(f"open: {', '.join(unanswered)}")
+    right = sum(solution.ok for solution in solutions)
+    slips = sum(solution.slip is not None for solution in solutions)
+    text = f"{right} of {len(solutions)} computed answers are as expected; {slips} hand-written answers have a mistake"
+    screen.print(f"[green]{text}[/]" if right == len(solutions) else f"[red]{text}[/]")
 
 
 def _describe(solution: "Solution") -> "RenderableType":
@@ -177,21 +173,17 @@ def _describe(solution: "Solution") -> "RenderableType":
 
     from qkv.problems.value_text import format_value
 
-    verdict = {
-        True: "[green]✓ the computed answer is as expected[/]",
-        False: "[bold red]✗ the computed answer is not as expected[/]",
-        None: "[yellow]open: not answered by this version[/]",
-    }[solution.ok]
+    verdict = "[green]✓ the computed answer is as expected[/]"
     if solution.reason_not_computed:
         verdict = "[yellow]not computed[/]"
+    elif not solution.ok:
+        verdict = "[bold red]✗ the computed answer is not as expected[/]"
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", max_width=console().width // 2)
     table.add_column(overflow="fold")
-    for name, value in (solution.answer or {}).items():
+    for name, value in solution.answer.items():
         table.add_row(escape(name), escape(format_value(value, MAX_ITEMS, lines=True)))
     slip = "" if solution.slip is None else f"\n[yellow]slip:[/] {escape(solution.slip)}"
     ending = f"[dim]by hand:[/] {escape(solution.hand_written)}{slip}\n{verdict}"
-    call: list[RenderableType] = []
-    if solution.call is not None:
-        call = [Syntax(solution.call, "python", background_color="default", word_wrap=True), ""]
-    return Group(f"[bold]{escape(solution.question)}[/]\n", *call, table, ending)
+    call = Syntax(solution.call, "python", background_color="default", word_wrap=True)
+    return Group(f"[bold]{escape(solution.question)}[/]\n", call, "", table, ending)
