@@ -85,6 +85,7 @@ def _implied_marks(item):
     """Yield the marks that follow from what a test uses, so that none is forgotten."""
     if "browser" in item.fixturenames:
         yield "browser"
+        yield pytest.mark.flaky(reruns=2)  # see CONTRIBUTING.md
     if "subprocess" in item.function.__code__.co_names:
         yield "process"
     if "triton" in item.path.parent.parts:

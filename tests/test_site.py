@@ -155,9 +155,9 @@ def test_search_dark_mode_and_copy_buttons_work(address, visit):
     page.wait_for_selector("a.md-search-result__link[href*='attention/taylor.html']", state="attached")
     page.goto(address + "index.html")
     page.locator("label[title='Switch to dark mode']").click()
-    assert page.locator("body").get_attribute("data-md-color-scheme") == "slate"
+    page.wait_for_selector("body[data-md-color-scheme=slate]")
     page.locator("div.highlight").first.hover()
-    assert page.locator("button[data-clipboard-target], .md-code__button").count() >= 1
+    page.wait_for_selector("button[data-clipboard-target], .md-code__button", state="attached")
     assert errors == []
 
 

@@ -53,7 +53,7 @@ def train_masked(parent):
 def serving(backend, **limits):
     """Serve a backend inside the block."""
     server = Server(backend, **limits)
-    thread = threading.Thread(target=server.run)
+    thread = server.thread = threading.Thread(target=server.run)
     thread.start()
     try:
         yield server

@@ -17,7 +17,7 @@ from qkv.web.backend import RunBackend
 from qkv.web.external import TensorBackend
 from qkv.web.screens.atlas import color_range, thumbnails
 from tests.web.client import query
-from tests.web.pages import go, opened
+from tests.web.pages import go, opened, press, settle
 from tests.web.runs import serving
 from tests.web.screens.test_printed_formulas import ModelBackend
 
@@ -25,6 +25,7 @@ TEXT = "fabcde"
 
 
 def hover(page, selector, across=0.5, down=0.5):
+    settle(page)
     box = page.locator(selector).first.bounding_box()
     page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
     return box
@@ -36,12 +37,13 @@ def test_the_value_is_shown_at_the_pointer(browser, server):
         go(page, text=TEXT, site=0, row=0, column=0)
         box = hover(page, "svg[data-focus=map] image", 0.4, 0.1)
         tip = page.locator("#tip")
+        tip.wait_for()
         assert re.fullmatch(r"\w \(\d\) attends to \w \(\d\), weight 0\.\d{4}", tip.inner_text())
         place = tip.bounding_box()
         assert abs(place["x"] - box["x"] - 0.4 * box["width"]) < 40
         assert place["y"] + place["height"] <= 420
         page.mouse.move(2, 2)
-        assert not tip.is_visible()
+        tip.wait_for(state="hidden")
         for state, selector in (
             ({"mode": "arcs"}, "path.arc"),
             ({"mode": "text"}, "[data-focus=map] [data-tip]"),
@@ -53,6 +55,7 @@ def test_the_value_is_shown_at_the_pointer(browser, server):
                 "pointermove", {"clientX": 300, "clientY": 300, "bubbles": True}
             )
             hover(page, selector)
+            tip.wait_for()
             assert re.search(r"\d\.\d", tip.inner_text()), state
 
 
@@ -168,9 +171,8 @@ def test_a_saved_page_offers_no_screen_that_it_does_not_hold(browser, pairs_run,
         assert len(tabs) < 4
         assert "Too large to keep: the screens" in page.inner_text("#input")
         for key in range(1, len(tabs) + 1):
-            page.keyboard.press(str(key))
+            press(page, str(key))
             page.wait_for_selector(f"#tabs button:nth-child({key})[aria-selected=true]")
-            page.wait_for_selector("#main[aria-busy=false]")
             assert page.locator(".error").count() == 0
 
 

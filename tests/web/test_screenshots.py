@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from qkv.web.backend import RunBackend
-from tests.web.pages import go, opened
+from tests.web.pages import go, location, opened, settle
 from tests.web.runs import serving
 
 pytestmark = pytest.mark.slow
@@ -76,9 +76,9 @@ def test_the_theme_can_be_chosen(browser, shown):
         background = "getComputedStyle(document.body).backgroundColor"
         light = page.evaluate(background)
         page.get_by_role("button", name="Light or dark").click()
-        page.wait_for_selector("#main[aria-busy=false]")
+        settle(page)
         assert page.evaluate(background) != light
-        assert "theme=dark" in page.url
+        assert "theme=dark" in location(page)
 
 
 def contrast(page, selector):

@@ -3,7 +3,6 @@
 import csv
 import io
 import struct
-import time
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -14,7 +13,7 @@ from qkv.explain import observe
 from qkv.web.backend import RunBackend
 from qkv.web.external import TensorBackend
 from tests.web.client import query
-from tests.web.pages import download, go, number, opened, reach, settle, walk
+from tests.web.pages import download, go, location, number, opened, press, reach, settle, wait_until, walk
 from tests.web.runs import serving
 
 TEXT = "fabcde"
@@ -115,9 +114,9 @@ def test_the_address_holds_the_state(browser, server):
     with opened(browser, server.address) as page:
         go(page, text=TEXT, site=1, head=2, row=3, column=1, mode="arcs")
         heading, readout = page.inner_text("h2"), page.inner_text("#readout")
-        address = page.url
+        link = location(page)
         page.goto("about:blank")
-        page.goto(address)
+        page.goto(link)
         settle(page)
         assert (page.inner_text("h2"), page.inner_text("#readout")) == (heading, readout)
         assert heading == "encoder 2, head 3"
@@ -143,30 +142,25 @@ def test_by_keyboard_alone(browser, server):
         ):
             assert any(wanted in name for name in reached), (wanted, reached)
         reach(page, '.atlas [tabindex="0"]')
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("Enter")
-        page.wait_for_selector("h2:text-is('cross 1, head 2')")
-        page.keyboard.press("ArrowLeft")
-        page.keyboard.press("Enter")
-        page.wait_for_selector("h2:text-is('cross 1, head 1')")
-        page.keyboard.press("[")
-        page.wait_for_selector("h2:text-is('decoder 2, head 1')")
-        page.keyboard.press("}")
-        page.wait_for_selector("h2:text-is('decoder 2, head 2')")
-        for before in ("decoder 1", "encoder 2"):
-            page.keyboard.press("[")
-            page.wait_for_selector(f"h2:text-is('{before}, head 2')")
+        for keys, found in (
+            (("ArrowRight", "Enter"), "cross 1, head 2"),
+            (("ArrowLeft", "Enter"), "cross 1, head 1"),
+            (("[",), "decoder 2, head 1"),
+            (("}",), "decoder 2, head 2"),
+            (("[",), "decoder 1, head 2"),
+            (("[",), "encoder 2, head 2"),
+        ):
+            press(page, *keys)
+            page.wait_for_selector(f"h2:text-is('{found}')")
         reach(page, "[data-focus=map]")
-        for key in ("ArrowDown", "p", "ArrowDown", "ArrowRight", "p"):
-            page.keyboard.press(key)
-            settle(page)
+        press(page, "ArrowDown", "p", "ArrowDown", "ArrowRight", "p")
         assert page.evaluate("document.activeElement.dataset.focus") == "map"
-        assert "row=2" in page.url
-        assert "rows=1.2" in page.url
+        assert "row=2" in location(page)
+        assert "rows=1.2" in location(page)
         assert page.locator("#summed").count() == 1
-        page.keyboard.press("t")
+        press(page, "t")
         page.wait_for_selector("table")
-        page.keyboard.press("?")
+        press(page, "?")
         page.wait_for_selector("dialog[open]")
         page.keyboard.press("Escape")
         page.wait_for_selector("dialog:not([open])", state="attached")
@@ -186,10 +180,12 @@ def test_screen_reader_announcements(browser, server, records):
         button = page.get_by_role("button", name="arcs")
         button.press("Enter")
         page.wait_for_selector("[aria-label^='Lines from']")
+        settle(page)
         assert page.evaluate("document.activeElement.textContent") == "arcs"
         page.locator("svg[data-focus=map]").press("ArrowRight")
         weight = float(records[0].call.weights()[0, 0, 1, 2])
-        assert page.inner_text("#announcement") == f"a (2) attends to b (3), weight {weight:.4f}"
+        said = f"a (2) attends to b (3), weight {weight:.4f}"
+        wait_until(page, lambda: page.inner_text("#announcement") == said)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -215,6 +211,7 @@ def test_ink_can_be_read_on_every_color(browser, server, scheme):
 
 def test_error_messages_on_the_page(browser, server):
     with opened(browser, server.address) as page:
+        page.intended.append("400 (Bad Request)")  # the browser notes each
         page.fill("#text", "a" * 30)
         page.get_by_role("button", name="Show (Ctrl-Enter)").click()
         page.wait_for_selector(".error")
@@ -225,18 +222,17 @@ def test_error_messages_on_the_page(browser, server):
         page.fill("#text", TEXT)
         page.keyboard.press("Control+Enter")
         page.wait_for_selector("#weight")
-        page.wrong[:] = [text for text in page.wrong if "400 (Bad Request)" not in text]  # the browser notes each
 
 
 def test_a_stopped_server(browser, pairs_run):
     with serving(RunBackend(pairs_run)) as server, opened(browser, server.address) as page:
+        page.intended.append("ERR_CONNECTION")
         server.stop()
-        time.sleep(1)
+        server.thread.join(20)
         page.fill("#text", TEXT)
         page.keyboard.press("Control+Enter")
         page.wait_for_selector(".error")
         assert "The server does not answer" in page.inner_text(".error")
-        page.wrong[:] = [text for text in page.wrong if "ERR_CONNECTION" not in text]
 
 
 def random_layers(layers, heads, tokens, seed=0):

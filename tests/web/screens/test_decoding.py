@@ -13,7 +13,7 @@ from qkv.inference.seq2seq import search_limits
 from qkv.web.api import respond
 from qkv.web.backend import RunBackend
 from tests.web.client import query, query_error
-from tests.web.pages import go, number, opened, reach, settle, walk
+from tests.web.pages import go, location, number, opened, press, reach, settle, walk
 from tests.web.runs import serving
 
 TEXT = "fabcde"
@@ -87,25 +87,20 @@ def test_branching_forces_a_token(browser, server):
 
 def test_by_keyboard_alone(browser, server):
     with opened(browser, server.address) as page:
-        page.keyboard.press("4")
+        press(page, "4")
         page.wait_for_selector("h2:text-is('Beam and greedy search in one tree')")
         reached = walk(page)
         for wanted in ("Search tree", "Beams:", "all dropped continuations", "Save as SVG"):
             assert any(wanted in name for name in reached), (wanted, reached)
         reach(page, "[data-focus=tree]")
-        page.keyboard.press("ArrowLeft")
-        page.keyboard.press("ArrowLeft")
-        settle(page)
-        assert "node=" in page.url
+        press(page, "ArrowLeft", "ArrowLeft")
+        assert "node=" in location(page)
         assert page.evaluate("document.activeElement.dataset.focus") == "tree"
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("b")
-        settle(page)
-        assert "prefix=" in page.url
+        press(page, "ArrowRight", "b")
+        assert "prefix=" in location(page)
         reach(page, "[data-focus='Beams:']")
-        page.keyboard.press("ArrowRight")
-        settle(page)
-        assert "beams=5" in page.url
+        press(page, "ArrowRight")
+        assert "beams=5" in location(page)
 
 
 def test_arrow_right_selects_a_drawn_child(browser, server):

@@ -10,7 +10,7 @@ from qkv import runs
 from qkv.explain import observe
 from qkv.web.backend import RunBackend
 from tests.web.client import query_error
-from tests.web.pages import download, go, number, opened, reach, settle, walk
+from tests.web.pages import download, go, location, number, opened, press, reach, settle, walk
 from tests.web.runs import serving
 
 TEXT = "fabcde"
@@ -74,33 +74,38 @@ def test_what_if_changes_a_copy_only(browser, server, call):
 
 def test_by_keyboard_alone(browser, server):
     with opened(browser, server.address) as page:
-        page.keyboard.press("2")
-        page.wait_for_selector("h2:has-text('Query and keys')")
-        for expected in ("Products", "Scores"):
-            page.keyboard.press("ArrowRight")
+        for key, expected in (
+            ("2", "Query and keys"),
+            ("ArrowRight", "Products"),
+            ("ArrowRight", "Scores"),
+            ("ArrowLeft", "Products"),
+        ):
+            press(page, key)
             page.wait_for_selector(f"h2:has-text('{expected}')")
-        page.keyboard.press("ArrowLeft")
-        page.wait_for_selector("h2:has-text('Products')")
         reached = walk(page)
         for wanted in ("next", "play", "Products of query and key", "Save as SVG", "5 exp"):
             assert any(wanted in name for name in reached), (wanted, reached)
         reach(page, "[data-focus=map]")
-        page.keyboard.press("Home")
-        page.keyboard.press("ArrowDown")
-        settle(page)
-        assert "column=" in page.url
+        press(page, "Home", "ArrowDown")
+        assert "column=" in location(page)
         assert page.evaluate("document.activeElement.dataset.focus") == "map"
 
 
 def test_playing_advances_and_stops(browser, server):
-    """Stop stops where it is; at the end there is nothing left to stop."""
+    """Stop stops where it is; at the end there is nothing left to stop. The test is the clock."""
     with opened(browser, server.address) as page:
+        page.evaluate(
+            "() => { setInterval = (act) => { tick = act; return 7 }; clearInterval = () => { tick = null } }"
+        )
         go(page, screen="stepwise", text=TEXT)
         page.get_by_role("button", name="play").click()
+        page.wait_for_selector("h2:has-text('Products')")
+        page.evaluate("tick()")
         page.wait_for_selector("h2:has-text('Scores')")
         page.get_by_role("button", name="stop").click()
         page.wait_for_selector("button:text-is('play')")
-        assert "step=2" in page.url
+        assert page.evaluate("tick") is None
+        assert "step=2" in location(page)
         go(page, screen="stepwise", text=TEXT, step=6)
         page.get_by_role("button", name="play").click()
         page.wait_for_selector("h2:has-text('Output')")
@@ -113,7 +118,7 @@ def test_arrows_scroll_where_there_is_something_to_scroll(browser, server):
         for selector in ("pre", ".scroll"):
             page.locator(selector).first.press("ArrowRight")
             settle(page)
-            assert "step=2" in page.url
+            assert "step=2" in location(page)
 
 
 def test_a_taylor_model(browser, recall_run):

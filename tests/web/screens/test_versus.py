@@ -10,7 +10,7 @@ import qkv
 from qkv import runs
 from qkv.explain import observe
 from tests.web.client import query, query_error
-from tests.web.pages import download, go, number, opened, reach, settle, walk
+from tests.web.pages import download, go, location, number, opened, press, reach, walk
 
 TEXT = "fabcde"
 
@@ -68,10 +68,8 @@ def test_the_copying_problem_and_its_slider(browser, server):
         assert number(page, "#copy-weight") == pytest.approx(0.665241, abs=1e-6)
         assert number(page, "#copy-error") == pytest.approx(0.3067, abs=1e-4)
         page.get_by_role("slider").focus()
-        for _ in range(4):
-            page.keyboard.press("ArrowRight")
-            settle(page)
-        assert "quarters=8" in page.url
+        press(page, *["ArrowRight"] * 4)
+        assert "quarters=8" in location(page)
         assert number(page, "#copy-weight") == pytest.approx(0.981690, abs=1e-6)
         assert number(page, "#copy-error") == pytest.approx(0.01815, abs=1e-5)
 
@@ -93,15 +91,14 @@ def test_all_pictures_can_be_exported_and_shown_as_tables(browser, server, recor
 
 def test_by_keyboard_alone(browser, server):
     with opened(browser, server.address) as page:
-        page.keyboard.press("3")
+        press(page, "3")
         page.wait_for_selector("h2:has-text('softmax versus taylor')")
         reached = walk(page)
         for wanted in ("linear", "difference. 6 rows", "Save as SVG", "norm of a, b, c and d"):
             assert any(wanted in name for name in reached), (wanted, reached)
         reach(page, "[data-focus=difference]")
-        page.keyboard.press("ArrowDown")
-        settle(page)
-        assert "row=1" in page.url
+        press(page, "ArrowDown")
+        assert "row=1" in location(page)
         assert page.evaluate("document.activeElement.dataset.focus") == "difference"
 
 
