@@ -1,18 +1,21 @@
 """Break one line of the library at a time and see that the tests notice: `python -m tests.mutation`.
 
 Each mutant is a copy of the package with one text replaced. A mutant that survives is a hole in the
-tests. The unbroken copy runs first and must pass, so that a kill means something.
+tests. Every test that caught one must pass on an unbroken copy, so that a kill means something.
+
+Mutants are forks of this process, which has imported torch but not qkv.
 """
 
+import importlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -454,13 +457,20 @@ MUTANTS = (
 )
 
 
+PROCESSES = 2
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "KINETO_LOG_LEVEL": "6"}
+OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu")
+IMPORTED = ("torch", "numpy", "sympy", "jaxtyping", "hypothesis", "pytest")
+
+
 @contextmanager
 def broken_copy(mutant: Mutant | None) -> Iterator[Path]:
     """A folder with the package and its tests, broken in this way; None: not at all."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         for name in ("qkv", "tests", "examples", "benchmarks"):
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+            # bytecode too: the times are copied, so it stays valid; not that which is being written
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.pyc.*"))
         shutil.copy(ROOT / "pyproject.toml", copy)
         if mutant is not None:
             path = copy / "qkv" / mutant.file
@@ -468,41 +478,120 @@ def broken_copy(mutant: Mutant | None) -> Iterator[Path]:
             if text.count(mutant.before) != 1:
                 raise ValueError(f"{mutant.file} has {text.count(mutant.before)} times {mutant.before!r}, expected 1")
             path.write_text(text.replace(mutant.before, mutant.after))
+            for outdated in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+                outdated.unlink()
         yield copy
 
 
 def run_module(copy: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """`python -m ...` in a copy, on one thread."""
     # an editable install would win over the copy only if it came first on the path; `-m` puts the folder first
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "KINETO_LOG_LEVEL": "6"}
+    environment = os.environ | ENVIRONMENT
     environment.pop("PYTEST_XDIST_WORKER", None)
     return subprocess.run(
         [sys.executable, "-m", *arguments], cwd=copy, env=environment, capture_output=True, check=False
     )
 
 
-def run_tests(tests: tuple[str, ...], mutant: Mutant | None = None, processes: int = 0) -> bool:
-    """Whether these tests pass on a copy, whole or broken in this way."""
-    with broken_copy(mutant) as copy:
-        options = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu", "-n", str(processes))
-        done = run_module(copy, "pytest", *options, *tests)
-        if done.returncode not in (0, 1):
-            raise RuntimeError(f"pytest did not run on {mutant}: {done.stdout.decode()[-2000:]}")
-        return done.returncode == 0
+def files_of(mutant: Mutant) -> list[str]:
+    """The tests of a mutant by file: first those of the broken file."""
+    own = f"test_{Path(mutant.file).stem}.py"
+    found = []
+    for test in mutant.tests:
+        inside = sorted(str(path.relative_to(ROOT)) for path in (ROOT / test).rglob("test_*.py"))
+        found += inside or [test]
+    return sorted(found, key=lambda file: Path(file.split("::")[0]).name != own)
+
+
+@dataclass
+class FirstFailure:
+    """A plugin of pytest that keeps the first test that failed."""
+
+    test: list[str] = field(default_factory=list)
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed and not self.test:
+            self.test.append(report.nodeid)
+
+
+def run_files(copy: Path, files: list[str]) -> None:
+    """In a fork: run files of tests in a copy until one fails; write the test that did to `killer`."""
+    import pytest  # noqa: PLC0415 - only the forks need it
+
+    os.chdir(copy)
+    log = os.open("log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    sys.path[0] = str(copy)
+    for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
+        del sys.modules[name]
+    for file in files:
+        failure = FirstFailure()
+        # plugins are imported already: by this process, or for the file before
+        code = pytest.main([*OPTIONS, "-W", "ignore::pytest.PytestAssertRewriteWarning", file], [failure])
+        if code == pytest.ExitCode.TESTS_FAILED:
+            Path("killer").write_text(failure.test[0])
+            return
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            raise RuntimeError(f"pytest ended with {code!r}")
+    Path("killer").write_text("")
+
+
+def fork(copy: Path, files: list[str]) -> int:
+    """Run files of tests in a fork; return its process id."""
+    process = os.fork()
+    if process:
+        return process
+    try:
+        run_files(copy, files)
+    except BaseException:  # noqa: BLE001 - the log is where the parent looks
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def find_killers(mutants: tuple[Mutant, ...]) -> dict[Mutant, str]:
+    """The test that catches each mutant, "" where there is none."""
+    if "qkv" in sys.modules:
+        raise RuntimeError("qkv is imported: no fork would see its mutant")
+    waiting, running, killers = list(mutants), {}, {}
+    while waiting or running:
+        if waiting and len(running) < PROCESSES:
+            mutant = waiting.pop(0)
+            folder = ExitStack()
+            copy = folder.enter_context(broken_copy(mutant))
+            running[fork(copy, files_of(mutant))] = mutant, copy, folder
+            continue
+        mutant, copy, folder = running.pop(os.wait()[0])
+        if not (copy / "killer").exists():
+            raise RuntimeError(f"pytest did not run on {mutant}: {(copy / 'log').read_text()[-2000:]}")
+        killers[mutant] = (copy / "killer").read_text()
+        folder.close()
+    return killers
 
 
 def survivors(mutants: tuple[Mutant, ...] = MUTANTS) -> list[Mutant]:
     """The mutants that no test notices."""
-    if not run_tests(tuple(sorted({test for mutant in mutants for test in mutant.tests})), processes=2):
-        raise RuntimeError("the tests fail on the unbroken copy; mend that first")
-    with ThreadPoolExecutor(2) as pool:
-        passed = list(pool.map(lambda mutant: run_tests(mutant.tests, mutant), mutants))
-    return [mutant for mutant, survived in zip(mutants, passed, strict=True) if survived]
+    killers = find_killers(mutants)
+    with broken_copy(None) as copy:
+        done = run_module(copy, "pytest", *OPTIONS, "-n", str(PROCESSES), *sorted(set(killers.values()) - {""}))
+    if done.returncode:
+        raise RuntimeError(f"tests fail on the unbroken copy; mend that first: {done.stdout.decode()[-2000:]}")
+    return [mutant for mutant in mutants if not killers[mutant]]
 
 
-if __name__ == "__main__":
+def main() -> bool:
+    """Print the survivors; return whether there are any."""
+    os.environ.update(ENVIRONMENT)
+    for name in IMPORTED:
+        importlib.import_module(name)
     alive = survivors()
     for mutant in alive:
         sys.stdout.write(f"survived: {mutant.file}: {mutant.before!r} -> {mutant.after!r}\n")
     sys.stdout.write(f"{len(MUTANTS) - len(alive)} of {len(MUTANTS)} mutants caught\n")
-    sys.exit(bool(alive))
+    return bool(alive)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
