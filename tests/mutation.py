@@ -494,13 +494,13 @@ def run_module(copy: Path, *arguments: str) -> subprocess.CompletedProcess[bytes
 
 
 def files_of(mutant: Mutant) -> list[str]:
-    """The tests of a mutant by file: first those of the broken file."""
-    own = f"test_{Path(mutant.file).stem}.py"
+    """The tests of a mutant by file: first those of the broken file, then the contract on two small kinds."""
+    first = ["test_new_kind.py", f"test_{Path(mutant.file).stem}.py"]
     found = []
     for test in mutant.tests:
         inside = sorted(str(path.relative_to(ROOT)) for path in (ROOT / test).rglob("test_*.py"))
         found += inside or [test]
-    return sorted(found, key=lambda file: Path(file.split("::")[0]).name != own)
+    return sorted(found, key=lambda file: first.index(name) if (name := Path(file).name) in first else -1, reverse=True)
 
 
 @dataclass
