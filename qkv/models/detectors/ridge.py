@@ -30,7 +30,7 @@ class RidgeRegression(nn.Module):
 
     def forward(self, x: Float[Tensor, "*rows inputs"]) -> Float[Tensor, "*rows classes outputs"]:
         """Return the prediction of each class."""
-        return torch.einsum("...i,cio->...co", x.float(), self.weights[:, :-1]) + self.weights[:, -1]
+        return torch.einsum("...i,cio->...co", x.to(self.weights.dtype), self.weights[:, :-1]) + self.weights[:, -1]
 
     def add(
         self, x: Float[Tensor, "rows inputs"], y: Float[Tensor, "rows outputs"], classes: Int64[Tensor, " rows"]

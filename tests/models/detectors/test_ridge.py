@@ -42,3 +42,8 @@ def test_examples_that_are_not_finite_change_nothing():
     before = model.weights.clone()
     model.add(torch.tensor([[torch.nan, 1.0]]), torch.ones(1, 1), torch.zeros(1, dtype=torch.long))
     assert torch.equal(model.weights, before)
+
+
+def test_a_regression_in_float64_predicts_in_float64():
+    ridge = RidgeRegression(2, 3, 4, penalty=1.0).double()
+    assert ridge(torch.ones(5, 3, dtype=torch.float64)).dtype == torch.float64
