@@ -55,6 +55,15 @@ def test_detection_page_has_the_figures_of_its_result_files():
             f"| {found['ms_per_picture']:.1f} |"
         )
         assert row in page
+    compared = json.loads((RESULTS.parent / "detection_scenes_cpu.json").read_text())
+    assert f"in {compared['minutes']:.1f} minutes" in page
+    for record in compared["comparison"]:
+        found = {name: spread["mean"] for name, spread in record["figures"].items()}
+        row = (
+            f"| `{record['contestant']}` | {found['ap50']:.3f} | {found['mean_ap']:.3f} | {found['proposals']:.0f} "
+            f"| {found['ms_per_picture']:.1f} |"
+        )
+        assert row in page
     test = json.loads((RESULTS.parent / "detection_scenes_h200.json").read_text())["test"]
     for figure in (
         f"AP50 {test['ap50']:.3f}, mAP {test['mean_ap']:.3f}",

@@ -9,7 +9,7 @@ _MODEL = {"backbone": "contrast", "hidden_dim": 256}  # the digits have any colo
 
 
 def faster() -> Preset:
-    """Return Faster R-CNN on generated scenes: four minutes on two cores."""
+    """Return Faster R-CNN on generated scenes: five minutes on two cores."""
     return Preset("faster", {**_MODEL, "samples": 64, "proposals": 64}, {**_SMALL, "ema_decay": 0.999}, _SCENES)
 
 
