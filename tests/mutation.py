@@ -120,7 +120,7 @@ MUTANTS = (
     # masks
     Mutant("attention/internal/masking.py", "seen = key <= position", "seen = key <= position + 1"),
     Mutant("attention/internal/masking.py", "seen &= key > position - window", "seen &= key >= position - window"),
-    Mutant("attention/internal/masking.py", "x if mask is None else x.masked_fill(_hidden(mask), 0)", "x"),
+    Mutant("attention/internal/masking.py", "x if mask is None else x.masked_fill(hidden_keys(mask), 0)", "x"),
     Mutant("attention/internal/masking.py", "k.masked_fill(hidden, 0), v", "k, v"),
     Mutant("attention/internal/masking.py", "v.masked_fill(hidden, 0)", "v"),
     Mutant("attention/internal/masking.py", "pairs if seen is None else seen & pairs", "pairs"),

@@ -38,6 +38,7 @@ from qkv.attention.triton import dispatch
 from qkv.attention.triton.kinds import KernelKind
 from qkv.cost import Cost, Shape
 from qkv.shapes import (
+    Beta,
     Bias,
     Decay,
     Features,
@@ -48,6 +49,7 @@ from qkv.shapes import (
     Outputs,
     Queries,
     QueryRows,
+    Starts,
     StepBias,
     Values,
     Vectors,
@@ -107,9 +109,11 @@ class FeatureMap(Attention):
         mask: Mask | None = None,
         bias: Bias | None = None,
         decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
     ) -> Weights:
         """Return the definition: similarity of each visible pair, decayed by distance, divided by the row's sum."""
-        modifiers = Modifiers(causal, mask, bias, decay)
+        modifiers = Modifiers(causal, mask, bias, decay, beta, starts)
         check_inputs(self, q, k, None, modifiers)
         with no_autocast(q):
             found = self._unrounded_weights(q, k, modifiers)
@@ -126,9 +130,11 @@ class FeatureMap(Attention):
         mask: Mask | None = None,
         bias: Bias | None = None,
         decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
     ) -> Outputs:
         """Compute weights(q, k) @ v by the backend with the fewest multiplications, or by the kernels on CUDA."""
-        modifiers = Modifiers(causal, mask, bias, decay)
+        modifiers = Modifiers(causal, mask, bias, decay, beta, starts)
         check_inputs(self, q, k, v, modifiers)
         backend = self._select_backend(q, v, call_shape(q, k, v, modifiers))
         if backend == "triton":
@@ -168,6 +174,8 @@ class FeatureMap(Attention):
         mask: Mask | None = None,
         bias: StepBias | None = None,
         decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
     ) -> tuple[Outputs, RecurrentState]:
         """Process the new tokens from this state (prefill or decode).
 
@@ -176,7 +184,7 @@ class FeatureMap(Attention):
         """
         if not isinstance(state, RecurrentState):
             raise TypeError(f"state must be a RecurrentState from {self.kind}.start(), got {type(state).__name__}")
-        modifiers = Modifiers(True, mask, bias, decay)
+        modifiers = Modifiers(True, mask, bias, decay, beta, starts)
         check_inputs(self, q, k, v, modifiers)
         if state.kv_sum.shape[1] == q.shape[1]:
             k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])

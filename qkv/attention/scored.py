@@ -14,7 +14,7 @@ from qkv.attention.internal.precision import no_autocast, upcast
 from qkv.attention.internal.validation import Modifiers, check_inputs
 from qkv.attention.kv_cache import KVCache
 from qkv.attention.law import Law
-from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, StepBias, Values, Weights
+from qkv.shapes import Beta, Bias, Decay, Keys, Mask, Outputs, Queries, Starts, StepBias, Values, Weights
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,11 @@ class Scored(Attention):
         mask: Mask | None = None,
         bias: Bias | None = None,
         decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
     ) -> Weights:
         """Return the softmax of the scores over the visible keys: the definition."""
-        check_inputs(self, q, k, None, Modifiers(causal, mask, bias, decay))
+        check_inputs(self, q, k, None, Modifiers(causal, mask, bias, decay, beta, starts))
         self._check_window(causal)
         score_mask = ScoreMask(causal, self.window, mask, bias)
         with no_autocast(q):
@@ -108,9 +110,11 @@ class Scored(Attention):
         mask: Mask | None = None,
         bias: Bias | None = None,
         decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
     ) -> Outputs:
         """Compute weights(q, k) @ v."""
-        check_inputs(self, q, k, v, Modifiers(causal, mask, bias, decay))
+        check_inputs(self, q, k, v, Modifiers(causal, mask, bias, decay, beta, starts))
         self._check_window(causal)
         score_mask = ScoreMask(causal, self.window, mask, bias)
         k, v = zero_hidden_pair(k, v, mask)
@@ -159,11 +163,13 @@ class Scored(Attention):
         mask: Mask | None = None,
         bias: StepBias | None = None,
         decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
     ) -> tuple[Outputs, KVCache]:
         """Append the new keys and values to the KV cache, then attend to all cached ones (prefill or decode)."""
         if not isinstance(state, KVCache):
             raise TypeError(f"state must be a KVCache from {self.kind}.start(), got {type(state).__name__}")
-        check_inputs(self, q, k, v, Modifiers(True, mask, bias, decay), past=state.addressable_keys)
+        check_inputs(self, q, k, v, Modifiers(True, mask, bias, decay, beta, starts), past=state.addressable_keys)
         if mask is not None and mask.dim() != 2:
             raise ValueError(f"in step, mask must have shape (batch, new tokens), got {tuple(mask.shape)}")
         k, v = zero_hidden_pair(k, v, mask)

@@ -1,6 +1,7 @@
 """Random inputs for the identities: a case is some sizes and a seed, and always gives the same tensors."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor
 
 from qkv.attention.base import Attention
 from qkv.cost import Shape
+
+GATES = ("gate", "channel_gate")
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,13 @@ class Case:
     masked: bool = False
     """Whether a padding mask hides about a third of the keys."""
     modifier: str | None = None
-    """"bias" or "decay", for kinds that accept it."""
+    """"bias", "decay", "gate" or "channel_gate", for kinds that accept it."""
+    key_head_gate: bool = False
+    """Whether a gate has one row per key head instead of one per query head."""
+    max_rate: float = 1.0
+    """Largest rate of `decay`."""
+    documents: bool = False
+    """Whether about a fifth of the tokens start a document (causal cases only)."""
     max_score: float = 10.0
     """Largest absolute score."""
     dtype: torch.dtype = torch.float64
@@ -36,9 +45,20 @@ class Case:
         """Shape of the same call, for `cost`."""
         element_bytes = torch.finfo(self.dtype).bits // 8
         sizes = self.batch, self.heads, self.queries, self.keys, self.key_dim, self.value_dim, self.key_heads
+        gated = self.causal and self.modifier in GATES
         return Shape(
-            *sizes, causal=self.causal, decay=self.causal and self.modifier == "decay", element_bytes=element_bytes
+            *sizes,
+            causal=self.causal,
+            decay=self.causal and self.modifier == "decay",
+            gate_heads=self.gate_heads if gated else 0,
+            channel_gate=gated and self.modifier == "channel_gate",
+            element_bytes=element_bytes,
         )
+
+    @property
+    def gate_heads(self) -> int:
+        """Heads of a gate."""
+        return self.key_heads if self.key_head_gate else self.heads
 
 
 @dataclass(frozen=True)
@@ -52,16 +72,38 @@ class Inputs:
     mask: Tensor | None = None
     bias: Tensor | None = None
     decay: Tensor | None = None
+    beta: Tensor | None = None
+    starts: Tensor | None = None
 
     @property
     def modifiers(self) -> dict[str, Any]:
-        """Keyword arguments of `weights` and `forward`."""
-        return {"causal": self.causal, "mask": self.mask, "bias": self.bias, "decay": self.decay}
+        """Keyword arguments of `weights` and `forward`, as far as they are given."""
+        names = ("causal", "mask", "bias", "decay", "beta", "starts")
+        return {name: x for name in names if (x := getattr(self, name)) is not None}
 
     @property
     def differentiable(self) -> list[Tensor]:
         """Tensors whose gradients are compared."""
-        return [x for x in (self.q, self.k, self.v, self.bias, self.decay) if x is not None]
+        return [x for x in (self.q, self.k, self.v, self.bias, self.decay, self.beta) if x is not None]
+
+    @property
+    def gated(self) -> bool:
+        """Whether `decay` has a rate per token."""
+        return self.decay is not None and self.decay.dim() > 1
+
+    def rows(self, rows: Tensor) -> "Inputs":
+        """Return these batch rows."""
+        return self._map_tensors(lambda x: x[rows])
+
+    def tokens(self, now: slice) -> "Inputs":
+        """Return these tokens; a bias keeps all its keys."""
+        return self._map_tensors(lambda x: x[:, now] if x.dim() == 2 else x[:, :, now])
+
+    def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> "Inputs":
+        """Change every tensor that has a batch axis."""
+        names = ("q", "k", "v", "mask", "beta", "starts", *(("decay",) if self.gated else ()))
+        changed: dict[str, Any] = {name: change(x) for name in names if (x := getattr(self, name)) is not None}
+        return replace(self, **changed)
 
 
 def draw_inputs(case: Case, mechanism: Attention) -> Inputs:
@@ -79,11 +121,17 @@ def draw_inputs(case: Case, mechanism: Attention) -> Inputs:
         q = q * case.max_score / largest * case.key_dim**0.5
     mask = torch.rand(case.batch, case.keys, generator=random) > 1 / 3
     bias = normal(1, case.heads, case.queries, case.keys)
-    decay = torch.rand(case.heads, generator=random, dtype=torch.float64)
+    decay = torch.rand(case.heads, generator=random, dtype=torch.float64) * case.max_rate
+    if case.modifier in GATES:
+        channels = (case.key_dim,) if case.modifier == "channel_gate" else ()
+        sizes = case.batch, case.gate_heads, case.keys, *channels
+        decay = torch.rand(sizes, generator=random, dtype=torch.float64) * case.max_rate
+    beta = 2 * torch.rand(case.batch, case.key_heads, case.keys, generator=random, dtype=torch.float64)
+    starts = torch.rand(case.batch, case.keys, generator=random) < 1 / 5
     modifier = (
         case.modifier if case.modifier in mechanism.accepts and (case.causal or case.modifier == "bias") else None
     )
-    q, k, v, bias, decay = (x.to(case.dtype).requires_grad_() for x in (q, k, v, bias, decay))
+    q, k, v, bias, decay, beta = (x.to(case.dtype).requires_grad_() for x in (q, k, v, bias, decay, beta))
     return Inputs(
         q,
         k,
@@ -91,5 +139,7 @@ def draw_inputs(case: Case, mechanism: Attention) -> Inputs:
         causal=case.causal,
         mask=mask if case.masked else None,
         bias=bias if modifier == "bias" else None,
-        decay=decay if modifier == "decay" else None,
+        decay=decay if modifier in ("decay", *GATES) else None,
+        beta=beta if "beta" in mechanism.accepts else None,
+        starts=starts if case.documents and case.causal else None,
     )

@@ -124,7 +124,7 @@ def check(mechanism: Attention, key_dim: int = 5) -> list[Result]:
 
 def _case_grid(mechanism: Attention, key_dim: int) -> Iterator[Case]:
     """Yield cases: causal or not, masked or not, with each modifier that the mechanism accepts."""
-    bidirectional = () if getattr(mechanism, "window", None) else (False,)
+    bidirectional = () if getattr(mechanism, "window", None) or mechanism.causal_only else (False,)
     for causal in (True, *bidirectional):
         for masked in (False, True):
             for modifier in (None, *sorted({"bias", "decay"} & mechanism.accepts)):

@@ -96,7 +96,7 @@ def start_state(mechanism: Attention, x: Inputs, capacity: int | None = None) ->
         heads,
         key_dim,
         x.v.shape[3],
-        key_heads=x.k.shape[1] if x.decay is None else heads,
+        key_heads=x.k.shape[1] if x.decay is None else x.decay.shape[1] if x.gated else heads,
         capacity=capacity,
         dtype=x.q.dtype,
         device=x.q.device,
@@ -105,16 +105,11 @@ def start_state(mechanism: Attention, x: Inputs, capacity: int | None = None) ->
 
 def step_range(mechanism: Attention, x: Inputs, state: State, start: int, end: int) -> tuple[Tensor, State]:
     """Process tokens `start` to `end` by `step`."""
-    now = slice(start, end)
-    return mechanism.step(
-        x.q[:, :, now],
-        x.k[:, :, now],
-        x.v[:, :, now],
-        state,
-        mask=None if x.mask is None else x.mask[:, now],
-        bias=None if x.bias is None else x.bias[:, :, now, start - state.addressable_keys : end],
-        decay=x.decay,
-    )
+    now = x.tokens(slice(start, end))
+    modifiers = {name: value for name, value in now.modifiers.items() if name != "causal"}
+    if x.bias is not None:
+        modifiers["bias"] = x.bias[:, :, start:end, start - state.addressable_keys : end]
+    return mechanism.step(now.q, now.k, now.v, state, **modifiers)
 
 
 def backend_error(mechanism: Attention, case: Case) -> float:
@@ -133,7 +128,7 @@ def split_error(mechanism: Attention, case: Case) -> float:
 
 
 def form_error(mechanism: Attention, case: Case, form: Outputs, reference: Outputs = definition_output) -> float:
-    """Return the distance between two forms: of outputs, and of gradients of q, k, v, bias and decay."""
+    """Return the distance between two forms: of outputs, and of gradients of all floating-point inputs."""
     x = draw_inputs(case, mechanism)
     actual, expected = form(mechanism, x), reference(mechanism, x)
     arriving = torch.randn(expected.shape, generator=torch.Generator().manual_seed(case.seed + 1), dtype=expected.dtype)
@@ -252,7 +247,7 @@ def reordered_state_error(mechanism: Attention, case: Case) -> float:
     case = replace(case, causal=True, queries=case.keys, batch=3)
     x, rows, middle = draw_inputs(case, mechanism), torch.tensor([2, 0, 0, 1]), case.keys // 2
     _, state = step_range(mechanism, x, start_state(mechanism, x), 0, middle)
-    chosen = replace(x, q=x.q[rows], k=x.k[rows], v=x.v[rows], mask=None if x.mask is None else x.mask[rows])
+    chosen = x.rows(rows)
     after, _ = step_range(mechanism, chosen, state.select(rows), middle, case.keys)
     return distance([after], [forward_output(mechanism, chosen)[:, :, middle:]])
 
@@ -296,6 +291,6 @@ def _float64_definition(mechanism: Attention, x: Inputs) -> Tensor:
 
 def to_float64(x: Inputs) -> Inputs:
     """Convert the rounded inputs to float64."""
-    names = ("q", "k", "v", "bias", "decay")
+    names = ("q", "k", "v", "bias", "decay", "beta")
     wide: dict[str, Any] = {n: y.detach().double().requires_grad_() for n in names if (y := getattr(x, n)) is not None}
     return replace(x, **wide)

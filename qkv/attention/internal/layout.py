@@ -12,12 +12,19 @@ def call_shape(q: Queries, k: Keys, v: Values, modifiers: Modifiers) -> Shape:
     """Return the sizes of a call, for its cost."""
     batch, heads, queries, key_dim = q.shape
     sizes = batch, heads, queries, k.shape[2], key_dim, v.shape[3], k.shape[1]
-    return Shape(*sizes, causal=modifiers.causal, decay=modifiers.decay is not None, element_bytes=q.element_size())
+    return Shape(
+        *sizes,
+        causal=modifiers.causal,
+        decay=modifiers.decay is not None and not modifiers.gated,
+        gate_heads=modifiers.gate_heads,
+        channel_gate=modifiers.channel_gated,
+        element_bytes=q.element_size(),
+    )
 
 
 def state_rows(shape: Shape) -> int:
-    """Return the state rows: one per key head or, with decay, one per query head, since each has its own rate."""
-    return shape.rows if shape.decay else shape.key_rows
+    """Return the state rows: one per key head or, if each query head has its own rates, one per query head."""
+    return shape.rows if shape.decay or shape.gate_heads == shape.heads else shape.key_rows
 
 
 def group_queries(q: Queries, key_heads: int) -> Tensor:

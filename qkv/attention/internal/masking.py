@@ -37,18 +37,19 @@ def zero_hidden(x: Tensor, mask: Tensor | None) -> Tensor:
 
     A hidden key must have no influence even if it holds NaN or inf, and 0 * NaN is NaN.
     """
-    return x if mask is None else x.masked_fill(_hidden(mask), 0)
+    return x if mask is None else x.masked_fill(hidden_keys(mask), 0)
 
 
 def zero_hidden_pair(k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Apply `zero_hidden` to keys and values, reducing the mask once."""
     if mask is None:
         return k, v
-    hidden = _hidden(mask)
+    hidden = hidden_keys(mask)
     return k.masked_fill(hidden, 0), v.masked_fill(hidden, 0)
 
 
-def _hidden(mask: Tensor) -> Tensor:
+def hidden_keys(mask: Tensor) -> Tensor:
+    """Return True for the keys that `mask` hides from every query: (batch, 1, keys, 1)."""
     seen = mask if mask.dim() == 2 else mask.any(-2).any(1)  # batch keys
     return ~seen[:, None, :, None]
 
