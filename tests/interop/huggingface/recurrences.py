@@ -1,28 +1,41 @@
-"""The recurrences of transformers' fallbacks, written down token by token in float64, and random inputs for them.
+"""The recurrences of transformers' fallbacks, written down token by token, and random inputs for them in float64.
 
 S_t = exp(-decay_t) S_(t-1)
 S_t = S_t + k_t (beta_t (v_t - S_t' k_t))'        the delta rule; without beta: S_t + k_t v_t'
 o_t = scale q_t' S_t
 """
 
+from contextlib import contextmanager
+from unittest import mock
+
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 BATCH, TIME, HEADS, GROUPS, KEY_DIM, VALUE_DIM = 2, 71, 6, 3, 7, 5  # more tokens than a chunk of 64
 
 
+@contextmanager
+def float64():
+    """Run their code in float64, although it casts to float32 by name."""
+    with mock.patch.object(torch, "float32", torch.float64), mock.patch.object(Tensor, "float", Tensor.double):
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        yield
+        torch.set_default_dtype(default)
+
+
 def recurrence(q, k, v, decay, beta=None, state=None, scale=1.0):
     """Return outputs and the last state of q, k (batch, heads, time, key_dim) and v; decay is per token or channel."""
-    q, k, v, decay = (x.double() for x in (q, k, v, decay))
     decay = decay if decay.dim() == 4 else decay[..., None]
-    state = k.new_zeros(*k.shape[:2], k.shape[3], v.shape[3]) if state is None else state.double()
+    state = k.new_zeros(*k.shape[:2], k.shape[3], v.shape[3]) if state is None else state
     out = []
     for t in range(q.shape[2]):
         state = torch.exp(-decay[:, :, t])[..., None] * state
         write = v[:, :, t]
         if beta is not None:
             read = torch.einsum("bhkv,bhk->bhv", state, k[:, :, t])
-            write = beta[:, :, t, None].double() * (write - read)
+            write = beta[:, :, t, None] * (write - read)
         state = state + k[:, :, t, :, None] * write[:, :, None]
         out.append(scale * torch.einsum("bhkv,bhk->bhv", state, q[:, :, t]))
     return torch.stack(out, 2), state
@@ -30,7 +43,7 @@ def recurrence(q, k, v, decay, beta=None, state=None, scale=1.0):
 
 def unit(x):
     """Return x / |x| with 1e-6 under the root, as both delta rules of transformers take their keys."""
-    return x.double() / (x.double().square().sum(-1, keepdim=True) + 1e-6).sqrt()
+    return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
 
 
 def heads_first(x):
@@ -39,7 +52,7 @@ def heads_first(x):
 
 
 def normal(*sizes, seed):
-    return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def delta_inputs(time=TIME, channels=False, seed=0):
