@@ -188,14 +188,14 @@ MUTANTS = (
     ),
     Mutant("attention/kv_cache.py", "KVCache(self.keys[rows],", "KVCache(self.keys[rows.sort().values],"),
     # decay
-    Mutant("attention/feature_map.py", "(time - age)[:, None]", "(time - age + 1)[:, None]"),
+    Mutant("attention/internal/chunk_decay.py", "(time - age)[:, None]", "(time - age + 1)[:, None]"),
     Mutant(
         "attention/internal/validation.py",
         "all(rate >= 0",
         "all(rate == rate",
         ("tests/attention/internal/test_validation.py",),
     ),
-    Mutant("attention/feature_map.py", "torch.exp(-rate * time)", "torch.exp(-rate * (time - 1))"),
+    Mutant("attention/internal/chunk_decay.py", "torch.exp(-rate * time)", "torch.exp(-rate * (time - 1))"),
     Mutant(
         "attention/internal/layout.py", "return torch.exp(-rate * distance)", "return torch.exp(-rate * 2 * distance)"
     ),
@@ -252,7 +252,7 @@ MUTANTS = (
         ("tests/profile/timing/test_time_crossover.py",),
     ),
     Mutant(
-        "attention/feature_map.py",
+        "attention/internal/feature_cost.py",
         "whole * chunk**2 + rest**2",
         "whole * chunk**2",
     ),

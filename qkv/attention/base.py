@@ -129,6 +129,13 @@ class Attention(nn.Module, ABC):
     ) -> State:
         """Return the state before the first token."""
 
+    def state_heads(self, heads: int, key_heads: int, decay_heads: int = 0) -> int:
+        """Return the `key_heads` to `start` with, if `decay` has rates for `decay_heads` heads (0: no decay).
+
+        A kind that sums keys needs a sum for every head that fades on its own.
+        """
+        return max(key_heads, decay_heads)
+
     @abstractmethod
     def step(
         self,

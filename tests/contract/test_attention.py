@@ -38,7 +38,10 @@ def cases(draw, name, ordered=None):
         value_dim=draw(st.integers(1, 11)),
         causal=causal,
         masked=draw(st.booleans()),
-        modifier=draw(st.sampled_from([None, "bias", "decay"])),
+        modifier=draw(st.sampled_from([None, "bias", "decay", "gate", "channel_gate"])),
+        key_head_gate=draw(st.booleans()),
+        max_rate=draw(st.sampled_from([1.0, 50.0])),
+        documents=draw(st.booleans()),
         max_score=draw(st.sampled_from([0.1, 1.0, 10.0])),
         seed=draw(st.integers(0, 2**31)),
     )

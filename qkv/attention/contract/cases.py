@@ -99,10 +99,37 @@ class Inputs:
         """Return these tokens; a bias keeps all its keys."""
         return self._map_tensors(lambda x: x[:, now] if x.dim() == 2 else x[:, :, now])
 
-    def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> "Inputs":
-        """Change every tensor that has a batch axis."""
+    def continue_with(self, other: "Inputs", position: int) -> "Inputs":
+        """Return these tokens before `position`, and those of `other` from there on."""
+        before, after = self.tokens(slice(position)), other.tokens(slice(position, None))
+        changed: dict[str, Any] = {
+            name: torch.cat((x, getattr(after, name)), 1 if x.dim() == 2 else 2) for name, x in before._sequences()
+        }
+        return replace(self, **changed)
+
+    def hide(self, hidden: Tensor, content: float) -> "Inputs":
+        """Return a copy that holds `content` at the hidden (batch, 1, keys, 1) tokens, as leaves of autograd."""
+        changed: dict[str, Any] = {
+            name: x.detach().masked_fill(hidden if x.dim() > 3 else hidden[..., 0], content).requires_grad_()
+            for name, x in self._sequences()
+            if name in ("k", "v", "decay", "beta")
+        }
+        return replace(self, **changed)
+
+    def repeat_heads(self, heads: int) -> "Inputs":
+        """Return a copy in which every tensor with fewer heads has all of them."""
+        changed: dict[str, Any] = {
+            name: x.repeat_interleave(heads // x.shape[1], 1) for name, x in self._sequences() if x.dim() > 2
+        }
+        return replace(self, **changed)
+
+    def _sequences(self) -> list[tuple[str, Tensor]]:
+        """Return the tensors that have a batch axis and one of tokens, with their names."""
         names = ("q", "k", "v", "mask", "beta", "starts", *(("decay",) if self.gated else ()))
-        changed: dict[str, Any] = {name: change(x) for name in names if (x := getattr(self, name)) is not None}
+        return [(name, x) for name in names if (x := getattr(self, name)) is not None]
+
+    def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> "Inputs":
+        changed: dict[str, Any] = {name: change(x) for name, x in self._sequences()}
         return replace(self, **changed)
 
 

@@ -91,12 +91,13 @@ def step_output(lengths: Sequence[int]) -> Outputs:
 def start_state(mechanism: Attention, x: Inputs, capacity: int | None = None) -> State:
     """Return the state for these inputs before the first token."""
     batch, heads, _, key_dim = x.q.shape
+    decay_heads = 0 if x.decay is None else x.decay.shape[1] if x.gated else heads
     return mechanism.start(
         batch,
         heads,
         key_dim,
         x.v.shape[3],
-        key_heads=x.k.shape[1] if x.decay is None else x.decay.shape[1] if x.gated else heads,
+        key_heads=mechanism.state_heads(heads, x.k.shape[1], decay_heads),
         capacity=capacity,
         dtype=x.q.dtype,
         device=x.q.device,
@@ -145,12 +146,8 @@ def future_influence(mechanism: Attention, case: Case) -> float:
     case = replace(case, causal=True, queries=case.keys)
     x, other = draw_inputs(case, mechanism), draw_inputs(replace(case, seed=case.seed + 1), mechanism)
     position = case.keys // 2
-    changed = [
-        torch.cat((a[:, :, :position], b[:, :, position:]), 2)
-        for a, b in ((x.q, other.q), (x.k, other.k), (x.v, other.v))
-    ]
     before = forward_output(mechanism, x)[:, :, :position]
-    after = forward_output(mechanism, replace(x, q=changed[0], k=changed[1], v=changed[2]))[:, :, :position]
+    after = forward_output(mechanism, x.continue_with(other, position))[:, :, :position]
     return float((before != after).sum())
 
 
@@ -172,7 +169,10 @@ def future_nonfinite_influence(mechanism: Attention, case: Case) -> float:
 
 
 def hidden_influence(mechanism: Attention, case: Case) -> float:
-    """Count the outputs and gradients that differ if hidden keys and values hold NaN, inf or 1e30 instead of zeros."""
+    """Count the outputs and gradients that differ if hidden tokens hold NaN, inf or 1e30 instead of zeros.
+
+    That is in keys, values, gates and beta.
+    """
     return sum(_influence_of(poison, mechanism, case) for poison in (float("nan"), float("inf"), 1e30))
 
 
@@ -182,10 +182,9 @@ def _influence_of(poison: float, mechanism: Attention, case: Case) -> float:
     hidden = ~x.mask[:, None, :, None]
     results = []
     for content in (0.0, poison):
-        k = x.k.detach().masked_fill(hidden, content).requires_grad_()
-        v = x.v.detach().masked_fill(hidden, content).requires_grad_()
-        out = forward_output(mechanism, replace(x, k=k, v=v))
-        results.append([out, *torch.autograd.grad(out.sum(), (x.q, k, v))])
+        y = x.hide(hidden, content)
+        out = forward_output(mechanism, y)
+        results.append([out, *torch.autograd.grad(out.sum(), y.differentiable)])
     return float(sum((a != b).sum() for a, b in zip(*results, strict=True)))
 
 
@@ -213,6 +212,49 @@ def faded_nonfinite(mechanism: Attention, case: Case) -> float:
     return float(sum((~y.isfinite()).sum() for y in (out, *torch.autograd.grad(out.sum(), x.differentiable))))
 
 
+def gate_nonfinite(mechanism: Attention, case: Case) -> float:
+    """Count the nonfinite outputs and gradients with a gate."""
+    x = draw_inputs(case, mechanism)
+    out = forward_output(mechanism, x)
+    return float(sum((~y.isfinite()).sum() for y in (out, *torch.autograd.grad(out.sum(), x.differentiable))))
+
+
+def special_gate_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance of a gate of zeros from no gate, and of a constant gate from that decay by distance."""
+    x = draw_inputs(replace(case, masked=False), mechanism)
+    assert x.decay is not None
+    zeros = replace(x, decay=torch.zeros_like(x.decay))
+    pairs = [(zeros, replace(x, decay=None))]
+    if "decay" in mechanism.accepts:
+        rates = torch.linspace(0, 1, case.key_heads, dtype=x.decay.dtype)
+        by_head = rates.repeat_interleave(case.heads // case.key_heads)
+        gate = (rates if case.key_head_gate else by_head)[:, None]
+        constant = (gate[..., None] if x.decay.dim() > 3 else gate).expand_as(x.decay)
+        pairs.append((replace(x, decay=constant), replace(x, decay=by_head)))
+    return max(distance(*([forward_output(mechanism, y)] for y in pair)) for pair in pairs)
+
+
+def closed_gate_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance of a gate that closes at two tokens from documents that start there."""
+    x = draw_inputs(replace(case, masked=False, documents=False), mechanism)
+    assert x.decay is not None
+    first = torch.zeros(case.batch, case.keys, dtype=torch.bool)
+    first[:, [case.keys // 3, case.keys // 2]] = True
+    closed = x.decay.detach().clone()
+    closed[:, :, first[0]] = torch.inf
+    outputs = [forward_output(mechanism, y) for y in (replace(x, decay=closed), replace(x, starts=first))]
+    return distance([outputs[0]], [outputs[1]])
+
+
+def fresh_start_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance of a document's outputs from those of its tokens alone."""
+    x, first = draw_inputs(case, mechanism), case.keys // 2
+    assert x.starts is not None
+    x.starts[:, first] = True
+    alone = forward_output(mechanism, x.tokens(slice(first, None)))
+    return distance([forward_output(mechanism, x)[:, :, first:]], [alone])
+
+
 def extreme_nonfinite(mechanism: Attention, case: Case) -> float:
     """Count the outputs and gradients that are NaN or inf where the true value fits their dtype."""
     x = draw_inputs(case, mechanism)
@@ -238,7 +280,7 @@ def dropped_keys_error(mechanism: Attention, case: Case) -> float:
 def grouped_heads_error(mechanism: Attention, case: Case) -> float:
     """Return the distance between sharing a key head and repeating it."""
     x = draw_inputs(case, mechanism)
-    repeated = replace(x, **{n: getattr(x, n).repeat_interleave(case.heads // case.key_heads, 1) for n in "kv"})
+    repeated = x.repeat_heads(case.heads)
     return distance([forward_output(mechanism, x)], [forward_output(mechanism, repeated)])
 
 

@@ -15,6 +15,9 @@ from qkv.attention.internal.masking import hidden_keys
 CLOSED = 800.0
 """Rate at which a gate is closed: exp(-800) is 0 even in float64. A larger rate, inf included, counts as this one."""
 
+SUM_BYTES = 8
+"""Bytes of one sum of rates."""
+
 
 def visible_rates(decay: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the rates of a gate (batch, heads, keys) or (batch, heads, keys, key_dim), 0 at hidden tokens.
@@ -40,6 +43,19 @@ def pair_exponents(sums: Tensor, queries: int | None = None) -> Tensor:
     """
     first = 0 if queries is None else sums.shape[2] - queries
     return (sums[:, :, None] - sums[:, :, first:, None]).clamp(max=0)
+
+
+def gated_products(q: Tensor, k: Tensor, sums: Tensor) -> Tensor:
+    """Return sum_c q_ic k_jc exp(D_jc - D_ic): (batch, heads, queries, keys); all have the same heads and length.
+
+    A few queries at a time, because every pair has an exponent for each channel.
+    """
+    rows = []
+    for first in range(0, max(q.shape[2], 1), 16):
+        now = slice(first, first + 16)
+        factors = (sums[:, :, None] - sums[:, :, now, None]).clamp(max=0).to(k.dtype).exp()
+        rows.append(((k[:, :, None] * factors) @ q[:, :, now, :, None]).squeeze(-1))
+    return torch.cat(rows, 2)
 
 
 def document_index(starts: Tensor) -> Tensor:

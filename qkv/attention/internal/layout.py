@@ -53,6 +53,13 @@ def mask_rows(mask: Tensor, key_heads: int) -> Tensor:
     return mask.expand(-1, key_heads, -1, -1).flatten(0, 1)  # batch*key_heads time 1
 
 
+def scale_rows(rows: Tensor, factors: Tensor, group: int) -> Tensor:
+    """Multiply rows of `to_rows` by a factor per token, (rows, time, 1 or key_dim), the same for a whole group."""
+    if group == 1:
+        return rows * factors
+    return (rows.unflatten(1, (group, -1)) * factors[:, None]).flatten(1, 2)
+
+
 def row_product(rows: Tensor, column: Tensor) -> Tensor:
     """Return rows @ column, computed transposed: BLAS is several times faster with the vector on the left."""
     return torch.bmm(column.transpose(1, 2), rows.transpose(1, 2)).transpose(1, 2)

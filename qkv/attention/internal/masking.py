@@ -11,12 +11,13 @@ def visibility_mask(
     causal: bool,
     window: int | None = None,
     mask: Tensor | None = None,
+    documents: Tensor | None = None,
     device: torch.device,
 ) -> Tensor | None:
     """Return True where a query may attend to a key: (batch or 1, heads or 1, queries, keys); None if everywhere.
 
     Causal queries are aligned with the last keys: query i has position keys - queries + i and sees
-    the `window` keys up to its own position.
+    the `window` keys up to its own position, of its own document: `documents` (batch, keys) has the index of each.
     """
     seen = None
     if causal and not (queries == 1 and window is None):
@@ -29,6 +30,9 @@ def visibility_mask(
     if mask is not None:
         pairs = mask[:, None, None, :] if mask.dim() == 2 else mask
         seen = pairs if seen is None else seen & pairs
+    if documents is not None:
+        same = documents[:, None, keys - queries :, None] == documents[:, None, None, :]
+        seen = same if seen is None else seen & same
     return seen
 
 

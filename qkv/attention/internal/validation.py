@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from qkv.attention.internal.gates import document_index
 from qkv.attention.internal.masking import hidden_keys
 from qkv.attention.internal.nonfinite import is_readable
 
@@ -52,6 +53,11 @@ class Modifiers:
         """Heads of the gate; 0 without one."""
         return self.decay.shape[1] if self.decay is not None and self.gated else 0
 
+    @property
+    def documents(self) -> Tensor | None:
+        """Index of each key's document: (batch, keys)."""
+        return None if self.starts is None else document_index(self.starts)
+
 
 def check_inputs(
     mechanism: "Attention", q: Tensor, k: Tensor, v: Tensor | None, modifiers: Modifiers, past: int = 0
@@ -76,8 +82,6 @@ def check_inputs(
         _check_beta(mechanism, modifiers, q, k)
     if modifiers.starts is not None:
         _check_starts(modifiers, q, keys)
-        if not mechanism.causal_only:
-            raise NotImplementedError(f"attention kind {mechanism.kind!r} cannot take starts yet")
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor | None) -> None:
