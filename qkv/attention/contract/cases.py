@@ -32,7 +32,7 @@ class Case:
     key_head_gate: bool = False
     """Whether a gate has one row per key head instead of one per query head."""
     max_rate: float = 1.0
-    """Largest rate of `decay`."""
+    """Largest rate of a gate."""
     documents: bool = False
     """Whether about a fifth of the tokens start a document (causal cases only)."""
     max_score: float = 10.0
@@ -148,7 +148,7 @@ def draw_inputs(case: Case, mechanism: Attention) -> Inputs:
         q = q * case.max_score / largest * case.key_dim**0.5
     mask = torch.rand(case.batch, case.keys, generator=random) > 1 / 3
     bias = normal(1, case.heads, case.queries, case.keys)
-    decay = torch.rand(case.heads, generator=random, dtype=torch.float64) * case.max_rate
+    decay = torch.rand(case.heads, generator=random, dtype=torch.float64)
     if case.modifier in GATES:
         channels = (case.key_dim,) if case.modifier == "channel_gate" else ()
         sizes = case.batch, case.gate_heads, case.keys, *channels
