@@ -55,6 +55,11 @@ class Case:
             element_bytes=element_bytes,
         )
 
+    def accepted_by(self, mechanism: Attention) -> "Case":
+        """Return this case without a modifier that the mechanism does not accept."""
+        causal_only = self.modifier != "bias" and not self.causal
+        return replace(self, modifier=None) if causal_only or self.modifier not in mechanism.accepts else self
+
     @property
     def gate_heads(self) -> int:
         """Heads of a gate."""
@@ -155,9 +160,7 @@ def draw_inputs(case: Case, mechanism: Attention) -> Inputs:
         decay = torch.rand(sizes, generator=random, dtype=torch.float64) * case.max_rate
     beta = 2 * torch.rand(case.batch, case.key_heads, case.keys, generator=random, dtype=torch.float64)
     starts = torch.rand(case.batch, case.keys, generator=random) < 1 / 5
-    modifier = (
-        case.modifier if case.modifier in mechanism.accepts and (case.causal or case.modifier == "bias") else None
-    )
+    modifier = case.accepted_by(mechanism).modifier
     q, k, v, bias, decay, beta = (x.to(case.dtype).requires_grad_() for x in (q, k, v, bias, decay, beta))
     return Inputs(
         q,

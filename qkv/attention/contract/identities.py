@@ -184,7 +184,7 @@ def _influence_of(poison: float, mechanism: Attention, case: Case) -> float:
     for content in (0.0, poison):
         y = x.hide(hidden, content)
         out = forward_output(mechanism, y)
-        results.append([out, *torch.autograd.grad(out.sum(), y.differentiable)])
+        results.append([out, *_gradients(out, y, torch.ones_like(out))])
     return float(sum((a != b).sum() for a, b in zip(*results, strict=True)))
 
 
@@ -299,7 +299,7 @@ def multiplication_error(mechanism: Attention, case: Case) -> float:
     x = draw_inputs(case, mechanism)
     with torch.no_grad(), count_multiplications() as counted:
         forward_output(mechanism, x)
-    return float(abs(counted.total - sum(mechanism.cost(case.shape).executed.values())))
+    return float(abs(counted.total - sum(mechanism.cost(case.accepted_by(mechanism).shape).executed.values())))
 
 
 def state_bytes_error(mechanism: Attention, case: Case) -> float:
@@ -307,7 +307,7 @@ def state_bytes_error(mechanism: Attention, case: Case) -> float:
     case = replace(case, causal=True, queries=case.keys)
     x = draw_inputs(case, mechanism)
     _, state = step_range(mechanism, x, start_state(mechanism, x), 0, case.keys)
-    return float(abs(state.bytes - sum(mechanism.cost(case.shape).state.values())))
+    return float(abs(state.bytes - sum(mechanism.cost(case.accepted_by(mechanism).shape).state.values())))
 
 
 def rounding_ratio(mechanism: Attention, case: Case, seeds: int) -> float:
