@@ -23,7 +23,7 @@ from torch import Tensor
 
 from qkv.attention.internal.channel_pairs import channel_pairs, channel_pairs_backward
 from qkv.attention.internal.double_backward import forbid_double_backward
-from qkv.attention.internal.precision import no_autocast, upcast, upcast_dtype
+from qkv.attention.internal.precision import no_autocast, upcast
 
 EPS = 1e-6
 """Added to the squared length of a key or query before the root, as in other libraries."""
@@ -111,7 +111,7 @@ def _gates(piece: Sequence, dtype: torch.dtype) -> _Gates | None:
     keep, pairs, same = torch.exp(-last.to(dtype)), None, None
     if rates.shape[2] == 1:
         differences = (sums.transpose(1, 2) - sums).to(dtype)  # d_j - d_i
-        above = torch.ones_like(differences[0], dtype=torch.bool).triu(1)
+        above = torch.ones(differences.shape[1:], dtype=torch.bool, device=differences.device).triu(1)
         pairs = torch.exp(differences.masked_fill(above, -torch.inf))
     if piece.starts is not None:
         documents = piece.starts.expand(*piece.k.shape[:3], 1).flatten(0, 1).cumsum(1)  # rows time 1
@@ -181,7 +181,7 @@ def _run(
     sequence: Sequence, state: Tensor, scale: float, chunk: int, saved: list[Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Run the chunks in order; `saved` collects the errors of all tokens and then the state before each chunk."""
-    batch, heads, group, time, _ = sequence.q.shape
+    batch, heads, group = sequence.q.shape[:3]
     value_dim = sequence.v.shape[3]
     outputs, errors = [], []
     rows = state.flatten(0, 1)
@@ -317,8 +317,3 @@ def _unit_gradient(x: Tensor, direction: Tensor, gradient: Tensor) -> Tensor:
     """Return the gradient of `x` where `direction` = unit(x)."""
     inverse = _inverse_length(x.to(gradient.dtype)).flatten(0, 1)
     return (gradient - direction * (direction * gradient).sum(-1, keepdim=True)) * inverse
-
-
-def state_dtype(k: Tensor) -> torch.dtype:
-    """Return the dtype of a state for keys of this dtype."""
-    return upcast_dtype(k.dtype)
