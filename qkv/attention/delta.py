@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from qkv.attention.base import Attention, State, check_backend, check_chunk, expand_heads, register
-from qkv.attention.delta_rule import Sequence, delta_rule, unit
+from qkv.attention.internal.delta_rule import Sequence, delta_rule, unit
 from qkv.attention.internal.channel_pairs import channel_multiplications
 from qkv.attention.internal.gates import CLOSED, document_index, pair_exponents, running_sums, visible_rates
 from qkv.attention.internal.layout import group_queries, state_rows
