@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from qkv.attention.base import Attention, State, check_backend, check_chunk, expand_heads, register
-from qkv.attention.internal.delta_rule import Sequence, delta_rule, unit
 from qkv.attention.internal.channel_pairs import channel_multiplications
+from qkv.attention.internal.delta_rule import DeltaInputs, delta_rule, inverse_multiplications, unit
 from qkv.attention.internal.gates import CLOSED, document_index, pair_exponents, running_sums, visible_rates
 from qkv.attention.internal.layout import group_queries, state_rows
-from qkv.attention.internal.masking import zero_hidden
+from qkv.attention.internal.masking import hidden_keys, zero_hidden
 from qkv.attention.internal.nonfinite import all_finite, keep_past_finite
 from qkv.attention.internal.precision import no_autocast, upcast, upcast_dtype
 from qkv.attention.internal.validation import Modifiers, check_inputs
@@ -76,7 +76,7 @@ class Delta(Attention):
         modifiers = Modifiers(causal, mask, bias, decay, beta, starts)
         check_inputs(self, q, k, None, modifiers)
         with no_autocast(q):
-            return self._unrounded_weights(q, zero_hidden(k, mask), modifiers).to(q.dtype)
+            return self._unrounded_weights(_repair_hidden(q, mask), zero_hidden(k, mask), modifiers).to(q.dtype)
 
     def forward(
         self,
@@ -94,7 +94,7 @@ class Delta(Attention):
         """Compute weights(q, k) @ v chunk by chunk, in torch on every device."""
         modifiers = Modifiers(causal, mask, bias, decay, beta, starts)
         check_inputs(self, q, k, v, modifiers)
-        k, v = zero_hidden(k, mask), zero_hidden(v, mask)
+        q, k, v = _repair_hidden(q, mask), zero_hidden(k, mask), zero_hidden(v, mask)
         if self.backend != "reference":
             return self._run(q, k, v, self._start(q, k, v, modifiers), modifiers)[0]
 
@@ -157,7 +157,7 @@ class Delta(Attention):
                 f"but these q, k and v need {[expected]} and {dtype}"
             )
         state.require_unconsumed()
-        k, v = zero_hidden(k, mask), zero_hidden(v, mask)
+        q, k, v = _repair_hidden(q, mask), zero_hidden(k, mask), zero_hidden(v, mask)
         out, new = self._run(q, k, v, state.kv_sum, modifiers)
         return out, RecurrentState(new, length=state.length + k.shape[2])
 
@@ -196,7 +196,7 @@ class Delta(Attention):
         return {
             "scores": shape.rows * pairs,
             "key pairs": rows * pairs,
-            "solve": rows * time * (time * (time - 1) // 2),
+            "inverse": rows * inverse_multiplications(time),
             "errors": rows * time**2 * shape.value_dim,
             "values": shape.rows * time**2 * shape.value_dim,
         }
@@ -250,7 +250,7 @@ class Delta(Attention):
         queries, scale = group_queries(q, heads), self._factor(q.shape[3])
 
         def attend(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-            sequence = Sequence(queries, expand_heads(k, heads), expand_heads(v, heads), decay, beta, starts)
+            sequence = DeltaInputs(queries, expand_heads(k, heads), expand_heads(v, heads), decay, beta, starts)
             out, new = delta_rule(sequence, state, scale, self._chunk_size())
             return out.flatten(1, 2), new
 
@@ -264,6 +264,11 @@ class Delta(Attention):
     def example(cls, key_dim: int) -> "Delta":
         """Build one with short chunks, so that short sequences have several."""
         return cls(chunk=5)
+
+
+def _repair_hidden(q: Queries, mask: Mask | None) -> Queries:
+    """Replace NaN and inf in the queries of hidden tokens: their products with a gradient of 0 would be NaN."""
+    return q if mask is None else q.masked_fill(hidden_keys(mask) & ~q.isfinite(), 0)
 
 
 def _state_heads(q: Queries, k: Keys, modifiers: Modifiers) -> int:

@@ -9,9 +9,10 @@ sums d of the rates (d_C at its end) and pair(a, b)_ij = a_i.b_j exp(d_j - d_i) 
     X = T (V - K~ S)        O = Q~ S + P B X               S' = exp(-d_C) S + K^' B X
     K~ = k exp(-d)          Q~ = q exp(-d)                 K^ = k exp(d - d_C)
 
-T is lower triangular and comes from one triangular solve. Its entries are tame, because keys have length 1, but powers
-of A B are not: a series of powers loses all digits where keys are alike. The backward keeps X, and the state at the
-start of each chunk. The gradient of the gate costs nothing more: it follows from those of q and k (`_gate_gradient`).
+T is lower triangular and comes from triangular solves. Its entries are small, because keys have length 1, but those of
+powers of A B are not: a series of powers loses all digits where keys are alike. The backward keeps X, and the state at
+the start of each chunk. The gradient of the gate costs nothing more: it follows from those of q and k
+(`_gate_gradient`).
 Papers: https://arxiv.org/abs/2406.06484, https://arxiv.org/abs/2412.06464.
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from qkv.attention.chunked import keep_freed_memory
 from qkv.attention.internal.channel_pairs import channel_pairs, channel_pairs_backward
@@ -29,9 +31,12 @@ from qkv.attention.internal.precision import no_autocast
 EPS = 1e-6
 """Added to the squared length of a key or query before the root, as in other libraries."""
 
+SMALLEST_HALVED = 32
+"""Smallest triangular matrix that is inverted by halves."""
+
 
 @dataclass(frozen=True)
-class Sequence:
+class DeltaInputs:
     """Inputs of the delta rule along time; hidden tokens are zeroed before."""
 
     q: Tensor
@@ -52,12 +57,12 @@ class Sequence:
         """The fields in order."""
         return self.q, self.k, self.v, self.decay, self.beta, self.starts
 
-    def slice(self, start: int, end: int) -> "Sequence":
+    def slice(self, start: int, end: int) -> "DeltaInputs":
         """Return the tokens from `start` to `end`."""
-        return Sequence(*(None if x is None else x[..., start:end, :] for x in self.tensors))  # type: ignore[arg-type]
+        return DeltaInputs(*(None if x is None else x[..., start:end, :] for x in self.tensors))  # type: ignore[arg-type]
 
 
-def delta_rule(sequence: Sequence, state: Tensor, scale: float, chunk: int) -> tuple[Tensor, Tensor]:
+def delta_rule(sequence: DeltaInputs, state: Tensor, scale: float, chunk: int) -> tuple[Tensor, Tensor]:
     """Return outputs (batch, heads, group, time, value_dim) and the last state (batch, heads, key_dim, value_dim)."""
     tensors = [x for x in (*sequence.tensors, state) if x is not None]
     needs_backward = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
@@ -80,7 +85,7 @@ def _inverse_lengths(x: Tensor, dtype: torch.dtype) -> Tensor:
     return _inverse_length(torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=dtype).square())
 
 
-def _chunks(sequence: Sequence, chunk: int) -> list[tuple[int, int]]:
+def _chunks(sequence: DeltaInputs, chunk: int) -> list[tuple[int, int]]:
     """Return (start, end) of each chunk; an empty sequence is one empty chunk, so that it has an output."""
     time = sequence.k.shape[2]
     return [(start, min(start + chunk, time)) for start in range(0, max(time, 1), chunk)]
@@ -102,7 +107,7 @@ class _Gates:
     """Whether two tokens belong to the same document, (rows, time, time); None without starts."""
 
 
-def _gates(piece: Sequence, dtype: torch.dtype) -> _Gates | None:
+def _gates(piece: DeltaInputs, dtype: torch.dtype) -> _Gates | None:
     """Compute the gates of a chunk; None if there are none."""
     if piece.decay is None and piece.starts is None:
         return None
@@ -167,7 +172,7 @@ class _Chunk:
         return (x.unflatten(1, self.asks.shape[1:3]) * self.gates.read[:, None]).flatten(1, 2)
 
 
-def _prepare(piece: Sequence, scale: float, dtype: torch.dtype) -> _Chunk:
+def _prepare(piece: DeltaInputs, scale: float, dtype: torch.dtype) -> _Chunk:
     """Compute what does not depend on the state."""
     asks = _stack_units(piece, scale, dtype)
     gates, keys = _gates(piece, dtype), asks[:, -1]
@@ -186,7 +191,7 @@ def _prepare(piece: Sequence, scale: float, dtype: torch.dtype) -> _Chunk:
     return _Chunk(asks, products, pairs, _invert(pairs[:, -1]), gates, beta)
 
 
-def _stack_units(piece: Sequence, scale: float, dtype: torch.dtype) -> Tensor:
+def _stack_units(piece: DeltaInputs, scale: float, dtype: torch.dtype) -> Tensor:
     """Return the unit queries, times scale, and then the unit key of each token: (rows, group + 1, time, key_dim)."""
     q, k = piece.q, piece.k[:, :, None]
     of_q, of_k = _inverse_lengths(q, dtype) * scale, _inverse_lengths(k, dtype)
@@ -199,12 +204,34 @@ def _stack_units(piece: Sequence, scale: float, dtype: torch.dtype) -> Tensor:
 
 
 def _invert(system: Tensor) -> Tensor:
-    """Return the inverse of the matrix with ones on its diagonal and `system` below."""
-    identity = torch.eye(system.shape[1], dtype=system.dtype, device=system.device).expand_as(system)
-    return torch.linalg.solve_triangular(system, identity, upper=False, unitriangular=True)
+    """Return the inverse of the matrix with ones on its diagonal and `system` below.
+
+    Halves are inverted first and then joined by two matrix products, which are faster than a large solve.
+    """
+    size = system.shape[1]
+    if not _is_halved(size):
+        identity = torch.eye(size, dtype=system.dtype, device=system.device).expand_as(system)
+        return torch.linalg.solve_triangular(system, identity, upper=False, unitriangular=True)
+    half = size // 2
+    first, second = system[:, :half, :half], system[:, half:, half:]
+    first, second = _invert(torch.cat((first, second))).chunk(2)
+    corner = torch.bmm(torch.bmm(second, system[:, half:, :half]), first)
+    above = functional.pad(first, (0, half))
+    return torch.cat((above, torch.cat((-corner, second), 2)), 1)
 
 
-def _forward(piece: Sequence, state: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def inverse_multiplications(size: int) -> int:
+    """Return the multiplications that invert a triangular matrix of this size."""
+    if not _is_halved(size):
+        return size * (size * (size - 1) // 2)
+    return 2 * inverse_multiplications(size // 2) + 2 * (size // 2) ** 3
+
+
+def _is_halved(size: int) -> bool:
+    return size >= SMALLEST_HALVED and size % 2 == 0
+
+
+def _forward(piece: DeltaInputs, state: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return outputs, errors X and the next state of one chunk; state (rows, key_dim, value_dim)."""
     chunk = _prepare(piece, scale, state.dtype)
     queries = piece.q.shape[2] * piece.q.shape[3]
@@ -217,7 +244,7 @@ def _forward(piece: Sequence, state: Tensor, scale: float) -> tuple[Tensor, Tens
 
 
 def _run(
-    sequence: Sequence, state: Tensor, scale: float, chunk: int, saved: list[Tensor] | None = None
+    sequence: DeltaInputs, state: Tensor, scale: float, chunk: int, saved: list[Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Run the chunks in order; `saved` collects the errors of all tokens and then the state before each chunk."""
     if not torch.compiler.is_compiling():  # Dynamo warns about a cached function
@@ -241,7 +268,7 @@ def _run(
 class _DeltaRule(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scale: float, chunk: int, state: Tensor, *inputs: Tensor | None) -> Any:
-        sequence, saved = Sequence(*inputs), []  # type: ignore[arg-type,var-annotated]
+        sequence, saved = DeltaInputs(*inputs), []  # type: ignore[arg-type,var-annotated]
         out, last = _run(sequence, state, scale, chunk, saved)
         ctx.scale, ctx.chunk = scale, chunk
         ctx.save_for_backward(*inputs, last, *saved)
@@ -251,7 +278,7 @@ class _DeltaRule(torch.autograd.Function):
     @forbid_double_backward
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         *inputs, last, errors = ctx.saved_tensors[:8]
-        sequence, states = Sequence(*inputs), [*ctx.saved_tensors[8:], last.flatten(0, 1)]
+        sequence, states = DeltaInputs(*inputs), [*ctx.saved_tensors[8:], last.flatten(0, 1)]
         state_gradient = gradients[1].flatten(0, 1)
         totals = [None if x is None else torch.empty_like(x) for x in inputs[:5]]
         bounds = _chunks(sequence, ctx.chunk)
@@ -279,7 +306,7 @@ class _Known:
 
 
 def _backward(
-    piece: Sequence, known: _Known, arriving: tuple[Tensor, Tensor], scale: float
+    piece: DeltaInputs, known: _Known, arriving: tuple[Tensor, Tensor], scale: float
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of the state before one chunk, and of its q, k, v, decay and beta."""
     to_out, to_state = arriving
@@ -320,7 +347,9 @@ def _product_gradients(chunk: _Chunk, gradient: Tensor) -> tuple[Tensor, Tensor]
     gradient = gradient.unflatten(1, chunk.asks.shape[1:3])
     if chunk.gates is None or chunk.gates.pairs is None:
         gradient = gradient.tril_()
-        gradient = gradient.mul_(chunk.gates.same[:, None]) if chunk.gates and chunk.gates.same is not None else gradient
+        gradient = (
+            gradient.mul_(chunk.gates.same[:, None]) if chunk.gates and chunk.gates.same is not None else gradient
+        )
     else:
         gradient = gradient.mul_(chunk.gates.pairs[:, None])
     gradient[:, -1].diagonal(dim1=1, dim2=2).zero_()  # A is strictly lower triangular
@@ -330,7 +359,7 @@ def _product_gradients(chunk: _Chunk, gradient: Tensor) -> tuple[Tensor, Tensor]
     return gradient.mul_(chunk.beta.transpose(1, 2)[:, None]), to_beta
 
 
-def _add_pair_gradients(piece: Sequence, chunk: _Chunk, gradient: Tensor, totals: tuple[Tensor, Tensor]) -> None:
+def _add_pair_gradients(piece: DeltaInputs, chunk: _Chunk, gradient: Tensor, totals: tuple[Tensor, Tensor]) -> None:
     """Add the gradients of asks and keys through the products inside a chunk."""
     to_asks, to_keys = totals
     if chunk.channel_gated:
@@ -344,7 +373,7 @@ def _add_pair_gradients(piece: Sequence, chunk: _Chunk, gradient: Tensor, totals
     to_keys.baddbmm_(rows.transpose(1, 2), chunk.asks.flatten(1, 2))
 
 
-def _gate_gradient(piece: Sequence, by_ask: Tensor, by_key: Tensor, by_state: Tensor) -> Tensor:
+def _gate_gradient(piece: DeltaInputs, by_ask: Tensor, by_key: Tensor, by_state: Tensor) -> Tensor:
     """Return the gradient of the rates, from products of vectors and their gradients, channel by channel.
 
     The running sum d_t stands in -d_t beside every reading vector of token t, and in +d_t beside its writing key. So
