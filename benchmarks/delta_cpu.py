@@ -113,10 +113,11 @@ def compare_gated(rounds: int) -> dict[str, Any]:
 def compare_softmax(rounds: int) -> dict[str, Any]:
     """Measure the forward pass against torch's causal softmax attention."""
     inputs = draw(**SOFTMAX)
+    q, k, v = inputs[:3]
 
     def softmax() -> Tensor:
         with torch.no_grad():
-            return functional.scaled_dot_product_attention(*inputs[:3], is_causal=True)
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     milliseconds = alternate(make_calls(ours, inputs)["forward"], softmax, rounds)
     return {

@@ -277,8 +277,9 @@ class _DeltaRule(torch.autograd.Function):
     @staticmethod
     @forbid_double_backward
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        *inputs, last, errors = ctx.saved_tensors[:8]
-        sequence, states = DeltaInputs(*inputs), [*ctx.saved_tensors[8:], last.flatten(0, 1)]
+        saved = ctx.saved_tensors
+        *inputs, last, errors = saved[:8]
+        sequence, states = DeltaInputs(*inputs), [*saved[8:], last.flatten(0, 1)]
         state_gradient = gradients[1].flatten(0, 1)
         totals = [None if x is None else torch.empty_like(x) for x in inputs[:5]]
         bounds = _chunks(sequence, ctx.chunk)
@@ -287,12 +288,13 @@ class _DeltaRule(torch.autograd.Function):
             known = _Known(errors[:, start:end], states[index], states[index + 1])
             arriving = gradients[0][:, :, :, start:end].flatten(0, 1)
             with no_autocast(last):
-                parts = _backward(sequence.slice(start, end), known, (arriving, state_gradient), ctx.scale)
-            state_gradient = parts[0]
-            for total, part in zip(totals, parts[1:], strict=True):
+                state_gradient, parts = _backward(
+                    sequence.slice(start, end), known, (arriving, state_gradient), ctx.scale
+                )
+            for total, part in zip(totals, parts, strict=True):
                 if total is not None and part is not None:
                     piece = total[..., start:end, :]
-                    piece.copy_(part.view(piece.shape))
+                    piece.copy_(part.reshape(piece.shape))
         return None, None, state_gradient.view_as(last), *totals, None
 
 
@@ -307,7 +309,7 @@ class _Known:
 
 def _backward(
     piece: DeltaInputs, known: _Known, arriving: tuple[Tensor, Tensor], scale: float
-) -> tuple[Tensor | None, ...]:
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """Return the gradients of the state before one chunk, and of its q, k, v, decay and beta."""
     to_out, to_state = arriving
     chunk = _prepare(piece, scale, known.before.dtype)
@@ -339,7 +341,7 @@ def _backward(
     to_k = to_keys.add_(to_asks[:, -1])
     to_k = _unit_gradient(piece.k, to_k, along[:, -1] + by_key.sum(-1, keepdim=True), 1.0)
     to_q = _unit_gradient(piece.q, to_asks[:, :-1], along[:, :-1], scale)
-    return before, to_q, to_k, to_values, to_decay, None if chunk.beta is None else to_beta[..., None]
+    return before, (to_q, to_k, to_values, to_decay, None if chunk.beta is None else to_beta[..., None])
 
 
 def _product_gradients(chunk: _Chunk, gradient: Tensor) -> tuple[Tensor, Tensor]:
