@@ -26,6 +26,7 @@ ATTENTION = (
     "tests/contract",
 )
 FORWARD = (KERNELS + "::test_outputs_and_gradients",)
+DELTA = ("tests/attention/test_delta.py",)
 TRANSFORMERS = "tests/interop/huggingface/test_register.py"
 WIDTHS = (KERNELS + "::test_widths_and_groups",)
 ONE_TOKEN = (KERNELS + "::test_one_token_at_a_time_in_place",)
@@ -78,6 +79,14 @@ MUTANTS = (
     Mutant("attention/taylor.py", "return key_dim**-0.5", "return key_dim**-0.25"),
     Mutant("attention/linear.py", "return key_dim**-0.5", "return 1.0"),
     Mutant("attention/elu.py", "return 1.0", "return key_dim**-0.5"),
+    Mutant("attention/delta.py", "return key_dim**-0.5 if", "return 1.0 if", DELTA),
+    # the delta rule
+    Mutant("attention/internal/delta_rule.py", ".masked_fill(squares == 0, 0)", "", DELTA),
+    Mutant("attention/internal/delta_rule.py", "write * (documents == end)", "write", DELTA),
+    Mutant("attention/internal/delta_rule.py", ".flip(1) - to_end", ".flip(1)", DELTA),
+    Mutant(
+        "attention/internal/delta_rule.py", "torch.cat((-corner, second), 2)", "torch.cat((corner, second), 2)", DELTA
+    ),
     # the weight itself
     Mutant("attention/taylor.py", "x, total, value=1 / n", "x, total, value=1.0"),
     Mutant("attention/taylor.py", "x * r**-0.5", "x * r**-1.0"),

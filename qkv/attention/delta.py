@@ -22,7 +22,14 @@ from torch import Tensor
 from qkv.attention.base import Attention, State, check_backend, check_chunk, expand_heads, register
 from qkv.attention.internal.channel_pairs import channel_multiplications
 from qkv.attention.internal.delta_rule import DeltaInputs, delta_rule, inverse_multiplications, unit
-from qkv.attention.internal.gates import CLOSED, document_index, pair_exponents, running_sums, visible_rates
+from qkv.attention.internal.gates import (
+    CLOSED,
+    document_index,
+    gated_products,
+    pair_exponents,
+    running_sums,
+    visible_rates,
+)
 from qkv.attention.internal.layout import group_queries, state_rows
 from qkv.attention.internal.masking import hidden_keys, zero_hidden
 from qkv.attention.internal.nonfinite import all_finite, keep_past_finite
@@ -181,10 +188,9 @@ class Delta(Attention):
 
     def _reference_multiplications(self, shape: Shape) -> dict[str, int]:
         length, rows = shape.keys, shape.rows
-        dots = 0 if shape.channel_gate else rows * length**2 * shape.key_dim  # channels are summed elementwise
         return {
-            "scores": dots,
-            "key pairs": dots,
+            "scores": rows * length**2 * shape.key_dim,
+            "key pairs": rows * length**2 * shape.key_dim,
             "solve": rows * length * (length * (length - 1) // 2),
             "values": rows * length**2 * shape.value_dim,
         }
@@ -226,8 +232,7 @@ class Delta(Attention):
         if decay is None:
             pairs = a @ b.transpose(2, 3)
         elif modifiers.channel_gated:
-            exponents = pair_exponents(expand_heads(running_sums(decay, modifiers.mask), heads)).to(a.dtype)
-            pairs = (a[:, :, :, None] * b[:, :, None] * torch.exp(exponents)).sum(-1)
+            pairs = gated_products(a, b, expand_heads(running_sums(decay, modifiers.mask), heads))
         else:
             sums = running_sums(decay, modifiers.mask) if modifiers.gated else _distances(decay, a)
             pairs = a @ b.transpose(2, 3) * torch.exp(pair_exponents(expand_heads(sums, heads)).to(a.dtype))

@@ -87,6 +87,22 @@ def test_every_form_equals_the_recurrence_with_gradients(gate, max_rate, starts)
             torch.testing.assert_close(actual, wanted, rtol=1e-12, atol=1e-12)
 
 
+@every_gate
+def test_whole_chunks_equal_the_definition_with_gradients(gate):
+    """Chunks of 64 tokens, whose triangular matrices are inverted by halves."""
+    torch.manual_seed(0)
+    inputs = torch.randn(3, 1, 2, 150, KEY_DIM, dtype=torch.float64).unbind()
+    modifiers = {"beta": 2 * torch.rand(1, 2, 150, dtype=torch.float64)}
+    if GATES[gate] is not None:
+        modifiers["decay"] = torch.rand(1, 2, 150, *GATES[gate], dtype=torch.float64)
+    found, expected = (
+        with_gradients(lambda *x, b=backend, **m: Delta(backend=b)(*x, causal=True, **m), inputs, modifiers)
+        for backend in ("chunked", "reference")
+    )
+    for actual, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=1e-12, atol=1e-12)
+
+
 def test_beta_is_1_if_it_is_left_out():
     inputs, _ = draw(beta=False)
     ones = torch.ones(BATCH, HEADS, TIME, dtype=torch.float64)

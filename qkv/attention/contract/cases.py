@@ -100,7 +100,7 @@ class Inputs:
         """Return these batch rows."""
         return self._map_tensors(lambda x: x[rows])
 
-    def tokens(self, now: slice) -> "Inputs":
+    def tokens(self, now: slice | Tensor) -> "Inputs":
         """Return these tokens; a bias keeps all its keys."""
         return self._map_tensors(lambda x: x[:, now] if x.dim() == 2 else x[:, :, now])
 

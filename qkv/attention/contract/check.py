@@ -42,6 +42,8 @@ class Identity:
     """Function that selects or derives its cases from the grid."""
     bound: float | None = None
     """Largest allowed error; default: the precision of the mechanism."""
+    needs: str | None = None
+    """What a mechanism must accept, such as "beta"; others skip this identity."""
 
 
 def _all_cases(grid: list[Case]) -> list[Case]:
@@ -84,6 +86,11 @@ def _document_cases(grid: list[Case]) -> list[Case]:
     return [case for case in grid if case.documents]
 
 
+def _rewritable_cases(grid: list[Case]) -> list[Case]:
+    # a decay by distance counts absent tokens
+    return [case for case in grid if case.causal and case.modifier != "decay" and not case.masked]
+
+
 def _float16_cases(grid: list[Case]) -> list[Case]:
     return [replace(case, dtype=torch.float16) for case in grid]
 
@@ -115,6 +122,8 @@ IDENTITIES = (
     Identity("closed gate = start of a document", identities.closed_gate_error, _gate_cases),
     Identity("document in a row = document alone", identities.fresh_start_error, _document_cases),
     Identity("rates of 50: finite, and gradients", identities.gate_nonfinite, _steep_gate_cases, 0.0),
+    Identity("beta 0 and rate 0 = absent token", identities.idle_token_error, _rewritable_cases, needs="beta"),
+    Identity("orthogonal keys: last value", identities.overwritten_error, _rewritable_cases, needs="beta"),
     Identity("scores of 1e4 stay finite", identities.extreme_nonfinite, _extreme_cases, 0.0),
     Identity("float32 rounding / the definition's", _mean_rounding_ratio, _long_cases, 2.0),
     Identity("float16 rounds once", identities.rounding_error, _float16_cases, 2.0**-10),
@@ -132,6 +141,8 @@ def check(mechanism: Attention, key_dim: int = 5) -> list[Result]:
     grid = list(_case_grid(mechanism, key_dim))
     results = []
     for identity in IDENTITIES:
+        if identity.needs is not None and identity.needs not in mechanism.accepts:
+            continue
         errors = [identity.error(identities.cast(mechanism, case.dtype), case) for case in identity.cases(grid)]
         bound = mechanism.precision if identity.bound is None else identity.bound
         if errors:

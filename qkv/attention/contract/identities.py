@@ -255,6 +255,30 @@ def fresh_start_error(mechanism: Attention, case: Case) -> float:
     return distance([forward_output(mechanism, x)[:, :, first:]], [alone])
 
 
+def idle_token_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance between tokens with beta 0 and rate 0, and the same sequence without them."""
+    x = draw_inputs(replace(case, documents=False), mechanism)
+    idle = torch.arange(case.keys) % 3 == 1
+    gates = {"beta": x.beta, "decay": x.decay if x.gated else None}
+    changed: dict[str, Any] = {name: y.detach().clone() for name, y in gates.items() if y is not None}
+    for y in changed.values():
+        y[:, :, idle] = 0
+    x = replace(x, **changed)
+    shorter = x.tokens((~idle).nonzero()[:, 0])
+    return distance([forward_output(mechanism, x)[:, :, ~idle]], [forward_output(mechanism, shorter)])
+
+
+def overwritten_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance between keys that are written twice and only the second time, read by the same keys."""
+    # orthogonal, and long, so that an epsilon under a root is nothing
+    keys = 1e6 * torch.eye(case.key_dim, dtype=case.dtype).expand(case.batch, 1, -1, -1)
+    again, values = keys.flip(2), draw_inputs(replace(case, key_heads=1), mechanism).v.detach()
+    first, second = (values.repeat(1, 1, case.key_dim, 1)[:, :, n : n + case.key_dim] for n in (0, 1))
+    k, v = torch.cat((keys, again), 2), torch.cat((first, second), 2)
+    twice = mechanism(k, k, v, causal=True)[:, :, case.key_dim :]
+    return distance([twice], [mechanism(again, again, second, causal=True)])
+
+
 def extreme_nonfinite(mechanism: Attention, case: Case) -> float:
     """Count the outputs and gradients that are NaN or inf where the true value fits their dtype."""
     x = draw_inputs(case, mechanism)
