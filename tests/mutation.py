@@ -32,6 +32,7 @@ WIDTHS = (KERNELS + "::test_widths_and_groups",)
 ONE_TOKEN = (KERNELS + "::test_one_token_at_a_time_in_place",)
 FADED = (KERNELS + "::test_fully_faded_weights_leave_finite_outputs",)
 CONTRACT = "tests/contract/test_attention.py"
+GATES = "tests/attention/test_gates.py"
 SEAL = ("tests/runs/test_seal.py",)
 
 
@@ -208,6 +209,25 @@ MUTANTS = (
     Mutant(
         "attention/internal/layout.py", "return torch.exp(-rate * distance)", "return torch.exp(-rate * 2 * distance)"
     ),
+    # gates and documents
+    Mutant(
+        "attention/internal/gates.py", "decay.masked_fill(hidden if", "decay.masked_fill(hidden & False if", (GATES,)
+    ),
+    Mutant("attention/internal/gates.py", ".clamp(max=CLOSED)", "", (GATES,)),
+    Mutant("attention/internal/gates.py", "else torch.float64", "else torch.float32", (GATES,)),
+    Mutant("attention/internal/chunk_decay.py", "index > 0, index != last", "index > 1, index != last", (GATES,)),
+    Mutant(
+        "attention/internal/chunk_decay.py",
+        "(sums - end).clamp(max=0), -end",
+        "(sums - end).clamp(max=0), -0.5 * end",
+        (GATES,),
+    ),
+    Mutant("attention/internal/chunk_decay.py", "split = sums[:, first - 1 : first]", "split = sums[:, :1]", (GATES,)),
+    Mutant("attention/internal/masking.py", "seen = same if seen is None else seen & same", "seen = same", (GATES,)),
+    Mutant("attention/kv_cache.py", "torch.cat((past, last + new), -1)", "torch.cat((past, new), -1)", (GATES,)),
+    Mutant("attention/internal/gate_channels.py", "(rounded, one, rest, one)", "(rounded, one, -rest, one)", (GATES,)),
+    Mutant("attention/internal/validation.py", "(x >= 0) & (x <= largest)", "(x <= largest)", (GATES,)),
+    Mutant("attention/triton/dispatch.py", "modifiers is not None and modifiers.gated", "False", (GATES,)),
     # heads and precision
     Mutant(
         "attention/base.py", "x.repeat_interleave(heads // x.shape[1], dim=1)", "x.repeat(1, heads // x.shape[1], 1, 1)"
