@@ -30,7 +30,9 @@ Features = Float[Tensor, "*axes features"]
 Mask = Bool[Tensor, "..."]
 Bias = Float[Tensor, "#batch heads queries keys"]
 StepBias = Float[Tensor, "#batch heads queries all_keys"]
-Decay = Float[Tensor, " heads"]
+Decay = Float[Tensor, "..."]  # (heads,), (batch, heads, keys) or (batch, heads, keys, key_dim)
+Beta = Float[Tensor, "batch heads keys"]
+Starts = Bool[Tensor, "batch keys"]
 Rows = Int[Tensor, " rows"]
 
 Index = Int[Tensor, " time"]

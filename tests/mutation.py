@@ -29,11 +29,13 @@ ATTENTION = (
     "tests/contract",
 )
 FORWARD = (KERNELS + "::test_outputs_and_gradients",)
+DELTA = ("tests/attention/test_delta.py",)
 TRANSFORMERS = "tests/interop/huggingface/test_register.py"
 WIDTHS = (KERNELS + "::test_widths_and_groups",)
 ONE_TOKEN = (KERNELS + "::test_one_token_at_a_time_in_place",)
 FADED = (KERNELS + "::test_fully_faded_weights_leave_finite_outputs",)
 CONTRACT = "tests/contract/test_attention.py"
+GATES = "tests/attention/test_gates.py"
 SEAL = ("tests/runs/test_seal.py",)
 
 
@@ -81,6 +83,14 @@ MUTANTS = (
     Mutant("attention/taylor.py", "return key_dim**-0.5", "return key_dim**-0.25"),
     Mutant("attention/linear.py", "return key_dim**-0.5", "return 1.0"),
     Mutant("attention/elu.py", "return 1.0", "return key_dim**-0.5"),
+    Mutant("attention/delta.py", "return key_dim**-0.5 if", "return 1.0 if", DELTA),
+    # the delta rule
+    Mutant("attention/internal/delta_rule.py", ".masked_fill(squares == 0, 0)", "", DELTA),
+    Mutant("attention/internal/delta_rule.py", "write * (documents == end)", "write", DELTA),
+    Mutant("attention/internal/delta_rule.py", ".flip(1) - to_end", ".flip(1)", DELTA),
+    Mutant(
+        "attention/internal/delta_rule.py", "torch.cat((-corner, second), 2)", "torch.cat((corner, second), 2)", DELTA
+    ),
     # the weight itself
     Mutant("attention/taylor.py", "x, total, value=1 / n", "x, total, value=1.0"),
     Mutant("attention/taylor.py", "x * r**-0.5", "x * r**-1.0"),
@@ -123,7 +133,7 @@ MUTANTS = (
     # masks
     Mutant("attention/internal/masking.py", "seen = key <= position", "seen = key <= position + 1"),
     Mutant("attention/internal/masking.py", "seen &= key > position - window", "seen &= key >= position - window"),
-    Mutant("attention/internal/masking.py", "x if mask is None else x.masked_fill(_hidden(mask), 0)", "x"),
+    Mutant("attention/internal/masking.py", "x if mask is None else x.masked_fill(hidden_keys(mask), 0)", "x"),
     Mutant("attention/internal/masking.py", "k.masked_fill(hidden, 0), v", "k, v"),
     Mutant("attention/internal/masking.py", "v.masked_fill(hidden, 0)", "v"),
     Mutant("attention/internal/masking.py", "pairs if seen is None else seen & pairs", "pairs"),
@@ -191,17 +201,36 @@ MUTANTS = (
     ),
     Mutant("attention/kv_cache.py", "KVCache(self.keys[rows],", "KVCache(self.keys[rows.sort().values],"),
     # decay
-    Mutant("attention/feature_map.py", "(time - age)[:, None]", "(time - age + 1)[:, None]"),
+    Mutant("attention/internal/chunk_decay.py", "(time - age)[:, None]", "(time - age + 1)[:, None]"),
     Mutant(
         "attention/internal/validation.py",
         "all(rate >= 0",
         "all(rate == rate",
         ("tests/attention/internal/test_validation.py",),
     ),
-    Mutant("attention/feature_map.py", "torch.exp(-rate * time)", "torch.exp(-rate * (time - 1))"),
+    Mutant("attention/internal/chunk_decay.py", "torch.exp(-rate * time)", "torch.exp(-rate * (time - 1))"),
     Mutant(
         "attention/internal/layout.py", "return torch.exp(-rate * distance)", "return torch.exp(-rate * 2 * distance)"
     ),
+    # gates and documents
+    Mutant(
+        "attention/internal/gates.py", "decay.masked_fill(hidden if", "decay.masked_fill(hidden & False if", (GATES,)
+    ),
+    Mutant("attention/internal/gates.py", ".clamp(max=CLOSED)", "", (GATES,)),
+    Mutant("attention/internal/gates.py", "else torch.float64", "else torch.float32", (GATES,)),
+    Mutant("attention/internal/chunk_decay.py", "index > 0, index != last", "index > 1, index != last", (GATES,)),
+    Mutant(
+        "attention/internal/chunk_decay.py",
+        "(sums - end).clamp(max=0), -end",
+        "(sums - end).clamp(max=0), -0.5 * end",
+        (GATES,),
+    ),
+    Mutant("attention/internal/chunk_decay.py", "split = sums[:, first - 1 : first]", "split = sums[:, :1]", (GATES,)),
+    Mutant("attention/internal/masking.py", "seen = same if seen is None else seen & same", "seen = same", (GATES,)),
+    Mutant("attention/kv_cache.py", "torch.cat((past, last + new), -1)", "torch.cat((past, new), -1)", (GATES,)),
+    Mutant("attention/internal/gate_channels.py", "(rounded, one, rest, one)", "(rounded, one, -rest, one)", (GATES,)),
+    Mutant("attention/internal/validation.py", "(x >= 0) & (x <= largest)", "(x <= largest)", (GATES,)),
+    Mutant("attention/triton/dispatch.py", "modifiers is not None and modifiers.gated", "False", (GATES,)),
     # heads and precision
     Mutant(
         "attention/base.py", "x.repeat_interleave(heads // x.shape[1], dim=1)", "x.repeat(1, heads // x.shape[1], 1, 1)"
@@ -255,7 +284,7 @@ MUTANTS = (
         ("tests/profile/timing/test_time_crossover.py",),
     ),
     Mutant(
-        "attention/feature_map.py",
+        "attention/internal/feature_cost.py",
         "whole * chunk**2 + rest**2",
         "whole * chunk**2",
     ),

@@ -24,6 +24,7 @@ from .base import register as register
 from .contract.cases import Case as Case
 from .contract.check import Result as Result
 from .contract.check import check as check
+from .delta import Delta as Delta
 from .elu import Elu as Elu
 from .feature_map import FeatureMap as FeatureMap
 from .kv_cache import KVCache as KVCache

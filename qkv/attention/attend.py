@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from qkv.attention.base import Attention, kinds
 from qkv.errors import unknown_name_error
-from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, Values, Weights
+from qkv.shapes import Beta, Bias, Decay, Keys, Mask, Outputs, Queries, Starts, Values, Weights
 
 
 def build(kind: str, *, key_dim: int | None = None, **options: Any) -> Attention:
@@ -114,6 +114,8 @@ def attend(
     mask: Mask | None = None,
     bias: Bias | None = None,
     decay: Decay | None = None,
+    beta: Beta | None = None,
+    starts: Starts | None = None,
     **options: Any,
 ) -> Outputs:
     """Compute attention of the given kind in one call.
@@ -128,7 +130,8 @@ def attend(
 
     `options` are those of the kind, such as `scale`, `backend`, `order`, `window` or `chunk`.
     """
-    return _resolve(kind, options)(q, k, v, causal=causal, mask=mask, bias=bias, decay=decay)
+    modifiers = _given(causal=causal, mask=mask, bias=bias, decay=decay, beta=beta, starts=starts)
+    return _resolve(kind, options)(q, k, v, **modifiers)
 
 
 def weights(
@@ -140,7 +143,15 @@ def weights(
     mask: Mask | None = None,
     bias: Bias | None = None,
     decay: Decay | None = None,
+    beta: Beta | None = None,
+    starts: Starts | None = None,
     **options: Any,
 ) -> Weights:
     """Return the attention matrix that `attend` applies with these arguments, even where it never builds it."""
-    return _resolve(kind, options).weights(q, k, causal=causal, mask=mask, bias=bias, decay=decay)
+    modifiers = _given(causal=causal, mask=mask, bias=bias, decay=decay, beta=beta, starts=starts)
+    return _resolve(kind, options).weights(q, k, **modifiers)
+
+
+def _given(**modifiers: Any) -> dict[str, Any]:
+    """Leave out what was not given: a kind need not have every argument."""
+    return {name: value for name, value in modifiers.items() if value is not None}

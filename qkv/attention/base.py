@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from qkv.attention.law import Law, ScoreTerms
 from qkv.cost import Cost, Shape
 from qkv.registry import Registry
-from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, Rows, StepBias, Values, Weights
+from qkv.shapes import Beta, Bias, Decay, Keys, Mask, Outputs, Queries, Rows, Starts, StepBias, Values, Weights
 
 
 class State(ABC):
@@ -42,8 +42,15 @@ class Attention(nn.Module, ABC):
     """An attention mechanism: a weighted mean (or sum) of values, weighted by queries and keys.
 
     `mask` is bool, True = attend: (batch, keys) hides padding. Kinds that accept "pairs" also take
-    (batch or 1, heads or 1, queries, keys). `bias` is added to the scores. `decay` holds one rate per
-    head and multiplies the unnormalized weight by exp(-decay * distance).
+    (batch or 1, heads or 1, queries, keys). `bias` is added to the scores.
+
+    `decay` holds rates of at least 0. One per head, (heads,), multiplies the unnormalized weight by
+    exp(-decay * distance). One per token, (batch, heads, keys), is a gate: it multiplies the weight by exp(-sum of the
+    rates of the tokens after the key, up to the query). A gate per channel, (batch, heads, keys, key_dim), does so
+    inside the sum over channels. The heads of a gate are those of q or those of k. A hidden token has no rate: it
+    neither writes nor forgets. `beta` (batch, heads, keys), in 0..2, is the write strength of the delta rule.
+    `starts` (batch, keys), bool, is True at the first token of a document: tokens see nothing before it. All of
+    these need causal=True.
 
     Names and the letters of the papers: `heads` = h, `key_heads` = number of KV heads in grouped-query
     attention, `key_dim` = d_k, `value_dim` = d_v, a model's `dim` = d_model, `queries` and `keys` = lengths
@@ -52,7 +59,10 @@ class Attention(nn.Module, ABC):
     """
 
     accepts: ClassVar[frozenset[str]] = frozenset()
-    """Subset of "pairs", "bias", "decay", "rotation": what can be combined with this kind."""
+    """What can be combined with this kind: a subset of "pairs" (masks), "bias", "rotation", "decay" (a rate per head),
+    "gate" (a rate per token), "channel_gate" (a rate per token and channel) and "beta"."""
+    causal_only: ClassVar[bool] = False
+    """Whether this kind needs causal=True."""
     backends: ClassVar[tuple[str, ...]] = ("reference",)
     """Implementations of `forward`; backend="auto" chooses among them."""
     typical_key_dim: ClassVar[int] = 64
@@ -83,6 +93,8 @@ class Attention(nn.Module, ABC):
         mask: Mask | None = None,
         bias: Bias | None = None,
         decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
     ) -> Weights:
         """Return the attention matrix, which defines this kind: the weight of each key's value in each output."""
 
@@ -97,6 +109,8 @@ class Attention(nn.Module, ABC):
         mask: Mask | None = None,
         bias: Bias | None = None,
         decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
     ) -> Outputs:
         """Compute `weights(q, k) @ v` by the fastest backend."""
 
@@ -115,6 +129,13 @@ class Attention(nn.Module, ABC):
     ) -> State:
         """Return the state before the first token."""
 
+    def state_heads(self, heads: int, key_heads: int, decay_heads: int = 0) -> int:
+        """Return the `key_heads` to `start` with, if `decay` has rates for `decay_heads` heads (0: no decay).
+
+        A kind that sums keys needs a sum for every head that fades on its own.
+        """
+        return max(key_heads, decay_heads)
+
     @abstractmethod
     def step(
         self,
@@ -126,6 +147,8 @@ class Attention(nn.Module, ABC):
         mask: Mask | None = None,
         bias: StepBias | None = None,
         decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
     ) -> tuple[Outputs, State]:
         """Process new tokens after those in `state`: a whole prompt (prefill) or the next token (decode).
 

@@ -49,7 +49,7 @@ def _slice_time(sequences: Tensors, start: int, end: int) -> Tensors:
 
 
 @cache
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Make the C library reuse the memory that a chunk frees, instead of returning it to the system.
 
     glibc returns freed memory above a threshold, which rises to the largest block ever freed (up to
@@ -69,7 +69,7 @@ def _run_forward(
 ) -> tuple[Tensors, Tensor | None]:
     """Run the loop; `checkpoints` collects the carry at the start of each chunk."""
     if not torch.compiler.is_compiling():  # Dynamo warns about a cached function
-        _keep_freed_memory()
+        keep_freed_memory()
     outputs = None
     for start, end in _chunk_bounds(sequences, chunk):
         if checkpoints is not None:

@@ -6,10 +6,12 @@
 The sums over j do not depend on the query. They are a recurrent state of fixed size,
 S = sum_j phi(k_j) v_j' and z = sum_j phi(k_j), so the cost is linear in length. Inside a chunk the quadratic
 form is cheaper, so a sequence is processed chunk by chunk: attend inside the chunk, read the state, update it.
-With decay a weight is multiplied by exp(-decay * distance), and the state by exp(-decay) at every token.
+With decay a weight is multiplied by exp(-decay * distance), and the state by exp(-decay) at every token. A gate is
+such a rate for each token, or for each token and channel.
 """
 
 from abc import abstractmethod
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -17,6 +19,9 @@ from torch import Tensor
 
 from qkv.attention.base import Attention, State, expand_heads
 from qkv.attention.chunked import Tensors, chunked_scan
+from qkv.attention.internal import feature_cost
+from qkv.attention.internal.chunk_decay import ChunkExtras, channel_similarity
+from qkv.attention.internal.gates import gated_products, pair_exponents, running_sums
 from qkv.attention.internal.layout import (
     call_shape,
     decay_factors,
@@ -25,6 +30,7 @@ from qkv.attention.internal.layout import (
     mask_rows,
     mask_sequence,
     row_product,
+    scale_rows,
     state_rows,
     to_rows,
 )
@@ -38,6 +44,7 @@ from qkv.attention.triton import dispatch
 from qkv.attention.triton.kinds import KernelKind
 from qkv.cost import Cost, Shape
 from qkv.shapes import (
+    Beta,
     Bias,
     Decay,
     Features,
@@ -48,6 +55,7 @@ from qkv.shapes import (
     Outputs,
     Queries,
     QueryRows,
+    Starts,
     StepBias,
     Values,
     Vectors,
@@ -58,7 +66,7 @@ from qkv.shapes import (
 class FeatureMap(Attention):
     """Linear attention: similarity(q, k) = phi(q).phi(k)."""
 
-    accepts = frozenset({"decay"})
+    accepts = frozenset({"decay", "gate"})
     backends: ClassVar[tuple[str, ...]] = ("reference", "chunked")
     triton: ClassVar[KernelKind | None] = None
     """Kernels of backend "triton"."""
@@ -107,9 +115,11 @@ class FeatureMap(Attention):
         mask: Mask | None = None,
         bias: Bias | None = None,
         decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
     ) -> Weights:
-        """Return the definition: similarity of each visible pair, decayed by distance, divided by the row's sum."""
-        modifiers = Modifiers(causal, mask, bias, decay)
+        """Return the definition: similarity of each visible pair, decayed, divided by the row's sum."""
+        modifiers = Modifiers(causal, mask, bias, decay, beta, starts)
         check_inputs(self, q, k, None, modifiers)
         with no_autocast(q):
             found = self._unrounded_weights(q, k, modifiers)
@@ -126,16 +136,18 @@ class FeatureMap(Attention):
         mask: Mask | None = None,
         bias: Bias | None = None,
         decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
     ) -> Outputs:
         """Compute weights(q, k) @ v by the backend with the fewest multiplications, or by the kernels on CUDA."""
-        modifiers = Modifiers(causal, mask, bias, decay)
+        modifiers = Modifiers(causal, mask, bias, decay, beta, starts)
         check_inputs(self, q, k, v, modifiers)
-        backend = self._select_backend(q, v, call_shape(q, k, v, modifiers))
+        backend = self._select_backend(q, k, v, modifiers)
         if backend == "triton":
             return dispatch.forward(self, q, k, v, modifiers)
         if backend == "reference":
             return self._forward_reference(q, k, v, modifiers)
-        if decay is not None:
+        if decay is not None and modifiers.gate_heads in (0, q.shape[1]):
             k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
         sums = self._zero_sums(k, v)
         if causal:
@@ -168,15 +180,17 @@ class FeatureMap(Attention):
         mask: Mask | None = None,
         bias: StepBias | None = None,
         decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
     ) -> tuple[Outputs, RecurrentState]:
         """Process the new tokens from this state (prefill or decode).
 
-        With decay every query head has its own rate, so the state needs one row per query head:
-        `start(..., key_heads=heads)`.
+        With a decay, or a gate that has the heads of q, every query head fades on its own, so the state needs one row
+        per query head: `start(..., key_heads=heads)`.
         """
         if not isinstance(state, RecurrentState):
             raise TypeError(f"state must be a RecurrentState from {self.kind}.start(), got {type(state).__name__}")
-        modifiers = Modifiers(True, mask, bias, decay)
+        modifiers = Modifiers(True, mask, bias, decay, beta, starts)
         check_inputs(self, q, k, v, modifiers)
         if state.kv_sum.shape[1] == q.shape[1]:
             k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
@@ -186,9 +200,9 @@ class FeatureMap(Attention):
                 f"state holds sums of shape {[tuple(x.shape) for x in state.sums]} and {state.kv_sum.dtype}, "
                 f"but these q, k and v need {expected} and {dtype}"
             )
-        if decay is not None and k.shape[1] != q.shape[1]:
+        if decay is not None and modifiers.gate_heads in (0, q.shape[1]) and k.shape[1] != q.shape[1]:
             raise ValueError(
-                f"decay has a rate for each of {q.shape[1]} query heads, but the state was started with "
+                f"decay has rates for each of {q.shape[1]} query heads, but the state was started with "
                 f"key_heads={k.shape[1]}; start it with key_heads={q.shape[1]}"
             )
         out, sums = self._step_sums(q, k, v, state, modifiers)
@@ -196,50 +210,21 @@ class FeatureMap(Attention):
 
     def cost(self, shape: Shape) -> Cost:
         """Return the cost of the quadratic form, or of the chunks plus reading and updating the state."""
-        features = self.feature_dim(shape.key_dim)
-        columns = shape.value_dim + self.normalizes
-        elements = state_rows(shape) * features * columns
+        elements = state_rows(shape) * self.feature_dim(shape.key_dim) * (shape.value_dim + self.normalizes)
         return Cost(
-            needed=self._needed(shape, features),
-            executed=self._executed(shape, self._choose_torch_backend(shape)),
+            needed=feature_cost.needed(self, shape),
+            executed=feature_cost.executed(self, shape, self._choose_torch_backend(shape)),
             state={"sums": elements * max(shape.element_bytes, 4)},
         )
 
-    def _needed(self, shape: Shape, features: int) -> dict[str, int]:
-        """Return the multiplications that update the state for each key and read it for each query."""
-        return {
-            "write": state_rows(shape) * shape.keys * features * shape.value_dim,
-            "read": shape.rows * shape.queries * features * (shape.value_dim + self.normalizes),
-        }
-
-    def _executed(self, shape: Shape, backend: str) -> dict[str, int]:
-        if backend == "triton":
-            return dispatch.multiplications(self, shape)
-        inside = shape.queries * shape.keys
-        if backend == "chunked":
-            chunk = self._chunk_size(shape.key_dim)
-            # not divmod, which torch.compile cannot trace for a symbolic length
-            whole, rest = shape.queries // chunk, shape.queries % chunk
-            inside = (whole * chunk**2 + rest**2) if shape.causal else 0
-        scores = {
-            "scores": shape.rows * inside * shape.key_dim,
-            "values": shape.rows * inside * shape.value_dim,
-        }
-        if backend == "reference":
-            return scores
-        return {**scores, **self._needed(shape, self.feature_dim(shape.key_dim))}
-
     def _choose_torch_backend(self, shape: Shape) -> str:
-        if self.backend != "auto":
-            return self.backend
-        quadratic, chunked = (sum(self._executed(shape, form).values()) for form in ("reference", "chunked"))
-        return "reference" if quadratic <= chunked else "chunked"
+        return feature_cost.cheapest_torch_backend(self, shape) if self.backend == "auto" else self.backend
 
-    def _select_backend(self, q: Queries, v: Values, shape: Shape) -> str:
+    def _select_backend(self, q: Queries, k: Keys, v: Values, modifiers: Modifiers) -> str:
         """Return the backend that runs; "auto" on CUDA dispatches to the kernels, with chunked as fallback."""
         if self.backend != "triton" and not (self.backend == "auto" and q.is_cuda and "triton" in self.backends):
-            return self._choose_torch_backend(shape)
-        reason = dispatch.unsupported_reason(self, q, v)
+            return self._choose_torch_backend(call_shape(q, k, v, modifiers))
+        reason = dispatch.unsupported_reason(self, q, v, modifiers)
         if reason is None:
             return "triton"
         if self.backend == "triton":
@@ -253,31 +238,37 @@ class FeatureMap(Attention):
         """Return outputs and new sums; the kernel updates them in place for one token in inference mode."""
         state.require_unconsumed()
         sums = state.sums
-        if self._select_backend(q, v, call_shape(q, k, v, modifiers)) != "triton":
+        if self._select_backend(q, k, v, modifiers) != "triton":
             return self._forward_causal(q, k, v, sums, modifiers)
         if q.shape[2] == 1 and torch.is_inference_mode_enabled() and all(x.is_contiguous() for x in sums):
             state.consume()
             return dispatch.decode_step(self, q, k, v, sums, modifiers), sums
         return dispatch.forward_with_state(self, q, k, v, sums, modifiers)
 
-    def _chunk_size(self, key_dim: int) -> int:
-        """Return a size whose features fit in a CPU's cache; larger where reading the state costs more."""
-        if self.chunk is not None:
-            return self.chunk
-        return 128 if self.feature_dim(key_dim) <= 256 else 256
-
     def _scale_queries(self, q: Tensor) -> Tensor:
         return upcast(q) * (self.default_scale(q.shape[-1]) if self.scale is None else self.scale)
 
     def _unrounded_weights(self, q: Queries, k: Keys, modifiers: Modifiers) -> Weights:
         k = upcast(expand_heads(zero_hidden(k, modifiers.mask), q.shape[1]))
-        weights = self.similarity(self._scale_queries(q), k)
-        if modifiers.decay is not None:
-            weights = weights * decay_factors(modifiers.decay.to(weights.dtype)[:, None, None], q.shape[2])
-        seen = visibility_mask(q.shape[2], k.shape[2], causal=modifiers.causal, mask=modifiers.mask, device=q.device)
+        weights = self._decayed_similarity(self._scale_queries(q), k, modifiers)
+        sizes, causal = (q.shape[2], k.shape[2]), modifiers.causal
+        seen = visibility_mask(
+            *sizes, causal=causal, mask=modifiers.mask, documents=modifiers.documents, device=q.device
+        )
         if seen is not None:
             weights = weights.masked_fill(~seen, 0)
         return safe_divide(weights, weights.sum(-1, keepdim=True)) if self.normalizes else weights
+
+    def _decayed_similarity(self, q: Queries, k: Keys, modifiers: Modifiers) -> Weights:
+        """Return the similarity of each pair, decayed; q is scaled, and both have all heads."""
+        if modifiers.decay is None:
+            return self.similarity(q, k)
+        if not modifiers.gated:
+            return self.similarity(q, k) * decay_factors(modifiers.decay.to(q.dtype)[:, None, None], q.shape[2])
+        sums = running_sums(modifiers.decay, modifiers.mask)
+        if modifiers.channel_gated:
+            return gated_products(self.features(q), self.features(k), expand_heads(sums, q.shape[1]))
+        return self.similarity(q, k) * expand_heads(pair_exponents(sums).to(q.dtype).exp(), q.shape[1])
 
     def _forward_reference(self, q: Queries, k: Keys, v: Values, modifiers: Modifiers) -> Outputs:
         """Compute the definition; a result that is not finite is computed again."""
@@ -304,57 +295,63 @@ class FeatureMap(Attention):
         self, q: Queries, k: Keys, v: Values, sums: Tensors, modifiers: Modifiers
     ) -> tuple[Outputs, Tensors]:
         """Compute causal attention chunk by chunk; return outputs and new sums."""
-        constants = () if modifiers.decay is None else (modifiers.decay,)
-        sequences = (group_queries(q, k.shape[1]), k, v, *mask_sequence(modifiers.mask))
-        sums, out = chunked_scan(self._causal_chunk, constants, sums, sequences, self._chunk_size(k.shape[3]))
+        extras, constants, more = ChunkExtras.of(modifiers, k.shape[1])
+        sequences = (group_queries(q, k.shape[1]), k, v, *more)
+        chunk = feature_cost.chunk_size(self, k.shape[3], channel_gate=modifiers.channel_gated)
+        sums, out = chunked_scan(partial(self._causal_chunk, extras), constants, sums, sequences, chunk)
         assert out is not None
         return out.flatten(1, 2), sums
 
     def _forward_bidirectional(self, q: Queries, k: Keys, v: Values, sums: Tensors, modifiers: Modifiers) -> Outputs:
         """Compute bidirectional attention: sum over all keys, then read for all queries."""
-        chunk = self._chunk_size(k.shape[3])
+        chunk = feature_cost.chunk_size(self, k.shape[3])
         sums, _ = chunked_scan(self._write_chunk, (), sums, (k, v, *mask_sequence(modifiers.mask)), chunk)
         _, out = chunked_scan(self._read_chunk, (), sums, (group_queries(q, k.shape[1]),), chunk)
         assert out is not None
         return out.flatten(1, 2)
 
-    def _causal_chunk(self, constants: Tensors, sums: Tensors, pieces: Tensors) -> tuple[Tensors, Tensor]:
+    def _causal_chunk(
+        self, extras: ChunkExtras, constants: Tensors, sums: Tensors, pieces: Tensors
+    ) -> tuple[Tensors, Tensor]:
         """Process one causal chunk; an output that is not finite is computed again."""
-        new_sums, out = self._attend_chunk(constants, sums, pieces)
-        q, k, v, *mask = pieces
+        new_sums, out = self._attend_chunk(extras, constants, sums, pieces)
+        q, k, v, *rest = pieces
         # one token has no future, and without a normalizer an overflow is the true value
         if (q.shape[3] == 1 and not self.normalizes) or all_finite(out):
             return new_sums, out
 
         def attend(values: Tensor) -> Tensor:
-            cast = q.to(values.dtype), k.to(values.dtype), values, *mask
-            return self._attend_chunk(constants, tuple(x.to(values.dtype) for x in sums), cast)[1]
+            cast = q.to(values.dtype), k.to(values.dtype), values, *rest
+            return self._attend_chunk(extras, constants, tuple(x.to(values.dtype) for x in sums), cast)[1]
 
-        values = upcast(v.masked_fill(~mask[0], 0) if mask else v)
+        values = upcast(v.masked_fill(~rest[0], 0) if extras.mask else v)
         return new_sums, attend_again(attend, q, k, values, causal=True).to(q.dtype)
 
-    def _attend_chunk(self, constants: Tensors, sums: Tensors, pieces: Tensors) -> tuple[Tensors, Tensor]:
+    def _attend_chunk(
+        self, extras: ChunkExtras, constants: Tensors, sums: Tensors, pieces: Tensors
+    ) -> tuple[Tensors, Tensor]:
         """Attend inside a chunk, read the past sums, update them."""
-        q, k, v, *mask = pieces
+        q, k, v, *rest = pieces
         batch, key_heads, group, time, _ = q.shape
         queries = to_rows(self._scale_queries(q))
-        keys, values, features = self._prepare_chunk(k, v, *mask)
+        mask, decay = extras.read(constants, rest, k)
+        keys, values, features = self._prepare_chunk(k, v, mask)
         query_features, past = self.features(queries), [x.flatten(0, 1) for x in sums]
         # both are the similarity; the narrower product is cheaper
-        if features.shape[-1] > keys.shape[-1]:
+        if decay is not None and decay.sums is not None:
+            weights = channel_similarity(query_features.unflatten(1, (group, time)), features, decay.sums)
+        elif features.shape[-1] > keys.shape[-1]:
             weights = self.similarity(queries, keys)
         else:
             weights = torch.bmm(query_features, features.transpose(1, 2))
         weights = weights.view(batch * key_heads, group, time, time).tril()
-        if constants:
-            rate = constants[0].to(keys.dtype).repeat(batch)[:, None, None]
-            age = torch.arange(1, time + 1, device=q.device, dtype=rate.dtype)
-            weights = weights * decay_factors(rate, time)[:, None]
-            query_features = query_features * torch.exp(-rate * age[:, None])
-            features = features * torch.exp(-rate * (time - age)[:, None])
-            sums = tuple(x * torch.exp(-rate * time).view(batch, key_heads, 1, 1) for x in sums)
-        if mask:
-            weights = weights.masked_fill(~mask_rows(mask[0], key_heads).transpose(1, 2)[:, None], 0)
+        if decay is not None:
+            weights = weights if decay.pairs is None else weights * decay.pairs[:, None]
+            query_features = scale_rows(query_features, decay.query, group)
+            features = features * decay.key
+            sums = tuple(x * decay.state.unflatten(0, (batch, key_heads)) for x in sums)
+        if mask is not None:
+            weights = weights.masked_fill(~mask_rows(mask, key_heads).transpose(1, 2)[:, None], 0)
         weights = weights.flatten(1, 2)
         out = torch.baddbmm(torch.bmm(weights, values), query_features, past[0])
         if self.normalizes:

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from qkv.attention.base import State
-from qkv.shapes import Keys, Mask, Rows, Values
+from qkv.attention.internal.gates import document_index, running_sums
+from qkv.shapes import Decay, Keys, Mask, Rows, Starts, Values
 
 MAX_PREALLOCATED = 2**16
 """Maximum number of tokens to allocate in advance; a longer cache grows by doubling."""
@@ -23,14 +24,18 @@ class KVCache(State):
         self.length = length
         self.mask = mask
         self.capacity = capacity
+        self.decay_sums: Tensor | None = None
+        """Sums of the rates of a gate up to each cached token: (batch, heads, keys)."""
+        self.documents: Tensor | None = None
+        """Index of each cached token's document: (batch, keys)."""
         self._buffers: tuple[Tensor, Tensor] | None = None
         self._end = 0  # write offset in the buffers
         self._consumed = False
 
     @property
     def bytes(self) -> int:
-        """Bytes of the cached keys and values (a preallocated buffer may be larger)."""
-        return self.keys.nbytes + self.values.nbytes
+        """Bytes of the cached keys, values and sums of a gate (a preallocated buffer may be larger)."""
+        return self.keys.nbytes + self.values.nbytes + (0 if self.decay_sums is None else self.decay_sums.nbytes)
 
     @property
     def addressable_keys(self) -> int:
@@ -45,8 +50,16 @@ class KVCache(State):
         if self.addressable_keys == 0:
             self.keys, self.values = self.keys.to(k), self.values.to(v)
 
-    def append(self, k: Keys, v: Values, mask: Mask | None) -> "KVCache":
-        """Return the cache with these tokens appended."""
+    def append(
+        self, k: Keys, v: Values, mask: Mask | None, decay: Decay | None = None, starts: Starts | None = None
+    ) -> "KVCache":
+        """Return the cache with these tokens appended; `decay` has a rate for each of them."""
+        following = self._append_tokens(k, v, mask)
+        following.decay_sums = self._append_sums(k, mask, decay)
+        following.documents = self._append_documents(k, starts)
+        return following
+
+    def _append_tokens(self, k: Keys, v: Values, mask: Mask | None) -> "KVCache":
         if self._consumed:
             raise ValueError("this State was already continued in place; branch from it with select(rows) before")
         if torch.is_inference_mode_enabled():
@@ -58,13 +71,17 @@ class KVCache(State):
         """Keep only the last `window` tokens, in place."""
         if window is not None and self.addressable_keys > window:
             self.keys, self.values = self.keys[:, :, -window:], self.values[:, :, -window:]
-            self.mask = None if self.mask is None else self.mask[:, -window:]
+            self.mask, self.decay_sums, self.documents = (
+                None if x is None else x[..., -window:] for x in (self.mask, self.decay_sums, self.documents)
+            )
         return self
 
     def select(self, rows: Rows) -> "KVCache":
         """Return a copy of these batch rows, with its own buffer."""
-        mask = None if self.mask is None else self.mask[rows]
-        return KVCache(self.keys[rows], self.values[rows], self.length, mask, self.capacity)
+        mask, sums, documents = (None if x is None else x[rows] for x in (self.mask, self.decay_sums, self.documents))
+        copy = KVCache(self.keys[rows], self.values[rows], self.length, mask, self.capacity)
+        copy.decay_sums, copy.documents = sums, documents
+        return copy
 
     def _append_in_place(self, k: Keys, v: Values, mask: Mask | None) -> "KVCache":
         new = k.shape[2]
@@ -101,3 +118,36 @@ class KVCache(State):
         past = k.new_ones(k.shape[0], self.addressable_keys, dtype=torch.bool) if self.mask is None else self.mask
         new = k.new_ones(k.shape[0], k.shape[2], dtype=torch.bool) if mask is None else mask
         return torch.cat((past, new), 1)
+
+    def _append_sums(self, k: Keys, mask: Mask | None, decay: Decay | None) -> Tensor | None:
+        """Continue the sums of a gate; tokens without one have rate 0."""
+        past = self.decay_sums
+        if decay is None and past is None:
+            return None
+        new = None if decay is None else running_sums(decay, mask)
+        known = past if new is None else new
+        assert known is not None
+        if past is None:
+            past = known.new_zeros(*known.shape[:2], self.addressable_keys)
+        if new is None:
+            new = known.new_zeros(*known.shape[:2], k.shape[2])
+        if past.shape[1] != new.shape[1]:
+            raise ValueError(f"decay has {new.shape[1]} heads, but that of the tokens before had {past.shape[1]}")
+        return _continue(past, new)
+
+    def _append_documents(self, k: Keys, starts: Starts | None) -> Tensor | None:
+        """Continue the index of the documents; tokens without `starts` start none."""
+        if starts is None and self.documents is None:
+            return None
+        batch, _, new, _ = k.shape
+        starts = k.new_zeros(batch, new, dtype=torch.bool) if starts is None else starts
+        past = self.documents
+        if past is None:
+            past = torch.zeros(batch, self.addressable_keys, dtype=torch.long, device=k.device)
+        return _continue(past, document_index(starts))
+
+
+def _continue(past: Tensor, new: Tensor) -> Tensor:
+    """Append sums that begin at 0 to those of the tokens before."""
+    last = past[..., -1:] if past.shape[-1] else past.new_zeros(())
+    return torch.cat((past, last + new), -1)

@@ -18,7 +18,7 @@ from qkv.shapes import Features, KernelMatrix, KeyRows, QueryRows, Vectors
 class Linear(FeatureMap):
     """Attention weighted by the dot product alone."""
 
-    accepts = frozenset({"decay", "rotation"})
+    accepts = frozenset({"decay", "gate", "channel_gate", "rotation"})
     backends = (*FeatureMap.backends, "triton")
     triton = LINEAR
     normalizes = False

@@ -8,28 +8,65 @@ import torch
 from torch import Tensor
 
 from qkv.attention.base import Attention, State, expand_heads
+from qkv.attention.internal.gates import pair_exponents, running_sums
 from qkv.attention.internal.masking import visibility_mask, zero_hidden, zero_hidden_pair
 from qkv.attention.internal.nonfinite import all_finite, keep_past_finite
 from qkv.attention.internal.precision import no_autocast, upcast
 from qkv.attention.internal.validation import Modifiers, check_inputs
 from qkv.attention.kv_cache import KVCache
 from qkv.attention.law import Law
-from qkv.shapes import Bias, Decay, Keys, Mask, Outputs, Queries, StepBias, Values, Weights
+from qkv.shapes import Beta, Bias, Decay, Keys, Mask, Outputs, Queries, Starts, StepBias, Values, Weights
 
 
 @dataclass(frozen=True)
 class ScoreMask:
-    """Visible pairs of query and key, and the bias added to their scores."""
+    """Visible pairs of query and key, and what is added to their scores."""
 
     causal: bool = False
     window: int | None = None
     mask: Tensor | None = None
     bias: Tensor | None = None
+    sums: Tensor | None = None
+    """Sums of a gate's rates up to each key: (batch, heads, keys)."""
+    documents: Tensor | None = None
+    """Index of each key's document: (batch, keys)."""
 
     def visible_pairs(self, q: Queries, k: Keys) -> Tensor | None:
         """Return True where a query may attend to a key; None if everywhere."""
         return visibility_mask(
-            q.shape[2], k.shape[2], causal=self.causal, window=self.window, mask=self.mask, device=q.device
+            *(q.shape[2], k.shape[2]),
+            causal=self.causal,
+            window=self.window,
+            mask=self.mask,
+            documents=self.documents,
+            device=q.device,
+        )
+
+    def score_bias(self, q: Queries) -> Tensor | None:
+        """Return what is added to the scores of these queries, the last ones: the bias and the exponents of a gate."""
+        bias = None if self.bias is None else self.bias.to(q.dtype)
+        if self.sums is None:
+            return bias
+        gate = expand_heads(pair_exponents(self.sums, q.shape[2]).to(q.dtype), q.shape[1])
+        return gate if bias is None else gate + bias
+
+    @property
+    def unmodified(self) -> bool:
+        """Whether nothing but causality and a window applies."""
+        return self.mask is None and self.bias is None and self.sums is None and self.documents is None
+
+    def block(self, queries: slice, keys: slice) -> "ScoreMask":
+        """Return the part for these queries and keys; the queries must be the last of the keys."""
+        mask, bias = self.mask, self.bias
+        if mask is not None:
+            mask = mask[:, keys] if mask.dim() == 2 else mask[:, :, queries, keys]
+        return ScoreMask(
+            self.causal,
+            self.window,
+            mask,
+            None if bias is None else bias[:, :, queries, keys],
+            None if self.sums is None else self.sums[:, :, keys],
+            None if self.documents is None else self.documents[:, keys],
         )
 
 
@@ -66,8 +103,9 @@ class Scored(Attention):
         q, k = upcast(q), upcast(expand_heads(k, q.shape[1]))
         scores = self.scores(q, k)
         seen = score_mask.visible_pairs(q, k)
+        bias = score_mask.score_bias(scores)
+        scores = scores if bias is None else scores + bias
         if score_mask.bias is not None:
-            scores = scores + score_mask.bias.to(scores.dtype)
             possible = score_mask.bias != -torch.inf  # a NaN stays visible and propagates, as in torch's kernels
             seen = possible if seen is None else seen & possible
         if seen is None:
@@ -90,11 +128,13 @@ class Scored(Attention):
         mask: Mask | None = None,
         bias: Bias | None = None,
         decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
     ) -> Weights:
         """Return the softmax of the scores over the visible keys: the definition."""
-        check_inputs(self, q, k, None, Modifiers(causal, mask, bias, decay))
-        self._check_window(causal)
-        score_mask = ScoreMask(causal, self.window, mask, bias)
+        modifiers = Modifiers(causal, mask, bias, decay, beta, starts)
+        check_inputs(self, q, k, None, modifiers)
+        score_mask = self._score_mask(modifiers)
         with no_autocast(q):
             return self.prepared_weights(q, self.prepare_keys(zero_hidden(k, mask)), score_mask).to(q.dtype)
 
@@ -108,11 +148,13 @@ class Scored(Attention):
         mask: Mask | None = None,
         bias: Bias | None = None,
         decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
     ) -> Outputs:
         """Compute weights(q, k) @ v."""
-        check_inputs(self, q, k, v, Modifiers(causal, mask, bias, decay))
-        self._check_window(causal)
-        score_mask = ScoreMask(causal, self.window, mask, bias)
+        modifiers = Modifiers(causal, mask, bias, decay, beta, starts)
+        check_inputs(self, q, k, v, modifiers)
+        score_mask = self._score_mask(modifiers)
         k, v = zero_hidden_pair(k, v, mask)
         with no_autocast(q):
             return self._attend_past(q, self.prepare_keys(k), v, score_mask)
@@ -149,6 +191,10 @@ class Scored(Attention):
             keys = self.prepare_keys(k)
         return KVCache(keys, k.new_empty(*k.shape[:3], value_dim), capacity=capacity or 0)
 
+    def state_heads(self, heads: int, key_heads: int, decay_heads: int = 0) -> int:
+        """Return `key_heads`: cached keys do not fade, only their weights do."""
+        return key_heads
+
     def step(
         self,
         q: Queries,
@@ -159,11 +205,13 @@ class Scored(Attention):
         mask: Mask | None = None,
         bias: StepBias | None = None,
         decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
     ) -> tuple[Outputs, KVCache]:
         """Append the new keys and values to the KV cache, then attend to all cached ones (prefill or decode)."""
         if not isinstance(state, KVCache):
             raise TypeError(f"state must be a KVCache from {self.kind}.start(), got {type(state).__name__}")
-        check_inputs(self, q, k, v, Modifiers(True, mask, bias, decay), past=state.addressable_keys)
+        check_inputs(self, q, k, v, Modifiers(True, mask, bias, decay, beta, starts), past=state.addressable_keys)
         if mask is not None and mask.dim() != 2:
             raise ValueError(f"in step, mask must have shape (batch, new tokens), got {tuple(mask.shape)}")
         k, v = zero_hidden_pair(k, v, mask)
@@ -177,8 +225,8 @@ class Scored(Attention):
                     f"state holds {name} of shape {tuple(held.shape)} and {held.dtype} on {held.device}, "
                     f"but the new tokens have {tuple(new.shape)} and {new.dtype} on {new.device}"
                 )
-        state = state.append(k, v, mask)
-        score_mask = ScoreMask(True, self.window, state.mask, bias)
+        state = state.append(k, v, mask, decay, starts)
+        score_mask = ScoreMask(True, self.window, state.mask, bias, state.decay_sums, state.documents)
         with no_autocast(q):
             out = self._attend_past(q, state.keys, state.values, score_mask)
         return out, state.trim(self.window)
@@ -190,6 +238,15 @@ class Scored(Attention):
             return out
         return keep_past_finite(lambda keys, values: self.attend(q, keys, values, score_mask), k, v)
 
-    def _check_window(self, causal: bool) -> None:
-        if self.window is not None and not causal:
+    def _score_mask(self, modifiers: Modifiers) -> ScoreMask:
+        """Return what applies to the scores of whole sequences."""
+        if self.window is not None and not modifiers.causal:
             raise ValueError(f"window={self.window} ends at each query's own position, so it needs causal=True")
+        return ScoreMask(
+            modifiers.causal,
+            self.window,
+            modifiers.mask,
+            modifiers.bias,
+            None if modifiers.decay is None else running_sums(modifiers.decay, modifiers.mask),
+            modifiers.documents,
+        )

@@ -6,6 +6,8 @@
 Paper: https://arxiv.org/abs/1706.03762. `forward` dispatches to torch's fused kernels; `weights` recomputes
 the matrix on request. With a sliding window each query sees the last `window` keys, including its own, and
 the cost is linear in length. In training, `dropout` zeroes that fraction of the weights and scales up the rest.
+A gate (`decay` per token) multiplies exp(scale q.k) by exp(-sum of the rates after the key, up to the query): the
+Forgetting Transformer, https://arxiv.org/abs/2503.02130.
 """
 
 import torch
@@ -13,6 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from qkv.attention.base import check_backend, check_integer, register
+from qkv.attention.internal.gate_channels import CHANNELS, SHORTEST, add_channels, padded_length, takes_channels
+from qkv.attention.internal.gates import SUM_BYTES
 from qkv.attention.internal.precision import upcast
 from qkv.attention.scored import Scored, ScoreMask
 from qkv.cost import Cost, Shape, causal_pairs
@@ -23,7 +27,7 @@ from qkv.shapes import Keys, Outputs, Queries, Values, Weights
 class Softmax(Scored):
     """Attention by torch's `scaled_dot_product_attention`."""
 
-    accepts = frozenset({"pairs", "bias", "rotation"})
+    accepts = frozenset({"pairs", "bias", "gate", "rotation"})
     backends = ("reference", "sdpa")
 
     def __init__(
@@ -57,6 +61,9 @@ class Softmax(Scored):
         """Call torch's fused kernel: once, or once per block of queries under a window."""
         if self.backend == "reference":
             return self.reference_output(q, k, v, score_mask)
+        if takes_channels(q.shape[2], k.shape[2], score_mask):
+            wide = add_channels(q, k, v, score_mask, self.score_scale(q.shape[-1]))
+            return self._fused(*wide, scale=1.0)[:, :, : q.shape[2]].to(q.dtype)
         if self.window is None or q.shape[2] != k.shape[2]:
             return self._fused(q, k, v, score_mask)
         starts = range(0, max(q.shape[2], 1), self._block_size())
@@ -68,16 +75,17 @@ class Softmax(Scored):
         needed = causal_pairs(shape.queries, shape.keys, self.window) if shape.causal else pairs
         executed = {"scores": pairs * shape.key_dim, "values": pairs * shape.value_dim}
         if self.backend != "reference":
-            width = max(shape.key_dim, shape.value_dim)  # the smaller one is padded
-            executed = dict.fromkeys(executed, self._pairs_in_blocks(shape) * width)
-        held = min(shape.keys, self.window or shape.keys) * shape.key_rows * shape.element_bytes
+            executed = dict.fromkeys(executed, self._fused_products(shape))
+        tokens = min(shape.keys, self.window or shape.keys)
+        held = tokens * shape.key_rows * shape.element_bytes
+        gate = {"gate": tokens * shape.batch * shape.gate_heads * SUM_BYTES} if shape.gate_heads else {}
         return Cost(
             needed={
                 "scores": shape.rows * needed * shape.key_dim,
                 "values": shape.rows * needed * shape.value_dim,
             },
             executed={name: shape.rows * count for name, count in executed.items()},
-            state={"keys": held * shape.key_dim, "values": held * shape.value_dim},
+            state={"keys": held * shape.key_dim, "values": held * shape.value_dim, **gate},
         )
 
     @classmethod
@@ -94,13 +102,14 @@ class Softmax(Scored):
         assert self.window is not None
         end = min(start + self._block_size(), q.shape[2])
         first = max(start - self.window + 1, 0)
-        mask, bias = score_mask.mask, score_mask.bias
-        if mask is not None:
-            mask = mask[:, first:end] if mask.dim() == 2 else mask[:, :, start:end, first:end]
-        if bias is not None:
-            bias = bias[:, :, start:end, first:end]
-        inside = ScoreMask(True, self.window, mask, bias)
+        inside = score_mask.block(slice(start, end), slice(first, end))
         return self._fused(q[:, :, start:end], k[:, :, first:end], v[:, :, first:end], inside)
+
+    def _fused_products(self, shape: Shape) -> int:
+        """Return the multiplications of one product of the fused kernel, for one head; its widths are padded to one."""
+        if shape.gate_heads and self.window is None and shape.causal and shape.keys >= SHORTEST:
+            return padded_length(shape.keys) ** 2 * max(shape.key_dim + CHANNELS, shape.value_dim)
+        return self._pairs_in_blocks(shape) * max(shape.key_dim, shape.value_dim)
 
     def _pairs_in_blocks(self, shape: Shape) -> int:
         if self.window is None:
@@ -108,8 +117,9 @@ class Softmax(Scored):
         blocks = ((s, min(s + self._block_size(), shape.queries)) for s in range(0, shape.queries, self._block_size()))
         return sum((end - start) * (end - max(start - self.window + 1, 0)) for start, end in blocks)
 
-    def _fused(self, q: Queries, k: Keys, v: Values, score_mask: ScoreMask) -> Outputs:
-        dtype, value_dim, scale = q.dtype, v.shape[3], self.score_scale(q.shape[-1])
+    def _fused(self, q: Queries, k: Keys, v: Values, score_mask: ScoreMask, *, scale: float | None = None) -> Outputs:
+        dtype, value_dim = q.dtype, v.shape[3]
+        scale = self.score_scale(q.shape[-1]) if scale is None else scale
         if q.device.type == "cpu":
             q, k, v = upcast(q), upcast(k), upcast(v)  # some CPUs crash in half-precision products
         if scale <= 0:  # torch masks with -inf before it scales: -inf * -1 would unmask, -inf * 0 is NaN
@@ -117,9 +127,8 @@ class Softmax(Scored):
         # pad to one width, which torch's fused kernels require; the zeros add nothing
         width = max(q.shape[3], value_dim)
         q, k, v = _pad(q, width), _pad(k, width), _pad(v, width)
-        unmodified = score_mask.mask is None and score_mask.bias is None
         # the window last: where torch traces, comparing lengths gives a SymBool, which SDPA does not take
-        is_causal = score_mask.causal and unmodified and q.shape[2] == k.shape[2] and self.window is None
+        is_causal = score_mask.causal and score_mask.unmodified and q.shape[2] == k.shape[2] and self.window is None
         out = functional.scaled_dot_product_attention(
             q,
             k,
@@ -140,7 +149,7 @@ def _pad(x: Tensor, width: int) -> Tensor:
 def _sdpa_mask(q: Queries, k: Keys, score_mask: ScoreMask) -> Tensor | None:
     """Merge visibility and bias into the one mask that torch's kernel takes."""
     seen = score_mask.visible_pairs(q, k)
-    if score_mask.bias is None:
+    bias = score_mask.score_bias(q)
+    if bias is None:
         return seen
-    bias = score_mask.bias.to(q.dtype)
     return bias if seen is None else bias.masked_fill(~seen, -torch.inf)

@@ -30,7 +30,7 @@ MAX_ORDER = 32
 class Taylor(FeatureMap):
     """Attention weighted by an even Taylor polynomial of the scores."""
 
-    accepts = frozenset({"decay", "rotation"})
+    accepts = frozenset({"decay", "gate", "rotation"})
     backends = (*FeatureMap.backends, "triton")
     triton = TAYLOR
     typical_key_dim = 16

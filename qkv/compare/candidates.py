@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 from qkv.models import family
+from qkv.models.attention_pattern import distinct_kinds
 from qkv.models.builders import make_attention
 from qkv.positions import schemes
 from qkv.records import read_value, split_outside_brackets
@@ -125,8 +126,9 @@ def _configure(task: str, chosen: Preset, changes: Changes, spec: CandidateSpec)
     own = {**changes, "model": {**changes.get("model", {}), **spec.settings}}
     config = configure(task, chosen, own)
     if "positions" in config.model:  # a Transformer, which checks these names only when it is built
-        for setting in ("attention", "cross"):
-            make_attention(config.model.get(setting, "softmax"), config.model["dim"])
+        model = config.model
+        for kind in (*distinct_kinds(model.get("attention", "softmax")), model.get("cross", "softmax")):
+            make_attention(kind, model["dim"])
         if config.model["positions"] != "none":
             schemes[config.model["positions"]]
     return config

@@ -67,6 +67,8 @@ FORMULAS: dict[str, Formula] = {
     "dot": lambda a, out: a[0].numel(),
     "vdot": lambda a, out: a[0].numel(),
     "addr": lambda a, out: out.numel(),
+    # the entries on one side of the diagonal, once for each column of the solution
+    "linalg_solve_triangular": lambda a, out: out.numel() * (a[0].shape[-1] - 1) // 2,
     "convolution": lambda a, out: _convolution(a[0], a[1], out, a[6]),
     "_convolution": lambda a, out: _convolution(a[0], a[1], out, a[6]),
     "cudnn_convolution": lambda a, out: _convolution(a[0], a[1], out, False),

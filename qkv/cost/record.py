@@ -23,6 +23,10 @@ class Shape:
     causal: bool = False
     decay: bool = False
     """Whether weights decay with distance, at one rate per query head."""
+    gate_heads: int = 0
+    """Heads of a gate, which is a decay rate per token: `heads`, `key_heads`, or 0 for no gate."""
+    channel_gate: bool = False
+    """Whether the gate has a rate for each of the key_dim channels."""
     element_bytes: int = 4
     """Bytes of one element of q, k and v."""
 

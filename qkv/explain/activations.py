@@ -56,7 +56,7 @@ class AttentionRecord:
         call = self.call
         key_index = index * call.k.shape[1] // self.heads
         own, keys = slice(index, index + 1), slice(key_index, key_index + 1)
-        options = {name: _select_head(name, value, own) for name, value in call.options.items()}
+        options = {name: _select_head(name, value, index, self.heads) for name, value in call.options.items()}
         return replace(
             call,
             q=call.q[:, own],
@@ -137,11 +137,13 @@ def _join_calls(calls: list[AttentionCall]) -> AttentionCall:
     )
 
 
-def _select_head(name: str, value: Any, own: slice) -> Any:
-    """Return the part of an option that this head sees."""
+def _select_head(name: str, value: Any, index: int, heads: int) -> Any:
+    """Return the part of an option that this head sees; a gate may have fewer heads, as keys may."""
     if not isinstance(value, Tensor):
         return value
-    if name == "decay":
-        return value[own]
-    shared = value.dim() == 2 or value.shape[1] == 1  # a padding mask, or a mask or bias of all heads
-    return value if shared else value[:, own]
+    if name == "decay" and value.dim() == 1:
+        return value[index : index + 1]
+    if value.dim() == 2:  # a padding mask, or starts
+        return value
+    own = index * value.shape[1] // heads  # 0 for a mask or bias of all heads
+    return value[:, own : own + 1]

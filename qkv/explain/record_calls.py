@@ -20,7 +20,7 @@ class AttentionCall:
     k: Keys
     v: Values
     options: dict[str, Any]
-    """`causal`, `mask`, `bias` and `decay`, as far as they were passed."""
+    """`causal`, `mask`, `bias`, `decay`, `beta` and `starts`, as far as they were passed."""
     output: Outputs
 
     def weights(self) -> Weights:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from qkv.attention.internal.gates import pair_exponents, running_sums
 from qkv.attention.internal.masking import visibility_mask
+from qkv.attention.internal.validation import Modifiers
 from qkv.explain.record_calls import AttentionCall
 
 
@@ -61,11 +63,12 @@ def trace_token(call: AttentionCall, query: int) -> TokenTrace:
     attention = call.attention
     q, k, v = (x.detach().double()[0, 0] for x in (call.q, call.k, call.v))
     terms = attention.score_terms(q[query], k)
-    if terms is None:
+    modifiers = Modifiers(**call.options)
+    if terms is None or modifiers.channel_gated:
         return _trace_definition(call, query, q[query], k, v)
     sums = terms.products.sum(-1)
     scores = terms.scale * sums
-    bias, decay = _position_terms(call, query)
+    bias, decay = _position_terms(call, query, modifiers)
     masked = _masked_keys(call, query)
     biased = scores + bias
     max_score = float(biased.masked_fill(masked, -torch.inf).max()) if attention.law.exponential else 0.0
@@ -113,13 +116,15 @@ def _trace_definition(call: AttentionCall, query: int, q: Tensor, k: Tensor, v: 
     )
 
 
-def _position_terms(call: AttentionCall, query: int) -> tuple[Tensor, Tensor]:
+def _position_terms(call: AttentionCall, query: int, modifiers: Modifiers) -> tuple[Tensor, Tensor]:
     """Return (bias, decay) of each key."""
     keys = call.k.shape[2]
-    bias, decay = call.options.get("bias"), call.options.get("decay")
+    bias, decay = modifiers.bias, modifiers.decay
     added = torch.zeros(keys, dtype=torch.float64) if bias is None else bias.detach().double()[0, 0, query]
     if decay is None:
         return added, torch.ones_like(added)
+    if modifiers.gated:
+        return added, pair_exponents(running_sums(decay.detach(), modifiers.mask))[0, 0, query].exp()
     distance = (query - torch.arange(keys)).clamp(min=0)
     return added, torch.exp(-decay.detach().double()[0] * distance)
 
@@ -133,6 +138,7 @@ def _masked_keys(call: AttentionCall, query: int) -> Tensor:
         causal=bool(call.options.get("causal", False)),
         window=getattr(call.attention, "window", None),
         mask=call.options.get("mask"),
+        documents=Modifiers(starts=call.options.get("starts")).documents,
         device=call.q.device,
     )
     if visible is None:

@@ -74,9 +74,12 @@ def make_attention(name: str, key_dim: int) -> Attention:
     return attention
 
 
-def encoder_block(config: BlockSizes, positions: PositionEmbedding, residual: Residual | None = None) -> EncoderBlock:
+def encoder_block(
+    config: BlockSizes, positions: PositionEmbedding, kind: str, residual: Residual | None = None
+) -> EncoderBlock:
     """Return a block of bidirectional self-attention and feed-forward; `residual` defaults to pre-norm."""
-    scheme, attention = positions.for_heads(), _self_attention(config)  # this order decides their random weights
+    scheme = positions.for_heads()  # before the attention: this order decides their random weights
+    attention = make_attention(kind, _key_dim(config))
     _require_no_window(attention, "attention", "an encoder is bidirectional")
     _require_bidirectional(attention, scheme)
     heads = _heads(config, scheme, attention)
@@ -84,7 +87,11 @@ def encoder_block(config: BlockSizes, positions: PositionEmbedding, residual: Re
 
 
 def decoder_block(
-    config: BlockSizes, positions: PositionEmbedding, cross: str | None = None, activation: nn.Module | None = None
+    config: BlockSizes,
+    positions: PositionEmbedding,
+    kind: str,
+    cross: str | None = None,
+    activation: nn.Module | None = None,
 ) -> DecoderBlock:
     """Return a block of causal self-attention, cross attention if `cross` names a kind, and feed-forward."""
     cross_heads = None
@@ -93,7 +100,7 @@ def decoder_block(
         _require_no_window(attention, "cross", "a window is relative to a position of the same sequence")
         cross_heads = MultiHead(config.dim, config.heads, attention, output_norm=_norm(config, attention))
     feed_forward = _feed_forward(config, activation)
-    heads = _heads(config, positions.for_heads(), _self_attention(config))
+    heads = _heads(config, positions.for_heads(), make_attention(kind, _key_dim(config)))
     return DecoderBlock(heads, feed_forward, _residual(config), cross_heads)
 
 
@@ -110,10 +117,6 @@ def blocks_cost(blocks: nn.ModuleList, span: Span) -> Cost:
         assert isinstance(block, EncoderBlock | DecoderBlock)
         total += block.cost(span)
     return total
-
-
-def _self_attention(config: BlockSizes) -> Attention:
-    return make_attention(config.attention, _key_dim(config))
 
 
 def _key_dim(config: BlockSizes) -> int:

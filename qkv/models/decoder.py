@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from qkv.cost import Cost, Span, linear, parameters_only
 from qkv.layers import HeadsState, Packing
 from qkv.layers.activation import make_activation
+from qkv.models.attention_pattern import kinds_of_layers
 from qkv.models.builders import PositionEmbedding, as_decoder_block, blocks_cost, decoder_block
 from qkv.models.registry import register
 from qkv.models.validation import require_at_least, require_length, require_mask, values_readable
@@ -31,7 +32,7 @@ class DecoderConfig:
     dropout: float = 0.0
     """Dropout probability on every residual path."""
     attention: str = "softmax"
-    """Kind of self-attention, such as taylor or taylor(order=4)."""
+    """Kind of self-attention, such as taylor(order=4), or a pattern of kinds over the layers: 3*linear,softmax."""
     positions: str = "rope"
     """Position scheme, or none."""
     convolution: int = 0
@@ -84,8 +85,8 @@ class Decoder(nn.Module):
         nn.init.normal_(self.embed.weight, std=config.dim**-0.5)
         self.positions = PositionEmbedding(config, bidirectional=False)
         self.blocks = nn.ModuleList(
-            decoder_block(config, self.positions, activation=make_activation(config.activation))
-            for _ in range(config.layers)
+            decoder_block(config, self.positions, kind, activation=make_activation(config.activation))
+            for kind in kinds_of_layers(config.attention, config.layers)
         )
         self.norm = nn.LayerNorm(config.dim)
         self.dropout = nn.Dropout(config.dropout)

@@ -30,6 +30,7 @@ from torch.nn import functional
 from qkv.cost import Cost, Span, linear, parameters_only
 from qkv.errors import unknown_name_error
 from qkv.layers import PostNorm, PreNorm
+from qkv.models.attention_pattern import kinds_of_layers
 from qkv.models.builders import PositionEmbedding, blocks_cost, encoder_block
 from qkv.models.registry import register
 from qkv.models.validation import require_at_least, require_length, require_mask, values_readable
@@ -59,7 +60,7 @@ class EncoderConfig:
     dropout: float = 0.1
     """Dropout probability on every residual path."""
     attention: str = "softmax"
-    """Kind of self-attention, such as taylor or taylor(order=4)."""
+    """Kind of self-attention, such as taylor(order=4), or a pattern of kinds over the layers: 3*linear,softmax."""
     positions: str = "learned"
     """Position scheme, or none."""
     norm: str = "after"
@@ -100,7 +101,10 @@ class Encoder(nn.Module):
         self.segments = nn.Embedding(segments, config.dim)
         self.positions = PositionEmbedding(config, bidirectional=True)
         residual = partial(NORMS[config.norm], config.dim, config.dropout, config.epsilon)
-        self.blocks = nn.ModuleList(encoder_block(config, self.positions, residual) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(
+            encoder_block(config, self.positions, kind, residual)
+            for kind in kinds_of_layers(config.attention, config.layers)
+        )
         # post-norm blocks norm their outputs, so this one norms the input; with pre-norm it norms the last output
         self.norm = nn.LayerNorm(config.dim, eps=config.epsilon)
         self.dropout = nn.Dropout(config.dropout)

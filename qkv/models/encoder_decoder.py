@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from qkv.cost import Cost, Span, linear, parameters_only
 from qkv.layers import Context, HeadsState
+from qkv.models.attention_pattern import kinds_of_layers, split_encoder_decoder
 from qkv.models.builders import PositionEmbedding, as_decoder_block, blocks_cost, decoder_block, encoder_block
 from qkv.models.registry import register
 from qkv.models.validation import require_at_least, require_length, require_mask, values_readable
@@ -35,7 +36,7 @@ class EncoderDecoderConfig:
     dropout: float = 0.1
     """Dropout probability on every residual path."""
     attention: str = "softmax"
-    """Kind of self-attention, such as taylor or taylor(order=4)."""
+    """Kind of self-attention, such as taylor(order=4), or a pattern over the layers; ENCODER/DECODER: two of them."""
     cross: str = "softmax"
     """Kind of cross attention, from decoder to encoder."""
     positions: str = "sinusoidal"
@@ -74,9 +75,14 @@ class EncoderDecoder(nn.Module):
         self.target_embedding = nn.Embedding(targets, config.dim, padding_idx=0)
         self.source_positions = PositionEmbedding(config, bidirectional=True)
         self.target_positions = PositionEmbedding(config, bidirectional=False)
-        self.encoder = nn.ModuleList(encoder_block(config, self.source_positions) for _ in range(config.encoder_layers))
+        encoder, decoder = split_encoder_decoder(config.attention)
+        self.encoder = nn.ModuleList(
+            encoder_block(config, self.source_positions, kind)
+            for kind in kinds_of_layers(encoder, config.encoder_layers, "encoder_layers")
+        )
         self.decoder = nn.ModuleList(
-            decoder_block(config, self.target_positions, config.cross) for _ in range(config.decoder_layers)
+            decoder_block(config, self.target_positions, kind, config.cross)
+            for kind in kinds_of_layers(decoder, config.decoder_layers, "decoder_layers")
         )
         self.encoder_norm = nn.LayerNorm(config.dim)
         self.decoder_norm = nn.LayerNorm(config.dim)

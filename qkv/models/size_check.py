@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from qkv.models.attention_pattern import pattern_period
 from qkv.storage.safetensors_header import TensorHeader
 
 BYTES_PER_PARAMETER = 4
@@ -62,13 +63,16 @@ def require_memory(make: Callable[[Any], nn.Module], config: Any) -> None:
 
 
 def count_parameters(make: Callable[[Any], nn.Module], config: Any) -> int:
-    """Return the number of parameters without building all layers: every layer after the first has the same size."""
-    deep = [name for name in layer_settings(config) if getattr(config, name) > 2]
-    shallow = replace(config, **dict.fromkeys(deep, 2)) if deep else config
-    total = of_two_layers = _parameters(make, shallow)
-    for name in deep:
-        layer = of_two_layers - _parameters(make, replace(shallow, **{name: 1}))
-        total += (getattr(config, name) - 2) * layer
+    """Return the number of parameters without building all layers: after some layers, sizes repeat."""
+    attention = getattr(config, "attention", None)
+    period = pattern_period(attention) if isinstance(attention, str) else 1
+    layers = {name: getattr(config, name) for name in layer_settings(config)}
+    deep = {name: 2 * period + count % period for name, count in layers.items() if count >= 3 * period}
+    shallow = replace(config, **deep) if deep else config
+    total = of_two_periods = _parameters(make, shallow)
+    for name, count in deep.items():
+        one_period = of_two_periods - _parameters(make, replace(shallow, **{name: count - period}))
+        total += (layers[name] - count) // period * one_period
     return total
 
 

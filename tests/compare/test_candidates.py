@@ -23,6 +23,13 @@ def test_attention_and_positions_make_a_product():
     assert all(c.config.model["dim"] == 8 and c.config.train.steps == 3 for c in found)
 
 
+def test_a_pattern_of_kinds_in_brackets_is_one_candidate():
+    found = make_candidates("recall", None, CHANGES, Grid("softmax,[linear,softmax],2*elu"))
+    assert [c.config.model["attention"] for c in found] == ["softmax", "[linear,softmax]", "2*elu"]
+    with pytest.raises(ValueError, match="unknown attention kind 'softmux'"):
+        make_candidates("recall", None, CHANGES, Grid("[linear,softmux]"))
+
+
 def test_positions_alone_keep_the_attention_of_the_preset():
     found = make_candidates("recall", None, CHANGES, Grid(positions="rope,none"))
     assert [(c.name, c.config.model["attention"]) for c in found] == [("rope", "softmax"), ("none", "softmax")]

@@ -27,7 +27,7 @@ def cases(draw, name, ordered=None):
     key_heads = draw(st.sampled_from([1, 2, 3]))
     keys = draw(st.integers(0, 37))
     causal = draw(st.booleans()) if ordered is None else ordered
-    causal = causal or "window" in name
+    causal = causal or "window" in name or make(name, 5).causal_only
     return Case(
         batch=draw(st.integers(1, 3)),
         heads=key_heads * draw(st.sampled_from([1, 2, 5])),
@@ -38,7 +38,10 @@ def cases(draw, name, ordered=None):
         value_dim=draw(st.integers(1, 11)),
         causal=causal,
         masked=draw(st.booleans()),
-        modifier=draw(st.sampled_from([None, "bias", "decay"])),
+        modifier=draw(st.sampled_from([None, "bias", "decay", "gate", "channel_gate"])),
+        key_head_gate=draw(st.booleans()),
+        max_rate=draw(st.sampled_from([1.0, 50.0])),
+        documents=draw(st.booleans()),
         max_score=draw(st.sampled_from([0.1, 1.0, 10.0])),
         seed=draw(st.integers(0, 2**31)),
     )

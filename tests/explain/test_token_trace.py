@@ -2,7 +2,9 @@ import pytest
 import torch
 
 from qkv.attention import Additive, Elu, Linear, Softmax, Taylor
+from qkv.attention.contract.cases import Case, draw_inputs
 from qkv.explain import AttentionCall, observe, trace_token
+from qkv.explain.activations import AttentionRecord, AttentionSite
 from qkv.models import Decoder, DecoderConfig
 
 
@@ -65,3 +67,18 @@ def test_what_positions_add(kind, positions):
 def test_bad_input():
     with pytest.raises(ValueError, match="query must be from 0 to 6, got 7"):
         trace_token(call(Softmax()), 7)
+
+
+@pytest.mark.parametrize("modifier", ["gate", "channel_gate"])
+def test_a_gated_call_is_traced(modifier):
+    """A call with a gate, padding and documents; the trace of a channel gate has the definition's weights only."""
+    linear = Linear()
+    case = Case(batch=1, modifier=modifier, key_head_gate=True, masked=True, documents=True)
+    x = draw_inputs(case, linear)
+    site = AttentionSite("layer 1", "target", "target", linear)
+    record = AttentionRecord(
+        site, AttentionCall(linear, x.q, x.k, x.v, x.modifiers, linear(x.q, x.k, x.v, **x.modifiers))
+    )
+    for head in range(case.heads):
+        traced = trace_token(record.head(head), 9)
+        torch.testing.assert_close(traced.output, record.call.output[0, head, 9], rtol=1e-12, atol=1e-12)

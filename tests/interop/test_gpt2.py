@@ -126,6 +126,10 @@ def test_what_the_layout_has_no_place_for(folder, tmp_path):
         ({"convolution": 3}, "GPT-2 has convolution=0"),
         ({"activation": "tanh"}, "GPT-2 has no activation='tanh'"),
         ({"hidden_dim": 0}, "GPT-2 has feed-forward layers"),
+        (
+            {"attention": "taylor,softmax"},
+            "attention='taylor,softmax' is a pattern, but a Hugging Face folder names one",
+        ),
     ):
         sizes = {"dim": 24, "positions": "learned", "activation": "gelu", **changes}
         with pytest.raises(ValueError, match=said):

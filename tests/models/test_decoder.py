@@ -30,6 +30,8 @@ GOES = [
     ("linear", "alibi"),
     ("elu", "sinusoidal"),
     ("elu", "alibi"),
+    ("linear,softmax", "alibi"),
+    ("softmax(window=3),taylor", "rope"),
 ]
 
 
@@ -159,7 +161,9 @@ def gradients(model, logits):
 
 @pytest.mark.parametrize("masked_on", ["cuda", "cpu"])
 @pytest.mark.parametrize("short", [False, True])
-@pytest.mark.parametrize(("attention", "positions"), [*every_pair(), ("softmax(window=3)", "rope")])
+@pytest.mark.parametrize(
+    ("attention", "positions"), [*every_pair(), ("softmax(window=3)", "rope"), ("linear,softmax", "rope")]
+)
 def test_packed_documents_mean_what_each_means_alone(attention, positions, short, masked_on, monkeypatch):
     """Values and gradients; documents of 1 to 13 tokens, cut by the ends of rows; short ones are all taken out."""
     monkeypatch.setattr(packing_module, "MASK_DEVICE", masked_on)

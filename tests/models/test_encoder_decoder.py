@@ -58,10 +58,10 @@ def test_narrow_keys_and_no_feed_forward():
     check_steps(small(attention="taylor", key_dim=4, hidden_dim=0))
 
 
-@pytest.mark.parametrize("attention", ["softmax", "taylor", "linear", "elu", "additive"])
+@pytest.mark.parametrize("attention", ["softmax", "taylor", "linear", "elu", "additive", "linear,softmax/taylor"])
 @pytest.mark.parametrize("convolution", [0, 3])
 def test_a_row_alone_equals_itself_in_a_padded_batch(attention, convolution):
-    model = small(attention=attention, cross=attention, convolution=convolution)
+    model = small(attention=attention, cross=attention.split(",")[0], convolution=convolution)
     (source, mask), (target, target_mask) = padded(7, 11, SOURCES), padded(7, 13, TARGETS)
     together = model(source, target, mask)
     for row, (read, written) in enumerate(zip(mask.sum(1), target_mask.sum(1), strict=True)):

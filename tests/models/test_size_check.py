@@ -1,6 +1,7 @@
 """Sizes are checked on the meta device: against a file, and against memory."""
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -29,6 +30,22 @@ def maker(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_parameters_are_counted_without_building_every_layer(name):
     make, config = maker(name)
+    assert count_parameters(make, config) == sum(p.numel() for p in make(config).parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("decoder", {"attention": "2*linear,additive", "layers": 12, "positions": "none"}),
+        (
+            "encoder_decoder",
+            {"attention": "linear,additive/2*linear,softmax", "encoder_layers": 14, "decoder_layers": 15},
+        ),
+    ],
+)
+def test_parameters_of_layers_of_different_kinds(name, settings):
+    make, config = maker(name)
+    config = replace(config, **settings)
     assert count_parameters(make, config) == sum(p.numel() for p in make(config).parameters())
 
 

@@ -91,12 +91,13 @@ def step_output(lengths: Sequence[int]) -> Outputs:
 def start_state(mechanism: Attention, x: Inputs, capacity: int | None = None) -> State:
     """Return the state for these inputs before the first token."""
     batch, heads, _, key_dim = x.q.shape
+    decay_heads = 0 if x.decay is None else x.decay.shape[1] if x.gated else heads
     return mechanism.start(
         batch,
         heads,
         key_dim,
         x.v.shape[3],
-        key_heads=x.k.shape[1] if x.decay is None else heads,
+        key_heads=mechanism.state_heads(heads, x.k.shape[1], decay_heads),
         capacity=capacity,
         dtype=x.q.dtype,
         device=x.q.device,
@@ -105,16 +106,11 @@ def start_state(mechanism: Attention, x: Inputs, capacity: int | None = None) ->
 
 def step_range(mechanism: Attention, x: Inputs, state: State, start: int, end: int) -> tuple[Tensor, State]:
     """Process tokens `start` to `end` by `step`."""
-    now = slice(start, end)
-    return mechanism.step(
-        x.q[:, :, now],
-        x.k[:, :, now],
-        x.v[:, :, now],
-        state,
-        mask=None if x.mask is None else x.mask[:, now],
-        bias=None if x.bias is None else x.bias[:, :, now, start - state.addressable_keys : end],
-        decay=x.decay,
-    )
+    now = x.tokens(slice(start, end))
+    modifiers = {name: value for name, value in now.modifiers.items() if name != "causal"}
+    if x.bias is not None:
+        modifiers["bias"] = x.bias[:, :, start:end, start - state.addressable_keys : end]
+    return mechanism.step(now.q, now.k, now.v, state, **modifiers)
 
 
 def backend_error(mechanism: Attention, case: Case) -> float:
@@ -133,7 +129,7 @@ def split_error(mechanism: Attention, case: Case) -> float:
 
 
 def form_error(mechanism: Attention, case: Case, form: Outputs, reference: Outputs = definition_output) -> float:
-    """Return the distance between two forms: of outputs, and of gradients of q, k, v, bias and decay."""
+    """Return the distance between two forms: of outputs, and of gradients of all floating-point inputs."""
     x = draw_inputs(case, mechanism)
     actual, expected = form(mechanism, x), reference(mechanism, x)
     arriving = torch.randn(expected.shape, generator=torch.Generator().manual_seed(case.seed + 1), dtype=expected.dtype)
@@ -150,12 +146,8 @@ def future_influence(mechanism: Attention, case: Case) -> float:
     case = replace(case, causal=True, queries=case.keys)
     x, other = draw_inputs(case, mechanism), draw_inputs(replace(case, seed=case.seed + 1), mechanism)
     position = case.keys // 2
-    changed = [
-        torch.cat((a[:, :, :position], b[:, :, position:]), 2)
-        for a, b in ((x.q, other.q), (x.k, other.k), (x.v, other.v))
-    ]
     before = forward_output(mechanism, x)[:, :, :position]
-    after = forward_output(mechanism, replace(x, q=changed[0], k=changed[1], v=changed[2]))[:, :, :position]
+    after = forward_output(mechanism, x.continue_with(other, position))[:, :, :position]
     return float((before != after).sum())
 
 
@@ -177,7 +169,10 @@ def future_nonfinite_influence(mechanism: Attention, case: Case) -> float:
 
 
 def hidden_influence(mechanism: Attention, case: Case) -> float:
-    """Count the outputs and gradients that differ if hidden keys and values hold NaN, inf or 1e30 instead of zeros."""
+    """Count the outputs and gradients that differ if hidden tokens hold NaN, inf or 1e30 instead of zeros.
+
+    That is in keys, values, gates and beta.
+    """
     return sum(_influence_of(poison, mechanism, case) for poison in (float("nan"), float("inf"), 1e30))
 
 
@@ -187,10 +182,9 @@ def _influence_of(poison: float, mechanism: Attention, case: Case) -> float:
     hidden = ~x.mask[:, None, :, None]
     results = []
     for content in (0.0, poison):
-        k = x.k.detach().masked_fill(hidden, content).requires_grad_()
-        v = x.v.detach().masked_fill(hidden, content).requires_grad_()
-        out = forward_output(mechanism, replace(x, k=k, v=v))
-        results.append([out, *torch.autograd.grad(out.sum(), (x.q, k, v))])
+        y = x.hide(hidden, content)
+        out = forward_output(mechanism, y)
+        results.append([out, *_gradients(out, y, torch.ones_like(out))])
     return float(sum((a != b).sum() for a, b in zip(*results, strict=True)))
 
 
@@ -218,6 +212,73 @@ def faded_nonfinite(mechanism: Attention, case: Case) -> float:
     return float(sum((~y.isfinite()).sum() for y in (out, *torch.autograd.grad(out.sum(), x.differentiable))))
 
 
+def gate_nonfinite(mechanism: Attention, case: Case) -> float:
+    """Count the nonfinite outputs and gradients with a gate."""
+    x = draw_inputs(case, mechanism)
+    out = forward_output(mechanism, x)
+    return float(sum((~y.isfinite()).sum() for y in (out, *torch.autograd.grad(out.sum(), x.differentiable))))
+
+
+def special_gate_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance of a gate of zeros from no gate, and of a constant gate from that decay by distance."""
+    x = draw_inputs(replace(case, masked=False), mechanism)
+    assert x.decay is not None
+    zeros = replace(x, decay=torch.zeros_like(x.decay))
+    pairs = [(zeros, replace(x, decay=None))]
+    if "decay" in mechanism.accepts:
+        rates = torch.linspace(0, 1, case.key_heads, dtype=x.decay.dtype)
+        by_head = rates.repeat_interleave(case.heads // case.key_heads)
+        gate = (rates if case.key_head_gate else by_head)[:, None]
+        constant = (gate[..., None] if x.decay.dim() > 3 else gate).expand_as(x.decay)
+        pairs.append((replace(x, decay=constant), replace(x, decay=by_head)))
+    return max(distance(*([forward_output(mechanism, y)] for y in pair)) for pair in pairs)
+
+
+def closed_gate_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance of a gate that closes at two tokens from documents that start there."""
+    x = draw_inputs(replace(case, masked=False, documents=False), mechanism)
+    assert x.decay is not None
+    first = torch.zeros(case.batch, case.keys, dtype=torch.bool)
+    first[:, [case.keys // 3, case.keys // 2]] = True
+    closed = x.decay.detach().clone()
+    closed[:, :, first[0]] = torch.inf
+    outputs = [forward_output(mechanism, y) for y in (replace(x, decay=closed), replace(x, starts=first))]
+    return distance([outputs[0]], [outputs[1]])
+
+
+def fresh_start_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance of a document's outputs from those of its tokens alone."""
+    x, first = draw_inputs(case, mechanism), case.keys // 2
+    assert x.starts is not None
+    x.starts[:, first] = True
+    alone = forward_output(mechanism, x.tokens(slice(first, None)))
+    return distance([forward_output(mechanism, x)[:, :, first:]], [alone])
+
+
+def idle_token_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance between tokens with beta 0 and rate 0, and the same sequence without them."""
+    x = draw_inputs(replace(case, documents=False), mechanism)
+    idle = torch.arange(case.keys) % 3 == 1
+    gates = {"beta": x.beta, "decay": x.decay if x.gated else None}
+    changed: dict[str, Any] = {name: y.detach().clone() for name, y in gates.items() if y is not None}
+    for y in changed.values():
+        y[:, :, idle] = 0
+    x = replace(x, **changed)
+    shorter = x.tokens((~idle).nonzero()[:, 0])
+    return distance([forward_output(mechanism, x)[:, :, ~idle]], [forward_output(mechanism, shorter)])
+
+
+def overwritten_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance between keys that are written twice and only the second time, read by the same keys."""
+    # orthogonal, and long, so that an epsilon under a root is nothing
+    keys = 1e6 * torch.eye(case.key_dim, dtype=case.dtype).expand(case.batch, 1, -1, -1)
+    again, values = keys.flip(2), draw_inputs(replace(case, key_heads=1), mechanism).v.detach()
+    first, second = (values.repeat(1, 1, case.key_dim, 1)[:, :, n : n + case.key_dim] for n in (0, 1))
+    k, v = torch.cat((keys, again), 2), torch.cat((first, second), 2)
+    twice = mechanism(k, k, v, causal=True)[:, :, case.key_dim :]
+    return distance([twice], [mechanism(again, again, second, causal=True)])
+
+
 def extreme_nonfinite(mechanism: Attention, case: Case) -> float:
     """Count the outputs and gradients that are NaN or inf where the true value fits their dtype."""
     x = draw_inputs(case, mechanism)
@@ -243,7 +304,7 @@ def dropped_keys_error(mechanism: Attention, case: Case) -> float:
 def grouped_heads_error(mechanism: Attention, case: Case) -> float:
     """Return the distance between sharing a key head and repeating it."""
     x = draw_inputs(case, mechanism)
-    repeated = replace(x, **{n: getattr(x, n).repeat_interleave(case.heads // case.key_heads, 1) for n in "kv"})
+    repeated = x.repeat_heads(case.heads)
     return distance([forward_output(mechanism, x)], [forward_output(mechanism, repeated)])
 
 
@@ -252,7 +313,7 @@ def reordered_state_error(mechanism: Attention, case: Case) -> float:
     case = replace(case, causal=True, queries=case.keys, batch=3)
     x, rows, middle = draw_inputs(case, mechanism), torch.tensor([2, 0, 0, 1]), case.keys // 2
     _, state = step_range(mechanism, x, start_state(mechanism, x), 0, middle)
-    chosen = replace(x, q=x.q[rows], k=x.k[rows], v=x.v[rows], mask=None if x.mask is None else x.mask[rows])
+    chosen = x.rows(rows)
     after, _ = step_range(mechanism, chosen, state.select(rows), middle, case.keys)
     return distance([after], [forward_output(mechanism, chosen)[:, :, middle:]])
 
@@ -262,7 +323,7 @@ def multiplication_error(mechanism: Attention, case: Case) -> float:
     x = draw_inputs(case, mechanism)
     with torch.no_grad(), count_multiplications() as counted:
         forward_output(mechanism, x)
-    return float(abs(counted.total - sum(mechanism.cost(case.shape).executed.values())))
+    return float(abs(counted.total - sum(mechanism.cost(case.accepted_by(mechanism).shape).executed.values())))
 
 
 def state_bytes_error(mechanism: Attention, case: Case) -> float:
@@ -270,7 +331,7 @@ def state_bytes_error(mechanism: Attention, case: Case) -> float:
     case = replace(case, causal=True, queries=case.keys)
     x = draw_inputs(case, mechanism)
     _, state = step_range(mechanism, x, start_state(mechanism, x), 0, case.keys)
-    return float(abs(state.bytes - sum(mechanism.cost(case.shape).state.values())))
+    return float(abs(state.bytes - sum(mechanism.cost(case.accepted_by(mechanism).shape).state.values())))
 
 
 def rounding_ratio(mechanism: Attention, case: Case, seeds: int) -> float:
@@ -296,6 +357,6 @@ def _float64_definition(mechanism: Attention, x: Inputs) -> Tensor:
 
 def to_float64(x: Inputs) -> Inputs:
     """Convert the rounded inputs to float64."""
-    names = ("q", "k", "v", "bias", "decay")
+    names = ("q", "k", "v", "bias", "decay", "beta")
     wide: dict[str, Any] = {n: y.detach().double().requires_grad_() for n in names if (y := getattr(x, n)) is not None}
     return replace(x, **wide)

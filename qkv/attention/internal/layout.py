@@ -12,12 +12,19 @@ def call_shape(q: Queries, k: Keys, v: Values, modifiers: Modifiers) -> Shape:
     """Return the sizes of a call, for its cost."""
     batch, heads, queries, key_dim = q.shape
     sizes = batch, heads, queries, k.shape[2], key_dim, v.shape[3], k.shape[1]
-    return Shape(*sizes, causal=modifiers.causal, decay=modifiers.decay is not None, element_bytes=q.element_size())
+    return Shape(
+        *sizes,
+        causal=modifiers.causal,
+        decay=modifiers.decay is not None and not modifiers.gated,
+        gate_heads=modifiers.gate_heads,
+        channel_gate=modifiers.channel_gated,
+        element_bytes=q.element_size(),
+    )
 
 
 def state_rows(shape: Shape) -> int:
-    """Return the state rows: one per key head or, with decay, one per query head, since each has its own rate."""
-    return shape.rows if shape.decay else shape.key_rows
+    """Return the state rows: one per key head or, if each query head has its own rates, one per query head."""
+    return shape.rows if shape.decay or shape.gate_heads == shape.heads else shape.key_rows
 
 
 def group_queries(q: Queries, key_heads: int) -> Tensor:
@@ -44,6 +51,13 @@ def mask_sequence(mask: Mask | None) -> tuple[Tensor, ...]:
 def mask_rows(mask: Tensor, key_heads: int) -> Tensor:
     """Repeat a chunk of `mask_sequence` for each key head."""
     return mask.expand(-1, key_heads, -1, -1).flatten(0, 1)  # batch*key_heads time 1
+
+
+def scale_rows(rows: Tensor, factors: Tensor, group: int) -> Tensor:
+    """Multiply rows of `to_rows` by a factor per token, (rows, time, 1 or key_dim), the same for a whole group."""
+    if group == 1:
+        return rows * factors
+    return (rows.unflatten(1, (group, -1)) * factors[:, None]).flatten(1, 2)
 
 
 def row_product(rows: Tensor, column: Tensor) -> Tensor:

@@ -11,12 +11,13 @@ def visibility_mask(
     causal: bool,
     window: int | None = None,
     mask: Tensor | None = None,
+    documents: Tensor | None = None,
     device: torch.device,
 ) -> Tensor | None:
     """Return True where a query may attend to a key: (batch or 1, heads or 1, queries, keys); None if everywhere.
 
     Causal queries are aligned with the last keys: query i has position keys - queries + i and sees
-    the `window` keys up to its own position.
+    the `window` keys up to its own position, of its own document: `documents` (batch, keys) has the index of each.
     """
     seen = None
     if causal and not (queries == 1 and window is None):
@@ -29,6 +30,9 @@ def visibility_mask(
     if mask is not None:
         pairs = mask[:, None, None, :] if mask.dim() == 2 else mask
         seen = pairs if seen is None else seen & pairs
+    if documents is not None:
+        same = documents[:, None, keys - queries :, None] == documents[:, None, None, :]
+        seen = same if seen is None else seen & same
     return seen
 
 
@@ -37,18 +41,19 @@ def zero_hidden(x: Tensor, mask: Tensor | None) -> Tensor:
 
     A hidden key must have no influence even if it holds NaN or inf, and 0 * NaN is NaN.
     """
-    return x if mask is None else x.masked_fill(_hidden(mask), 0)
+    return x if mask is None else x.masked_fill(hidden_keys(mask), 0)
 
 
 def zero_hidden_pair(k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Apply `zero_hidden` to keys and values, reducing the mask once."""
     if mask is None:
         return k, v
-    hidden = _hidden(mask)
+    hidden = hidden_keys(mask)
     return k.masked_fill(hidden, 0), v.masked_fill(hidden, 0)
 
 
-def _hidden(mask: Tensor) -> Tensor:
+def hidden_keys(mask: Tensor) -> Tensor:
+    """Return True for the keys that `mask` hides from every query: (batch, 1, keys, 1)."""
     seen = mask if mask.dim() == 2 else mask.any(-2).any(1)  # batch keys
     return ~seen[:, None, :, None]
 

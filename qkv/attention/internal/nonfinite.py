@@ -17,11 +17,18 @@ def all_finite(x: Tensor) -> bool:
 
     That is on a GPU, where reading waits for the device, and while torch traces, compiles or transforms.
     """
-    if type(x) not in (Tensor, nn.Parameter) or x.device.type != "cpu" or torch.compiler.is_compiling():
-        return True
-    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack() or torch._C._is_tracing():
+    if not is_readable(x):
         return True
     return isfinite(x.detach().sum().item())
+
+
+def is_readable(x: Tensor) -> bool:
+    """Return whether values can be read for free: not on a GPU, nor while torch traces, compiles or transforms."""
+    if type(x) not in (Tensor, nn.Parameter) or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return not (
+        torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack() or torch._C._is_tracing()
+    )
 
 
 def keep_past_finite(attend: Callable[..., Tensor], *sequences: Tensor) -> Tensor:

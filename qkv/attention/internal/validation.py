@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from qkv.attention.internal.gates import document_index
+from qkv.attention.internal.masking import hidden_keys
+from qkv.attention.internal.nonfinite import is_readable
 
 if TYPE_CHECKING:
     from qkv.attention.base import Attention
@@ -17,6 +21,9 @@ _ALTERNATIVES = {
     "pairs": "a (batch, keys) padding mask and causal=True, or the kinds softmax and additive",
     "bias": "decay= (positions: alibi), or the kinds softmax and additive",
     "decay": "bias= (positions: alibi, t5, shaw)",
+    "gate": "bias=, or a kind that accepts gates, such as linear, taylor and softmax",
+    "channel_gate": "a gate per token, decay= of shape (batch, heads, keys), or the kinds linear and delta",
+    "beta": "the kind delta",
 }
 
 
@@ -28,6 +35,28 @@ class Modifiers:
     mask: Tensor | None = None
     bias: Tensor | None = None
     decay: Tensor | None = None
+    beta: Tensor | None = None
+    starts: Tensor | None = None
+
+    @property
+    def gated(self) -> bool:
+        """Whether `decay` is a gate: it has rates per token, not one per head."""
+        return self.decay is not None and self.decay.dim() > 1
+
+    @property
+    def channel_gated(self) -> bool:
+        """Whether `decay` is a gate with a rate per channel."""
+        return self.decay is not None and self.decay.dim() == 4
+
+    @property
+    def gate_heads(self) -> int:
+        """Heads of the gate; 0 without one."""
+        return self.decay.shape[1] if self.decay is not None and self.gated else 0
+
+    @property
+    def documents(self) -> Tensor | None:
+        """Index of each key's document: (batch, keys)."""
+        return None if self.starts is None else document_index(self.starts)
 
 
 def check_inputs(
@@ -36,6 +65,8 @@ def check_inputs(
     """Raise on the first invalid input; `past` is the number of cached keys before `k`."""
     _check_tensors(q, k, v)
     queries, keys = q.shape[2], k.shape[2]
+    if mechanism.causal_only and not modifiers.causal:
+        raise ValueError(f"attention kind {mechanism.kind!r} needs causal=True: it reads a state of past keys")
     if modifiers.causal and queries != keys:
         raise ValueError(
             f"causal=True needs as many queries as keys, got {queries} queries and {keys} keys; "
@@ -46,7 +77,11 @@ def check_inputs(
     if modifiers.bias is not None:
         _check_bias(mechanism, modifiers.bias, q, past + keys)
     if modifiers.decay is not None:
-        _check_decay(mechanism, modifiers, q)
+        _check_decay(mechanism, modifiers, q, k)
+    if modifiers.beta is not None:
+        _check_beta(mechanism, modifiers, q, k)
+    if modifiers.starts is not None:
+        _check_starts(modifiers, q, keys)
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor | None) -> None:
@@ -102,26 +137,93 @@ def _check_bias(mechanism: "Attention", bias: Tensor, q: Tensor, keys: int) -> N
         )
 
 
-def _check_decay(mechanism: "Attention", modifiers: Modifiers, q: Tensor) -> None:
-    _require_capability(mechanism, "decay", "a decay")
+def _check_decay(mechanism: "Attention", modifiers: Modifiers, q: Tensor, k: Tensor) -> None:
+    """Check a rate per head, or a gate: a rate per token, or per token and channel."""
     decay, heads = modifiers.decay, q.shape[1]
-    if not isinstance(decay, Tensor) or not decay.is_floating_point() or decay.shape != (heads,):
-        what = f"shape {tuple(decay.shape)} of {decay.dtype}" if isinstance(decay, Tensor) else type(decay).__name__
-        raise ValueError(f"decay must be a floating-point tensor of shape (heads,) = ({heads},), got {what}")
-    _check_device("decay", decay, q)
-    _check_rates(decay)
+    axes = decay.dim() if isinstance(decay, Tensor) else 1
+    capability, argument = {3: ("gate", "a gate per token"), 4: ("channel_gate", "a gate per channel")}.get(
+        axes, ("decay", "a decay")
+    )
+    _require_capability(mechanism, capability, argument)
+    _check_floating(
+        "decay",
+        decay,
+        {
+            "(batch, heads, keys)": (q.shape[0], _head_counts(q, k), k.shape[2]),
+            "(batch, heads, keys, key_dim)": (q.shape[0], _head_counts(q, k), *k.shape[2:]),
+            "(heads,)": (heads,),
+        },
+        q,
+    )
+    assert isinstance(decay, Tensor)
+    if axes > 1:
+        _check_tokens("decay", decay, modifiers.mask, torch.inf, "at least 0")
+    elif is_readable(decay) and not all(rate >= 0 for rate in decay.tolist()):  # also false for NaN
+        raise ValueError(f"decay must be at least 0 for every head, got {decay.tolist()}")
     if not modifiers.causal:
         raise ValueError("decay needs causal=True: it reduces the weight of past keys")
 
 
-def _check_rates(decay: Tensor) -> None:
-    """Check the values only where they can be read without a sync: CPU, eager, no functorch."""
-    readable = type(decay) in (Tensor, nn.Parameter) and decay.device.type == "cpu"
-    if not readable or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+def _check_beta(mechanism: "Attention", modifiers: Modifiers, q: Tensor, k: Tensor) -> None:
+    _require_capability(mechanism, "beta", "a beta")
+    beta = modifiers.beta
+    _check_floating("beta", beta, {"(batch, heads, keys)": (q.shape[0], _head_counts(q, k), k.shape[2])}, q)
+    assert isinstance(beta, Tensor)
+    _check_tokens("beta", beta, modifiers.mask, 2.0, "in 0..2")
+
+
+def _check_starts(modifiers: Modifiers, q: Tensor, keys: int) -> None:
+    starts, expected = modifiers.starts, (q.shape[0], keys)
+    if not isinstance(starts, Tensor) or starts.dtype != torch.bool or starts.shape != expected:
+        raise ValueError(
+            f"starts must be a bool tensor of shape (batch, keys) = {expected}, True at the first token of a document, "
+            f"got {_describe(starts)}"
+        )
+    _check_device("starts", starts, q)
+    if not modifiers.causal:
+        raise ValueError("starts needs causal=True: without it, give each document its own row")
+
+
+def _check_floating(name: str, x: object, shapes: dict[str, tuple[object, ...]], q: Tensor) -> None:
+    """Check that a modifier is a floating-point tensor of one of these shapes, on the device of q."""
+    if isinstance(x, Tensor) and x.is_floating_point() and any(_has_sizes(x, sizes) for sizes in shapes.values()):
+        _check_device(name, x, q)
         return
-    rates = decay.tolist()
-    if not all(rate >= 0 for rate in rates):  # also false for NaN
-        raise ValueError(f"decay must be at least 0 for every head, got {rates}")
+    expected = " or ".join(f"{axes} = {_print_sizes(sizes)}" for axes, sizes in shapes.items())
+    raise ValueError(f"{name} must be a floating-point tensor of shape {expected}, got {_describe(x)}")
+
+
+def _has_sizes(x: Tensor, sizes: tuple[object, ...]) -> bool:
+    pairs = zip(x.shape, sizes, strict=False)
+    return x.dim() == len(sizes) and all(n in size if isinstance(size, tuple) else n == size for n, size in pairs)
+
+
+def _print_sizes(sizes: tuple[object, ...]) -> str:
+    printed = ["|".join(map(str, size)) if isinstance(size, tuple) else str(size) for size in sizes]
+    return f"({', '.join(printed)}{',' if len(printed) == 1 else ''})"
+
+
+def _head_counts(q: Tensor, k: Tensor) -> tuple[int, ...]:
+    """Return the number of heads that a gate may have: that of q or that of k."""
+    return (q.shape[1],) if q.shape[1] == k.shape[1] else (q.shape[1], k.shape[1])
+
+
+def _describe(x: object) -> str:
+    return f"shape {tuple(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+
+
+def _check_tokens(name: str, x: Tensor, mask: Tensor | None, largest: float, rule: str) -> None:
+    """Check that the values at visible tokens are in 0..largest, where they can be read for free."""
+    if not is_readable(x):
+        return
+    invalid = ~((x >= 0) & (x <= largest))  # also true for NaN
+    if mask is not None:
+        hidden = hidden_keys(mask)
+        invalid = invalid & ~(hidden if x.dim() > 3 else hidden[..., 0])
+    if invalid.any():
+        place = tuple(invalid.nonzero()[0].tolist())
+        axes = ", ".join(f"{axis} {n}" for axis, n in zip(("batch", "head", "key", "channel"), place, strict=False))
+        raise ValueError(f"{name} must be {rule} at every visible token, got {x[place].item():g} at {axes}")
 
 
 def _check_device(name: str, x: Tensor, q: Tensor) -> None:

@@ -29,7 +29,7 @@ StateSums = tuple[Tensor, ...]
 """Sum of features times values and, if the kind normalizes, of features."""
 
 
-def unsupported_reason(mechanism: "FeatureMap", q: Tensor, v: Tensor) -> str | None:
+def unsupported_reason(mechanism: "FeatureMap", q: Tensor, v: Tensor, modifiers: Modifiers | None = None) -> str | None:
     """Return why the kernels cannot take this call, naming the limit; None if they can."""
     kernel = mechanism.triton
     if kernel is None:
@@ -38,6 +38,10 @@ def unsupported_reason(mechanism: "FeatureMap", q: Tensor, v: Tensor) -> str | N
         return "the package triton is not installed"
     if not q.is_cuda and not INTERPRETED:
         return f"its kernels run on CUDA, and q is on {q.device}"
+    if modifiers is not None and modifiers.gated:
+        return "its kernels take a decay per head, not a gate per token"
+    if modifiers is not None and modifiers.starts is not None:
+        return "its kernels take no starts of documents"
     if reason := kernel.unsupported_reason(mechanism):
         return reason
     return _unsupported_sizes(kernel, q, v, mechanism.scale)

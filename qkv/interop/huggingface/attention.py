@@ -49,10 +49,12 @@ def make_attention_function(text: str) -> Callable[..., tuple[Tensor, Tensor | N
         if attention_mask is not None and attention_mask.dtype == torch.int64:
             if needs_weights:
                 raise ValueError(f"attn_implementation={name!r} returns no attention weights for packed rows")
+            _require_no_gates(name, rest, "packed rows")
             return _attend_packed(mechanism, query, key, value, attention_mask).transpose(1, 2).contiguous(), None
+        gates = _gates(name, rest, query, key, causal=causal, mask=attention_mask)
         run = partial(_run, query=query, key=key, causal=causal, mask=attention_mask, mechanism=mechanism)
-        out = run(lambda q, **options: mechanism(q, key, value, **options))
-        weights = run(lambda q, **options: mechanism.weights(q, key, **options)) if needs_weights else None
+        out = run(lambda q, **options: mechanism(q, key, value, **options, **gates))
+        weights = run(lambda q, **options: mechanism.weights(q, key, **options, **gates)) if needs_weights else None
         return out.transpose(1, 2).contiguous(), weights
 
     return attend
@@ -88,6 +90,32 @@ def _require_supported(name: str, dropout: float, rest: dict[str, Any]) -> None:
         if rest.get(option) is not None:
             raise ValueError(
                 f"attn_implementation={name!r} does not support {option}, which this model needs; use sdpa"
+            )
+
+
+GATES = ("decay", "beta", "starts")
+"""Arguments of our kinds that no model of `transformers` passes by itself; a module of your own may."""
+
+
+def _gates(
+    name: str, rest: dict[str, Any], query: Tensor, key: Tensor, *, causal: bool, mask: Tensor | None
+) -> dict[str, Any]:
+    """Return the gates of a call, which must be of whole causal sequences."""
+    if not causal:
+        _require_no_gates(name, rest, "attention that is not causal")
+    if query.shape[2] != key.shape[2]:
+        _require_no_gates(name, rest, f"{query.shape[2]} queries after a cache of {key.shape[2]} keys")
+    if mask is not None and mask.dim() == 4:
+        _require_no_gates(name, rest, "a 4D mask")
+    return {option: rest[option] for option in GATES if rest.get(option) is not None}
+
+
+def _require_no_gates(name: str, rest: dict[str, Any], what: str) -> None:
+    for option in GATES:
+        if rest.get(option) is not None:
+            raise ValueError(
+                f"attn_implementation={name!r} does not support {option} with {what}; "
+                "call qkv.attention, whose step() takes it"
             )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from qkv.attention import Softmax, parse
 from qkv.errors import QkvError
+from qkv.models.attention_pattern import is_pattern
 from qkv.storage import load_json, open_file, read_file, write_atomic
 from qkv.storage.json import MAX_BYTES
 from qkv.storage.safetensors_header import read_header
@@ -58,6 +59,8 @@ def add_kind(config: dict[str, Any], kind: str) -> dict[str, Any]:
     `transformers` raises for a name that is not registered, so it never loads a model of another kind as softmax.
     It reads the key but does not write it, so it is added here.
     """
+    if is_pattern(kind):
+        raise ValueError(f"attention={kind!r} is a pattern, but a Hugging Face folder names one kind for all layers")
     return config if kind == Softmax().kind else config | {"attn_implementation": PREFIX + kind}
 
 

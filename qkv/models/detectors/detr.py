@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from qkv.models.attention_pattern import kinds_of_layers
 from qkv.models.builders import PositionEmbedding, encoder_block
 from qkv.models.detectors.backbone import make_backbone
 from qkv.models.detectors.base import (
@@ -63,7 +64,7 @@ class DETRConfig:
     groups: int = 2
     """Groups of queries to train; only the first is used after training."""
     attention: str = "softmax"
-    """Kind of self-attention in the encoder, such as elu or taylor(order=4)."""
+    """Kind of self-attention in the encoder, such as elu or taylor(order=4), or a pattern: elu,softmax."""
     cross: str = "softmax"
     """Kind of attention from queries to tokens."""
     token_loss: float = 1.0
@@ -119,7 +120,9 @@ class TokenEncoder(nn.Module):
             channels = config.dim
         self.project = nn.Sequential(*layers, nn.Conv2d(channels, config.dim, 1))
         positions = PositionEmbedding(config, bidirectional=True)
-        self.blocks = nn.ModuleList(encoder_block(config, positions) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(
+            encoder_block(config, positions, kind) for kind in kinds_of_layers(config.attention, config.layers)
+        )
         self.norm = nn.LayerNorm(config.dim)
 
     def forward(self, features: Float[Tensor, "batch channels rows columns"], extents: Extents) -> Tokens:

@@ -50,14 +50,14 @@ class Versus(Screen):
 
 
 def comparable_kinds(*, variants: bool = True) -> list[str]:
-    """Return the specs of all registered kinds without parameters; those that approximate exp come first."""
+    """Return the specs of kinds that serve every head and have no parameters; those that approximate exp come first."""
     specs: list[str] = []
     for name in kinds:
         try:
             attention = build(name)
         except (TypeError, ValueError):
             continue  # needs arguments: a kind with parameters
-        if not isinstance(attention, Softmax):
+        if not isinstance(attention, Softmax) and not attention.causal_only:
             specs += [name, *(attention.variants if variants else ())]
     return sorted(specs, key=lambda spec: parse(spec).law.taylor_order is None)
 

@@ -9,7 +9,7 @@ def test_json_keys():
     rows = json.loads(qkv("bench", "attention", "--tokens", "64,128", "--json"))
     assert all(set(row) == {"kind", "tokens", "milliseconds", "ratio_to_softmax", "peak_bytes"} for row in rows)
     rows = [row for row in rows if row["kind"] != "relu"]  # a plugin that other tests of this process register
-    kinds = ["softmax", "softmax, key_dim 16", "elu", "linear", "taylor"]
+    kinds = ["softmax", "softmax, key_dim 16", "delta", "elu", "linear", "taylor"]
     assert [(row["tokens"], row["kind"]) for row in rows] == [(n, kind) for n in (64, 128) for kind in kinds]
     assert all(row["milliseconds"] > 0 and row["peak_bytes"] >= 8 * row["tokens"] * 64 * 4 for row in rows)
     assert all(row["ratio_to_softmax"] == 1 for row in rows if row["kind"] == "softmax")
