@@ -36,6 +36,7 @@ def compare(out: Path) -> dict[str, object]:
 
 
 def main() -> None:
+    """Compare and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the trained runs")
     record = {**about(), **compare(parser.parse_args().out)}
