@@ -31,7 +31,7 @@ Mask = Bool[Tensor, "..."]
 Bias = Float[Tensor, "#batch heads queries keys"]
 StepBias = Float[Tensor, "#batch heads queries all_keys"]
 Decay = Float[Tensor, "..."]  # (heads,), (batch, heads, keys) or (batch, heads, keys, key_dim)
-Beta = Float[Tensor, "batch heads keys"]
+Beta = Float[Tensor, "batch gate_heads keys"]  # heads or key_heads
 Starts = Bool[Tensor, "batch keys"]
 Rows = Int[Tensor, " rows"]
 
