@@ -70,7 +70,9 @@ def test_pages_of_problems_have_call_answer_and_mistake(site):
         assert part in page
     assert "C5.svg" in page
     assert (site / "problems" / "C5.svg").exists()
-    assert "open" in (site / "problems" / "index.html").read_text()
+    index = (site / "problems" / "index.html").read_text()
+    assert 'href="f.html#f1"' in index
+    assert "not as expected" not in index
 
 
 @pytest.mark.slow

@@ -34,12 +34,11 @@ def problem_pages(records: Iterable[Record]) -> dict[str, str]:
 
 
 def _contents(records: list[Record]) -> str:
-    answered = [record for record in records if record["ok"] is not None]
-    slips = sum(record["slip"] is not None for record in answered)
+    slips = sum(record["slip"] is not None for record in records)
     lines = [
         "# Worked problems",
         "",
-        f"{len(answered)} problems, each with the code that answers it and a hand-written answer. In {slips} of them "
+        f"{len(records)} problems, each with the code that answers it and a hand-written answer. In {slips} of them "
         "the hand-written answer has a mistake, which is named. `qkv problems ID` computes an answer again.",
         "",
         "| | question | result |",
@@ -54,9 +53,7 @@ def _contents(records: list[Record]) -> str:
 
 
 def _section(record: Record, pictures: list[str]) -> str:
-    parts = [f"## {record['id']}", _prose(record["question"])]
-    if record["call"] is not None:
-        parts.append(f"```python\n{record['call'].strip()}\n```")
+    parts = [f"## {record['id']}", _prose(record["question"]), f"```python\n{record['call'].strip()}\n```"]
     if record["answer"]:
         rows = [
             f"| {_cell(name)} | {_cell(format_value(value, SHOWN, lines=False))} |"
@@ -72,8 +69,6 @@ def _section(record: Record, pictures: list[str]) -> str:
 
 
 def _verdict(record: Record) -> str:
-    if record["ok"] is None:
-        return "open"
     tick = "✓" if record["ok"] else "✗ not as expected"
     return f"{tick}, mistake by hand" if record["slip"] else tick
 
