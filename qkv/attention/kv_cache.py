@@ -25,7 +25,7 @@ class KVCache(State):
         self.mask = mask
         self.capacity = capacity
         self.decay_sums: Tensor | None = None
-        """Sums of the rates of a gate up to each cached token: (batch, heads, keys)."""
+        """Cumulative sums of the gate's rates over the cached tokens: (batch, heads, keys)."""
         self.documents: Tensor | None = None
         """Index of each cached token's document: (batch, keys)."""
         self._buffers: tuple[Tensor, Tensor] | None = None

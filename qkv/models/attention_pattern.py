@@ -18,7 +18,7 @@ _REPEATED = re.compile(r"(\d{1,9})\s*\*\s*(.+)", re.DOTALL)
 
 
 def kinds_of_layers(text: str, layers: int, setting: str = "layers") -> list[str]:
-    """Return the kind of each of `layers` layers; `setting` is the name of their number, for the error."""
+    """Return the attention kind of every layer; errors call the number of layers `setting`."""
     pattern = _read_pattern(text)
     if layers % len(pattern):
         raise ValueError(

@@ -23,7 +23,7 @@ class _Level:
     late: Tensor
     """exp of minus the decay from the border to each token after it: (rows, blocks, half, channels)."""
     early: Tensor
-    """exp of minus the decay from each token before the border to it."""
+    """exp(-(sum of the rates from each earlier token up to the border))."""
 
 
 def padded_length(time: int) -> int:

@@ -73,7 +73,7 @@ def delta_rule(sequence: DeltaInputs, state: Tensor, scale: float, chunk: int) -
 
 
 def unit(x: Tensor) -> Tensor:
-    """Return x / |x|; zero, with gradient zero, for a zero vector."""
+    """Normalize the last axis to length 1. A zero vector stays zero, and its gradient is zero."""
     return x * _inverse_length((x * x).sum(-1, keepdim=True))
 
 
@@ -96,13 +96,13 @@ class _Gates:
     """Factors of a chunk's gates, all at most 1; one row per batch element and head."""
 
     read: Tensor
-    """exp(-d): what is left of the state at each token, (rows, time, 1 or key_dim)."""
+    """exp(-d), factor of the state as each token reads it: (rows, time, 1 or key_dim)."""
     write: Tensor
-    """exp(d - d_C): what is left of each token at the end, (rows, time, 1 or key_dim)."""
+    """exp(d - d_C), factor of each key as it is added to the state: (rows, time, 1 or key_dim)."""
     keep: Tensor
-    """exp(-d_C): what is left of the state at the end, (rows, 1 or key_dim, 1)."""
+    """exp(-d_C), factor of the state at the end of the chunk: (rows, 1 or key_dim, 1)."""
     pairs: Tensor | None
-    """What is left of token j at token i, zero above the diagonal; None with a gate per channel."""
+    """exp(d_j - d_i), factor of query i and key j, zero above the diagonal; None with a gate per channel."""
     same: Tensor | None
     """Whether two tokens belong to the same document, (rows, time, time); None without starts."""
 
@@ -135,7 +135,7 @@ class _Chunk:
     """What forward and backward of a chunk share; `asks` are the queries of the group and then the key, as it reads."""
 
     asks: Tensor
-    """Unit vectors, (rows, group + 1, time, key_dim); queries times scale."""
+    """Unit queries times scale, then the unit key: (rows, group + 1, time, key_dim)."""
     products: Tensor
     """Dot products of asks and keys inside the chunk, decayed only by a gate per channel; not masked without one."""
     pairs: Tensor

@@ -33,7 +33,7 @@ def padded_length(keys: int) -> int:
 
 
 def takes_channels(queries: int, keys: int, score_mask: "ScoreMask") -> bool:
-    """Return whether the gate is applied by channels: long causal self-attention without a mask or bias of pairs."""
+    """Return whether to add channels: 128 or more tokens, self-attention, no bias, window or mask of pairs."""
     mask = score_mask.mask
     plain = score_mask.bias is None and (mask is None or mask.dim() == 2) and score_mask.window is None
     return score_mask.sums is not None and plain and queries == keys and keys >= SHORTEST

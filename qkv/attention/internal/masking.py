@@ -53,7 +53,7 @@ def zero_hidden_pair(k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor,
 
 
 def hidden_keys(mask: Tensor) -> Tensor:
-    """Return True for the keys that `mask` hides from every query: (batch, 1, keys, 1)."""
+    """Return which keys no query may attend to: bool (batch, 1, keys, 1)."""
     seen = mask if mask.dim() == 2 else mask.any(-2).any(1)  # batch keys
     return ~seen[:, None, :, None]
 

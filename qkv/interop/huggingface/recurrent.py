@@ -22,7 +22,7 @@ from qkv.attention import Attention, RecurrentState, parse
 from qkv.attention.base import expand_heads
 
 State = Tensor | None
-"""(batch, heads, key_dim, value_dim); None: zeros."""
+"""Initial state (batch, heads, key_dim, value_dim); None means zeros."""
 
 
 def replace_delta_rule(theirs: Callable[..., Any]) -> Callable[..., Any]:
