@@ -12,6 +12,7 @@ from qkv.models.detectors.lite0 import Lite0Backbone
 
 GROUPS = 8
 WIDTHS = (24, 48, 64)
+WIDE = (64, 128, 256)
 
 
 class Backbone(Protocol):
@@ -86,7 +87,8 @@ def _convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
 BACKBONES: dict[str, Callable[[], nn.Module]] = {
     "small": SmallBackbone,
     "contrast": lambda: SmallBackbone(stem=ContrastStem(WIDTHS[0])),
-    "wide": lambda: SmallBackbone((64, 128, 256)),
+    "wide": lambda: SmallBackbone(WIDE),
+    "wide-contrast": lambda: SmallBackbone(WIDE, stem=ContrastStem(WIDE[0])),
     "lite0": Lite0Backbone,
     "lite0-random": lambda: Lite0Backbone(pretrained=False),
 }

@@ -46,7 +46,7 @@ class DETRConfig:
     """Settings of DETR."""
 
     backbone: str = "small"
-    """small, contrast (small, blind to color), wide, or lite0: EfficientNet-Lite0, trained on ImageNet."""
+    """small, wide, contrast and wide-contrast (blind to color), or lite0: EfficientNet-Lite0, trained on ImageNet."""
     stride: int = 8
     """Pixels per token; a backbone with a larger stride keeps its own."""
     dim: int = 128

@@ -33,7 +33,7 @@ class RegionConfig:
     """Settings of a detector that classifies regions."""
 
     backbone: str = "small"
-    """small, contrast (small, blind to color), wide, or lite0: EfficientNet-Lite0, trained on ImageNet."""
+    """small, wide, contrast and wide-contrast (blind to color), or lite0: EfficientNet-Lite0, trained on ImageNet."""
     pool: int = 6
     """Rows and columns of the features of a region."""
     hidden_dim: int = 128

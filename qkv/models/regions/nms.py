@@ -32,13 +32,23 @@ def nms(boxes: Boxes, scores: Scores, threshold: float, *, groups: Groups | None
         group = groups.gather(-1, order)
         overlaps &= group[..., :, None] == group[..., None, :]
     valid = scores.gather(-1, order) > -torch.inf
-    kept = valid
+    kept = _fixed_point(overlaps, valid)
+    return torch.zeros_like(kept).scatter(-1, order, kept)
+
+
+def _fixed_point(overlaps: Bool[Tensor, "*rows boxes boxes"], valid: Kept) -> Kept:
+    """Repeat kept = valid and no kept box of higher score overlaps, until nothing changes.
+
+    A round counts the kept rivals of every box by one matrix product. Reading the result waits for the GPU, so it is
+    read every other round.
+    """
+    rivals, invalid = overlaps.float(), (~valid).float()[..., None]
+    kept = 1 - invalid
     while True:
-        suppressed = (overlaps & kept[..., None, :]).any(-1)
-        found = valid & ~suppressed
-        if torch.equal(found, kept):
-            return torch.zeros_like(kept).scatter(-1, order, kept)
-        kept = found
+        before = torch.eq(rivals @ kept + invalid, 0).float()
+        kept = torch.eq(rivals @ before + invalid, 0).float()
+        if torch.equal(before, kept):
+            return kept[..., 0].bool()
 
 
 def nms_by_definition(boxes: Boxes, scores: Scores, threshold: float, *, groups: Groups | None = None) -> Kept:

@@ -32,8 +32,8 @@ def detr() -> Preset:
     """Return DETR on new scenes of 128 x 128 pixels at every step, for a GPU."""
     return Preset(
         "detr",
-        {"backbone": "wide", "dim": 192, "heads": 6, "layers": 3},
-        {**_TRAIN, "batch_size": 64, "steps": 4000, "learning_rate": 5e-4, "ema_decay": 0.999},
+        {"backbone": "wide-contrast", "dim": 192, "heads": 6, "layers": 3},
+        {**_TRAIN, "batch_size": 64, "steps": 4000, "learning_rate": 1e-3, "ema_decay": 0.999},
         {"size": 128, "train_scenes": 0, "recolor": True, "part": "whole"},
     )
 

@@ -6,7 +6,7 @@ import torch
 from qkv.models.detectors.backbone import ContrastStem, make_backbone
 
 
-@pytest.mark.parametrize("name", ["small", "contrast", "wide"])
+@pytest.mark.parametrize("name", ["small", "contrast", "wide", "wide-contrast"])
 def test_the_map_has_a_cell_per_stride(name):
     backbone = make_backbone(name)
     assert backbone(torch.zeros(2, 3, 40, 51)).shape == (2, backbone.channels, 20, 26)
