@@ -96,8 +96,11 @@ SETTINGS = [
 @every_kind
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_outputs_and_gradients(kind, setting):
-    mechanism = KINDS[kind](chunk=setting.chunk, backend="triton")
-    assert identities.largest_error(errors(mechanism, case_of(setting))) <= BOUNDS[torch.float32]
+    mechanism, case = KINDS[kind](chunk=setting.chunk, backend="triton"), case_of(setting)
+    # the gradient of a decay is a sum that cancels: the definition in float32 loses digits there, too
+    by_definition = errors(KINDS[kind](backend="reference"), case, identities.definition_output)
+    bounds = [max(BOUNDS[torch.float32], 4 * error) for error in by_definition]
+    assert [e <= bound for e, bound in zip(errors(mechanism, case), bounds, strict=True)] == [True] * len(bounds)
 
 
 @pytest.fixture
