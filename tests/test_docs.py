@@ -15,6 +15,7 @@ from typer.main import get_command
 from benchmarks import (
     attention_gpu,
     compare_pronounce,
+    detection_encoder,
     digits_cpu,
     pronounce_peers,
     text_wikitext,
@@ -71,6 +72,15 @@ def test_detection_page_has_the_figures_of_its_result_files():
         f"{100 * test['true_box_accuracy']:.1f} % of the true boxes",
     ):
         assert figure in page
+
+
+def test_detection_page_has_the_figures_of_detr():
+    page = (ROOT / "docs" / "detection.md").read_text()
+    test = json.loads((RESULTS.parent / "detection_detr_h200.json").read_text())["test"]
+    assert len(test) == 3
+    for kind, found in test.items():
+        assert f"| `{kind}` | {found['ap50']:.3f} | {found['mean_ap']:.3f} | {found['ap75']:.3f} |" in page
+    assert detection_encoder.table(json.loads((RESULTS.parent / "detection_encoder_h200.json").read_text())) in page
 
 
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if blocks(path)], ids=lambda path: path.name)
