@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64, Num, UInt8
 from torch import Tensor, nn
 
+from qkv.models.detectors.cuda_graph import can_replay, replay_detection
 from qkv.models.regions import clip_boxes, nms
 
 NO_CLASS = -1
@@ -58,6 +59,23 @@ class Detection(NamedTuple):
     classes: Int64[Tensor, " found"]
 
 
+class PaddedDetections(NamedTuple):
+    """The objects of all pictures by falling score, padded to a fixed number."""
+
+    boxes: Float[Tensor, "batch most 4"]
+    scores: Float[Tensor, "batch most"]
+    classes: Int64[Tensor, "batch most"]
+    counts: Int64[Tensor, " batch"]
+    """Objects found in each picture."""
+
+    def split(self, counts: list[int]) -> list[Detection]:
+        """Return the objects of each picture without padding; `counts` are the values of `self.counts`."""
+        return [
+            Detection(self.boxes[i, :count], self.scores[i, :count], self.classes[i, :count])
+            for i, count in enumerate(counts)
+        ]
+
+
 class ScoredRegions(NamedTuple):
     """Regions with a box and a score per class."""
 
@@ -77,6 +95,8 @@ class Detector(nn.Module, ABC):
     """Whether regions are proposed from outside of the model."""
     stages: ClassVar[tuple[str, ...]] = ("network",)
     """Stages of training, one after the other."""
+    supports_cuda_graphs: ClassVar[bool] = False
+    """Whether the shapes of a detection depend on the shape of the pictures alone."""
     min_score: float = MIN_SCORE
 
     @abstractmethod
@@ -100,14 +120,33 @@ class Detector(nn.Module, ABC):
         return self.regions(self.features(pictures, proposals), full_extents(pictures), proposals)
 
     def select(self, found: ScoredRegions) -> list[Detection]:
-        """Return the best class boxes of each picture after NMS within each class."""
-        return select_with_nms(found, self.min_score)
+        """Return the best class boxes of each picture."""
+        scores = found.scores.flatten(1)
+        likely = int((scores >= self.min_score).sum(1).max()) if scores.numel() else 0
+        detections = self.select_padded(found, likely)
+        return detections.split(detections.counts.tolist())
+
+    def select_padded(self, found: ScoredRegions, candidates: int) -> PaddedDetections:
+        """Return the best class boxes after NMS within each class; at most `candidates` per picture are looked at."""
+        return select_with_nms(found, self.min_score, candidates)
+
+    def detect_padded(self, pictures: Pictures, extents: Extents, proposals: Proposals) -> PaddedDetections:
+        """Return the objects of all pictures; reads no values, so that a CUDA graph can record it."""
+        found = self.regions(self.features(pictures, proposals), extents, proposals)
+        return self.select_padded(found, MAX_CANDIDATES)
 
     @torch.inference_mode()
     def detect(
         self, pictures: Pictures, extents: Extents, proposals: Proposals, clock: Clock = ignore_time
     ) -> list[Detection]:
-        """Return the objects of each picture; `clock` is called with the name of each part when it is done."""
+        """Return the objects of each picture; `clock` is called with the name of each part when it is done.
+
+        On a GPU, the second detection of a shape records a CUDA graph, and later ones replay it, unless there is a clock.
+        """
+        if clock is ignore_time and can_replay(self, pictures):
+            replayed = replay_detection(self, pictures, extents, proposals)
+            if replayed is not None:
+                return replayed
         features = self.features(pictures, proposals)
         clock("backbone")
         found = self.regions(features, extents, proposals, clock)
@@ -144,15 +183,16 @@ def clip_to_extents(boxes: Float[Tensor, "batch *rest 4"], extents: Extents) -> 
     return clip_boxes(boxes, height, width)
 
 
-def select_with_nms(found: ScoredRegions, min_score: float) -> list[Detection]:
+def select_with_nms(found: ScoredRegions, min_score: float, candidates: int) -> PaddedDetections:
     """Return up to MAX_DETECTIONS class boxes per picture, after NMS within each class."""
-    batch, _, classes = found.scores.shape
+    classes = found.scores.shape[2]
     scores = found.scores.flatten(1).float()
     scores = scores.masked_fill(~(scores >= min_score), -torch.inf)  # also NaN
-    most = int((scores > -torch.inf).sum(1).max()) if scores.numel() else 0
-    best, index = scores.topk(min(MAX_CANDIDATES, most), dim=1)
+    best, index = scores.topk(min(MAX_CANDIDATES, candidates, scores.shape[1]), dim=1)
     boxes = found.boxes.flatten(1, 2).float().gather(1, index[..., None].expand(-1, -1, 4))
     labels = index % classes
     kept = nms(boxes, best, NMS_IOU, groups=labels)
-    rows = [kept[i].nonzero()[:MAX_DETECTIONS, 0] for i in range(batch)]  # topk sorts by falling score
-    return [Detection(boxes[i, row], best[i, row], labels[i, row]) for i, row in enumerate(rows)]
+    # topk sorts by falling score, so kept boxes are the first by a stable sort
+    rows = kept.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :MAX_DETECTIONS]
+    boxes = boxes.gather(1, rows[..., None].expand(-1, -1, 4))
+    return PaddedDetections(boxes, best.gather(1, rows), labels.gather(1, rows), kept.sum(1).clamp_max(MAX_DETECTIONS))

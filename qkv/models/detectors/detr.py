@@ -21,10 +21,10 @@ from qkv.models.detectors.backbone import make_backbone
 from qkv.models.detectors.base import (
     MAX_DETECTIONS,
     Clock,
-    Detection,
     DetectionBatch,
     Detector,
     Extents,
+    PaddedDetections,
     Pictures,
     Proposals,
     ScoredRegions,
@@ -149,6 +149,8 @@ class TokenEncoder(nn.Module):
 class DETR(Detector):
     """Find objects with learned queries: no proposals, no NMS."""
 
+    supports_cuda_graphs = True
+
     def __init__(self, config: DETRConfig, classes: int):
         super().__init__()
         if classes < 1:
@@ -190,12 +192,11 @@ class DETR(Detector):
         boxes = clip_to_extents(corners(found.boxes[-1]) * size, extents)
         return ScoredRegions(boxes[:, :, None].expand(-1, -1, scores.shape[2], -1), scores)
 
-    def select(self, found: ScoredRegions) -> list[Detection]:
+    def select_padded(self, found: ScoredRegions, candidates: int) -> PaddedDetections:
         """Return the detections with the highest scores of each picture, without NMS."""
         classes = found.scores.shape[2]
-        scores, index = found.scores.flatten(1).topk(min(MAX_DETECTIONS, found.scores[0].numel()), dim=1)
+        scores = found.scores.flatten(1)
+        scores = scores.masked_fill(scores.isnan(), -torch.inf)
+        scores, index = scores.topk(min(MAX_DETECTIONS, candidates, scores.shape[1]), dim=1)
         boxes = found.boxes.flatten(1, 2).gather(1, index[..., None].expand(-1, -1, 4))
-        kept = scores >= self.min_score
-        return [
-            Detection(boxes[i, kept[i]], scores[i, kept[i]], index[i, kept[i]] % classes) for i in range(len(scores))
-        ]
+        return PaddedDetections(boxes, scores, index % classes, (scores >= self.min_score).sum(1))

@@ -14,11 +14,12 @@ from qkv.models.detectors.region_detector import (
     RegionHead,
     box_loss,
     class_loss,
-    pooling,
+    make_pooling,
     sample_regions,
     scored_by_softmax,
 )
 from qkv.models.registry import register
+from qkv.models.validation import require_at_least
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,13 @@ class FastConfig(RegionConfig):
 
     pooling: str = "max"
     """max (RoI pooling) or align (RoI alignment)."""
+    bin_samples: int = 2
+    """RoI alignment averages bin_samples x bin_samples points of each bin."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        pooling(self.pooling)
+        require_at_least(1, self, "bin_samples")
+        make_pooling(self.pooling, self.bin_samples)
 
 
 @register("fast", FastConfig)
@@ -44,7 +48,7 @@ class FastRCNN(RegionDetector):
         self.config = config
         self.backbone: Any = make_backbone(config.backbone)
         self.head = RegionHead(self.backbone.channels, config, classes)
-        self._pool = pooling(config.pooling)
+        self._pool = make_pooling(config.pooling, config.bin_samples)
 
     def features(self, pictures: Pictures, proposals: Proposals) -> Float[Tensor, "batch channels rows columns"]:
         """Return the feature map."""

@@ -35,6 +35,7 @@ class FasterRCNN(FastRCNN):
     """Propose regions and classify them on one feature map; four losses, one stage."""
 
     needs_proposals = False
+    supports_cuda_graphs = True
     config: FasterConfig
 
     def __init__(self, config: FasterConfig, classes: int):

@@ -94,6 +94,11 @@ class NormedConvolution(nn.Module):
         return super()._apply(fn, recurse)
 
 
+def folded_weights(model: nn.Module) -> list[Any]:
+    """Return the folded weights that the convolutions of a model keep."""
+    return [part._folded for part in model.modules() if isinstance(part, NormedConvolution)]
+
+
 def same_padding(size: int, kernel: int, stride: int) -> int:
     """Return the cells that TensorFlow's "same" padding adds in total along one axis."""
     cells = -(-size // stride)

@@ -1,7 +1,9 @@
 """Detectors that classify proposed regions: R-CNN, Fast R-CNN, Faster R-CNN."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +26,6 @@ from qkv.models.regions import box_area, decode_boxes, encode_boxes, match_by_io
 from qkv.models.regions.matching import IGNORED, POSITIVE
 from qkv.models.validation import require_at_least
 
-POOLINGS = {"max": roi_pool, "align": roi_align}
 POSITIVE_IOU = 0.5
 
 
@@ -167,8 +168,9 @@ def scored_by_softmax(logits: Tensor, offsets: Tensor, proposals: Proposals, ext
     return ScoredRegions(boxes, logits.float().softmax(-1)[..., :-1].masked_fill(empty[..., None], -torch.inf))
 
 
-def pooling(name: str) -> Any:
-    """Return `roi_pool` or `roi_align` by name."""
-    if name not in POOLINGS:
-        raise unknown_name_error("pooling", name, POOLINGS)
-    return POOLINGS[name]
+def make_pooling(name: str, bin_samples: int) -> Callable[..., Tensor]:
+    """Return `roi_pool` or `roi_align` by name; only alignment samples points."""
+    poolings: dict[str, Callable[..., Tensor]] = {"max": roi_pool, "align": partial(roi_align, samples=bin_samples)}
+    if name not in poolings:
+        raise unknown_name_error("pooling", name, poolings)
+    return poolings[name]

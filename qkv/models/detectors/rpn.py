@@ -28,7 +28,7 @@ CANDIDATES = 4
 """Candidates that NMS sees, as a multiple of the proposals that are kept."""
 MIN_STRIDE = 4
 """On a finer map than this, anchors are at every other cell."""
-OFFSET_WEIGHTS = (1.0, 1.0, 1.0, 1.0)
+OFFSET_WEIGHTS = (1.0, 1.0)
 BETA = 1 / 9
 """Error below which the box loss is quadratic."""
 

@@ -11,8 +11,8 @@ OtherBoxes = Float[Tensor, "*rows others 4"]
 Offsets = Float[Tensor, "*rows boxes 4"]
 Overlaps = Float[Tensor, "*rows boxes others"]
 
-OFFSET_WEIGHTS = (10.0, 10.0, 5.0, 5.0)
-"""Divisors of the spread of offsets, as in Fast R-CNN: 1 / (0.1, 0.1, 0.2, 0.2)."""
+OFFSET_WEIGHTS = (10.0, 5.0)
+"""Factors of the offsets of centers and of sizes, as in Fast R-CNN: 1 / their usual spread."""
 MAX_LOG_SCALE = math.log(1000 / 16)
 """Largest log of a size ratio that `decode` applies; an untrained head could otherwise overflow exp."""
 
@@ -42,22 +42,22 @@ def generalized_iou(boxes: Boxes, others: OtherBoxes) -> Overlaps:
     return _divide(inter, union) - _divide(hull - union, hull)
 
 
-def encode_boxes(boxes: Boxes, anchors: Boxes, weights: tuple[float, ...] = OFFSET_WEIGHTS) -> Offsets:
+def encode_boxes(boxes: Boxes, anchors: Boxes, weights: tuple[float, float] = OFFSET_WEIGHTS) -> Offsets:
     """Return the offsets that `decode_boxes` adds to the anchors to get the boxes.
 
-    (dx, dy) = (center - anchor center) / anchor size,   (dw, dh) = log(size / anchor size),   each times its weight
+    (dx, dy) = weights[0] (center - anchor center) / anchor size,   (dw, dh) = weights[1] log(size / anchor size)
     """
     size, anchor_size = boxes[..., 2:] - boxes[..., :2], anchors[..., 2:] - anchors[..., :2]
     shift = (boxes[..., :2] + size / 2 - anchors[..., :2] - anchor_size / 2) / anchor_size
-    return torch.cat([shift, (size / anchor_size).log()], -1) * boxes.new_tensor(weights)
+    return torch.cat([shift * weights[0], (size / anchor_size).log() * weights[1]], -1)
 
 
-def decode_boxes(offsets: Offsets, anchors: Boxes, weights: tuple[float, ...] = OFFSET_WEIGHTS) -> Boxes:
+def decode_boxes(offsets: Offsets, anchors: Boxes, weights: tuple[float, float] = OFFSET_WEIGHTS) -> Boxes:
     """Return the boxes that `encode_boxes` would give these offsets; size ratios stop at 1000 / 16."""
-    offsets = offsets / offsets.new_tensor(weights)
+    shift, log_scale = offsets[..., :2] / weights[0], offsets[..., 2:] / weights[1]
     anchor_size = anchors[..., 2:] - anchors[..., :2]
-    center = anchors[..., :2] + anchor_size / 2 + offsets[..., :2] * anchor_size
-    half = offsets[..., 2:].clamp_max(MAX_LOG_SCALE).exp() * anchor_size / 2
+    center = anchors[..., :2] + anchor_size / 2 + shift * anchor_size
+    half = log_scale.clamp_max(MAX_LOG_SCALE).exp() * anchor_size / 2
     return torch.cat([center - half, center + half], -1)
 
 

@@ -7,6 +7,11 @@ The fast form has one fixed point, the greedy result: the box of rank r is settl
 practice 5 to 9 rounds do. It needs no loop over boxes and batches over pictures.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -16,6 +21,28 @@ from qkv.models.regions.boxes import Boxes, iou
 Scores = Float[Tensor, "*rows boxes"]
 Groups = Int[Tensor, "*rows boxes"]
 Kept = Bool[Tensor, "*rows boxes"]
+
+
+class _FixedRounds(NamedTuple):
+    count: int
+    settled: list[Tensor]
+
+
+_fixed_rounds: ContextVar[_FixedRounds | None] = ContextVar("fixed_rounds", default=None)
+
+
+@contextmanager
+def fixed_rounds(count: int) -> Iterator[list[Bool[Tensor, ""]]]:
+    """Run exactly `count` rounds in every `nms` of the block, so that it reads no values and a CUDA graph can record it.
+
+    Yields a list to which each call appends whether its rounds were enough; if one is False, the boxes are wrong.
+    """
+    settled: list[Tensor] = []
+    token = _fixed_rounds.set(_FixedRounds(count, settled))
+    try:
+        yield settled
+    finally:
+        _fixed_rounds.reset(token)
 
 
 def nms(boxes: Boxes, scores: Scores, threshold: float, *, groups: Groups | None = None) -> Kept:
@@ -43,10 +70,19 @@ def _fixed_point(overlaps: Bool[Tensor, "*rows boxes boxes"], valid: Kept) -> Ke
     read every other round.
     """
     rivals, invalid = overlaps.float(), (~valid).float()[..., None]
-    kept = 1 - invalid
+
+    def next_round(kept: Tensor) -> Tensor:
+        return torch.eq(rivals @ kept + invalid, 0).float()
+
+    before = kept = 1 - invalid
+    if fixed := _fixed_rounds.get():
+        for _ in range(fixed.count):
+            before, kept = kept, next_round(kept)
+        fixed.settled.append((before == kept).all())
+        return kept[..., 0].bool()
     while True:
-        before = torch.eq(rivals @ kept + invalid, 0).float()
-        kept = torch.eq(rivals @ before + invalid, 0).float()
+        before = next_round(kept)
+        kept = next_round(before)
         if torch.equal(before, kept):
             return kept[..., 0].bool()
 

@@ -114,8 +114,8 @@ def _bin_edges(corners: Boxes, size: int, scale: float, length: int) -> tuple[Te
 
 
 def _highest_levels(rows: Tensor, columns: Tensor, shape: tuple[int, int]) -> tuple[int, int]:
-    """Return the highest levels in use; on meta, where values are unknown, the highest that there can be."""
-    if rows.is_meta or not rows.numel():
+    """Return the highest levels in use; where values cannot be read, the highest that there can be."""
+    if rows.is_meta or not rows.numel() or (rows.is_cuda and torch.cuda.is_current_stream_capturing()):
         return shape[0].bit_length() - 1, shape[1].bit_length() - 1
     row, column = torch.stack([rows.max(), columns.max()]).tolist()  # one wait for a GPU
     return row, column

@@ -67,7 +67,7 @@ def test_decode_inverts_encode():
     torch.testing.assert_close(decode_boxes(encode_boxes(boxes, anchors), anchors), boxes, rtol=1e-12, atol=1e-12)
     anchor = torch.tensor([[0.0, 0.0, 10.0, 20.0]])
     box = torch.tensor([[1.0, 2.0, 21.0, 22.0]])  # center (11, 12) against (5, 10), size (20, 20) against (10, 20)
-    found = encode_boxes(box, anchor, (1.0, 1.0, 1.0, 1.0))
+    found = encode_boxes(box, anchor, (1.0, 1.0))
     torch.testing.assert_close(found, torch.tensor([[0.6, 0.1, math.log(2), 0.0]]))
 
 
