@@ -24,7 +24,7 @@ Kept = Bool[Tensor, "*rows boxes"]
 
 
 class _FixedRounds(NamedTuple):
-    count: int
+    rounds: int
     settled: list[Tensor]
 
 
@@ -32,13 +32,13 @@ _fixed_rounds: ContextVar[_FixedRounds | None] = ContextVar("fixed_rounds", defa
 
 
 @contextmanager
-def fixed_rounds(count: int) -> Iterator[list[Bool[Tensor, ""]]]:
-    """Run exactly `count` rounds in every `nms` of the block, so that it reads no values and a CUDA graph can record it.
+def fixed_rounds(rounds: int) -> Iterator[list[Bool[Tensor, ""]]]:
+    """Run this many rounds in every `nms` of the block, so that it reads no values and a CUDA graph can record it.
 
     Yields a list to which each call appends whether its rounds were enough; if one is False, the boxes are wrong.
     """
     settled: list[Tensor] = []
-    token = _fixed_rounds.set(_FixedRounds(count, settled))
+    token = _fixed_rounds.set(_FixedRounds(rounds, settled))
     try:
         yield settled
     finally:
@@ -76,7 +76,7 @@ def _fixed_point(overlaps: Bool[Tensor, "*rows boxes boxes"], valid: Kept) -> Ke
 
     before = kept = 1 - invalid
     if fixed := _fixed_rounds.get():
-        for _ in range(fixed.count):
+        for _ in range(fixed.rounds):
             before, kept = kept, next_round(kept)
         fixed.settled.append((before == kept).all())
         return kept[..., 0].bool()
