@@ -165,7 +165,8 @@ REDUCING: dict[str, ElementCounts] = _table(
     {
         "sum mean nansum nanmean cumsum trace avg_pool2d avg_pool3d _adaptive_avg_pool2d adaptive_avg_pool2d "
         "_adaptive_avg_pool3d avg_pool2d_backward _adaptive_avg_pool2d_backward embedding_dense_backward "
-        "index_add scatter_add _embedding_bag": {_ADD: 1},
+        "index_add scatter_add _embedding_bag _embedding_bag_forward_only _embedding_bag_dense_backward "
+        "_embedding_bag_per_sample_weights_backward": {_ADD: 1},
         "prod cumprod": {_MUL: 1},
         "var var_mean std std_mean": {_ADD: 2, _MUL: 1},
         "linalg_vector_norm norm": {_ADD: 1, _MUL: 1},

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
@@ -46,7 +47,12 @@ class SmallBackbone(nn.Module):
 
     def forward(self, pictures: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch channels rows columns"]:
         """Return the feature map."""
-        fine = self.fine(pictures)
+        stem, *rest = self.fine
+        fine = stem(pictures)
+        if not fine.is_cuda:  # the layout in which a CPU convolves and reads regions fastest
+            fine = fine.contiguous(memory_format=torch.channels_last)
+        for part in rest:
+            fine = part(fine)
         middle = self.middle(fine)
         coarse = self.coarse(middle)
         merged = self.merge(self.from_middle(middle) + _resize_like(coarse, middle))

@@ -141,7 +141,8 @@ class Detector(nn.Module, ABC):
     ) -> list[Detection]:
         """Return the objects of each picture; `clock` is called with the name of each part when it is done.
 
-        On a GPU, the second detection of a shape records a CUDA graph, and later ones replay it, unless there is a clock.
+        On a GPU, the second detection of a shape records a CUDA graph, and later ones replay it, unless a clock is
+        given.
         """
         if clock is ignore_time and can_replay(self, pictures):
             replayed = replay_detection(self, pictures, extents, proposals)

@@ -1,8 +1,8 @@
 """Detection as a CUDA graph: the kernels of one picture shape are recorded once and then launched together.
 
 A detection is some 350 small kernels, and a GPU waits for most of them to be launched. A graph needs the same kernels
-each time, so NMS runs a fixed number of rounds, and detections are padded. Rarely the rounds are too few: the graph says
-so, and the picture is detected without it.
+each time, so NMS runs a fixed number of rounds, and detections are padded. Rarely the rounds are too few: the graph
+says so, and the picture is detected without it.
 """
 
 from collections import OrderedDict

@@ -16,6 +16,10 @@ from qkv.models.regions.boxes import Boxes
 FeatureMap = Float[Tensor, "batch channels height width"]
 Regions = Float[Tensor, "batch rois 4"]
 Pooled = Float[Tensor, "batch rois channels size size"]
+SamplePoints = Float[Tensor, "batch rois samples"]
+
+MIN_BAG_CHANNELS = 16
+"""With fewer channels, reading the cells of a bin one by one does not pay."""
 
 
 def roi_pool(features: FeatureMap, rois: Regions, size: int, scale: float) -> Pooled:
@@ -68,16 +72,51 @@ def roi_align(features: FeatureMap, rois: Regions, size: int, scale: float, *, s
     batch, count = rois.shape[:2]
     if not count:
         return features.new_zeros(batch, 0, features.shape[1], size, size)
-    height, width = features.shape[2:]
     y = _sample_points(rois[..., 1::2], size, scale, samples)  # [batch, rois, size * samples]
     x = _sample_points(rois[..., 0::2], size, scale, samples)
+    if features.is_cuda or features.shape[1] < MIN_BAG_CHANNELS:
+        return _align_by_grid(features, y, x, samples)
+    return _align_by_bags(features, y, x, samples)
+
+
+def _align_by_grid(features: FeatureMap, y: SamplePoints, x: SamplePoints, samples: int) -> Pooled:
+    """Read every sample, then average: for a GPU, and for few channels."""
+    height, width = features.shape[2:]
     # grid_sample's -1..1 runs over pixel edges: cell i has its center at (i + 1/2) / length
     y, x = (2 * y + 1) / height - 1, (2 * x + 1) / width - 1
     grid = torch.stack(torch.broadcast_tensors(x[..., None, :], y[..., :, None]), -1)
     found = functional.grid_sample(
         features, grid.flatten(1, 2).to(features.dtype), padding_mode="border", align_corners=False
     )  # [batch, channels, rois * size * samples, size * samples]
-    return functional.avg_pool2d(found, samples).unflatten(2, (count, size)).movedim(2, 1)
+    return functional.avg_pool2d(found, samples).unflatten(2, (y.shape[1], -1)).movedim(2, 1)
+
+
+def _align_by_bags(features: FeatureMap, y: SamplePoints, x: SamplePoints, samples: int) -> Pooled:
+    """Sum the weighted cells of each bin: the samples are never stored, three times as fast on a CPU."""
+    batch, _, height, width = features.shape
+    rows, row_weights = _cells_of_bins(y, height, samples)  # [batch, rois, size, 2 * samples]
+    columns, column_weights = _cells_of_bins(x, width, samples)
+    rows = rows + height * torch.arange(batch, device=rows.device)[:, None, None, None]
+    # the last two axes are the rows and columns of a bin
+    cells = rows[:, :, :, None, :, None] * width + columns[:, :, None, :, None, :]
+    weights = row_weights[:, :, :, None, :, None] * column_weights[:, :, None, :, None, :]
+    found = functional.embedding_bag(
+        cells.flatten(4).flatten(0, 3),
+        features.movedim(1, -1).flatten(0, 2),
+        per_sample_weights=weights.flatten(4).flatten(0, 3).to(features.dtype),
+        mode="sum",
+    )
+    return found.view(*cells.shape[:4], -1).movedim(-1, 2)
+
+
+def _cells_of_bins(points: SamplePoints, length: int, samples: int) -> tuple[Tensor, Tensor]:
+    """Return the cells that each bin reads along one axis, and their weights in its mean."""
+    points = points.clamp(0, length - 1)
+    low = points.detach().nan_to_num().floor().long()  # a box of NaN has a cell to read, and features of NaN
+    share = points - low
+    cells = torch.stack([low, (low + 1).clamp_max(length - 1)], -1)
+    weights = torch.stack([1 - share, share], -1) / samples
+    return cells.unflatten(2, (-1, samples)).flatten(3), weights.unflatten(2, (-1, samples)).flatten(3)
 
 
 def roi_align_by_definition(

@@ -8,7 +8,12 @@ from qkv.models.regions import roi_align, roi_align_by_definition, roi_pool, roi
 
 from .test_boxes import random_boxes
 
-FORMS = {"pool": (roi_pool, roi_pool_by_definition), "align": (roi_align, roi_align_by_definition)}
+FORMS = {
+    "pool": (roi_pool, roi_pool_by_definition, 3),
+    "align by grid": (roi_align, roi_align_by_definition, 3),
+    "align by bags": (roi_align, roi_align_by_definition, 17),
+}
+"""Fast form, definition, channels."""
 
 
 def features(dtype=torch.float64, shape=(2, 3, 11, 13)):
@@ -24,10 +29,10 @@ def regions(dtype=torch.float64, seed=1):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("size", [1, 2, 5, 7])
 def test_fast_form_equals_definition(form, size):
-    fast, law = FORMS[form]
-    x, y = features().requires_grad_(), features().requires_grad_()
+    fast, law, channels = FORMS[form]
+    x, y = (features(shape=(2, channels, 11, 13)).requires_grad_() for _ in range(2))
     found, expected = fast(x, regions(), size, 1 / 8), law(y, regions(), size, 1 / 8)
-    assert found.shape == (2, 20, 3, size, size)
+    assert found.shape == (2, 20, channels, size, size)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     (found * weight).sum().backward()
@@ -37,7 +42,7 @@ def test_fast_form_equals_definition(form, size):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_gradients(form):
-    x = features(shape=(1, 2, 5, 4)).requires_grad_()
+    x = features(shape=(1, FORMS[form][2], 5, 4)).requires_grad_()
     rois = random_boxes(1, 3, seed=3, size=20.0)
     assert torch.autograd.gradcheck(lambda x: FORMS[form][0](x, rois, 2, 1 / 8), x, atol=1e-6)
 
@@ -75,7 +80,19 @@ def test_align_of_a_ramp_is_the_ramp_at_the_bin_centers():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_regions(form):
-    assert FORMS[form][0](features(), torch.zeros(2, 0, 4, dtype=torch.float64), 3, 1 / 8).shape == (2, 0, 3, 3, 3)
+    fast, _, channels = FORMS[form]
+    x = features(shape=(2, channels, 11, 13))
+    assert fast(x, torch.zeros(2, 0, 4, dtype=torch.float64), 3, 1 / 8).shape == (2, 0, channels, 3, 3)
+
+
+def test_a_region_of_nan_has_features_of_nan_and_leaves_the_others_alone():
+    x, rois = features(shape=(2, 17, 11, 13)), regions()
+    expected = roi_align(x, rois, 2, 1 / 8)
+    rois[0, 1] = torch.nan
+    found = roi_align(x, rois, 2, 1 / 8)
+    assert bool(found[0, 1].isnan().all())
+    assert torch.equal(found[1], expected[1])
+    assert torch.equal(found[0, 2:], expected[0, 2:])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -84,12 +101,15 @@ def test_equals_onnx_runtime(form, size):
     onnx = pytest.importorskip("onnx")
     runtime = pytest.importorskip("onnxruntime")
     # inside of the picture: outside, ONNX gives 0 and we repeat the edge
-    x, rois = features(torch.float32), random_boxes(2, 50, seed=4, size=50.0, dtype=torch.float32)
+    x, rois = (
+        features(torch.float32, (2, FORMS[form][2], 11, 13)),
+        random_boxes(2, 50, seed=4, size=50.0, dtype=torch.float32),
+    )
     flat = rois.flatten(0, 1)
     index = torch.arange(2).repeat_interleave(50)
     make, kinds = onnx.helper, onnx.TensorProto
     names = [("x", kinds.FLOAT, x.numpy())]
-    if form == "pool":
+    if form.startswith("pool"):
         names.append(("rois", kinds.FLOAT, torch.cat([index[:, None].float(), flat], 1).numpy()))
         node = make.make_node("MaxRoiPool", ["x", "rois"], ["y"], pooled_shape=[size, size], spatial_scale=1 / 8)
     else:
