@@ -291,6 +291,7 @@ MUTANTS = (
     # data and randomness
     Mutant("random.py", "(indices + 1)", "indices", ("tests/test_random.py",)),
     Mutant("data/corpora/recall.py", "** (self.power - 1)", "** self.power", ("tests/data/corpora/test_recall.py",)),
+    Mutant("models/regions/roi.py", "[1 - share, share]", "[share, 1 - share]", ("tests/models/regions/test_roi.py",)),
     Mutant("data/buckets.py", "POOL_BATCHES * self.batch_size", "POOL_BATCHES", ("tests/data/test_buckets.py",)),
     Mutant(
         "data/sampling/word_counts.py",

@@ -56,6 +56,11 @@ def test_detection_page_has_the_figures_of_its_result_files():
             f"| {found['ms_per_picture']:.1f} |"
         )
         assert row in page
+    found = json.loads((RESULTS.parent / "detection_cards_cpu.json").read_text())["systems"]["ours"]
+    low, high = found["ap50_interval"]
+    assert f"AP50 {found['ap50']:.3f} ({low:.3f} to {high:.3f}), mAP {found['mean_ap']:.3f}" in page
+    assert f"after {found['seconds']:.0f} seconds, {found['passes']:.1f} passes" in page
+    assert f"{found['ms_per_picture']:.1f} ms per picture" in page
     compared = json.loads((RESULTS.parent / "detection_scenes_cpu.json").read_text())
     assert f"in {compared['minutes']:.1f} minutes" in page
     for record in compared["comparison"]:
@@ -72,6 +77,15 @@ def test_detection_page_has_the_figures_of_its_result_files():
         f"{100 * test['true_box_accuracy']:.1f} % of the true boxes",
     ):
         assert figure in page
+
+
+def test_detection_page_has_the_figures_of_selective_search():
+    page = (ROOT / "docs" / "detection.md").read_text()
+    systems = json.loads((RESULTS.parent / "selective_search_cpu.json").read_text())["systems"]
+    for name, system in (("`selective_search`", "ours"), ("OpenCV, compiled C++", "opencv")):
+        found = systems[system]
+        recalls = f"{found['recall_50']:.3f} | {found['recall_70']:.3f}"
+        assert f"| {name} | {recalls} | {found['proposals']:.0f} | {found['ms']:.0f} |" in page
 
 
 def test_detection_page_has_the_figures_of_detr():
