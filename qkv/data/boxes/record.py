@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from qkv.data.files.image_files import image_shape
+from qkv.data.files.image_files import check_image
 from qkv.errors import QkvError
 
 
@@ -70,7 +70,7 @@ class Problems:
     def image_size(self, path: Path) -> tuple[int, int] | None:
         """Return (width, height) of an image file; None, and a problem, for one that cannot be read."""
         try:
-            _, height, width = image_shape(path)
+            _, height, width = check_image(path)
         except QkvError as error:
             self.add(path, error.what)
             return None

@@ -97,7 +97,7 @@ def _record(detector: "Detector", inputs: tuple[Tensor, ...], weights: Hashable)
         detector.detect_padded(pictures, extents, proposals)
     torch.cuda.current_stream(pictures.device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), fixed_rounds(NMS_ROUNDS) as settled:
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"), fixed_rounds(NMS_ROUNDS) as settled:
         found = detector.detect_padded(pictures, extents, proposals)
         is_right = torch.stack(settled).all() if settled else torch.ones_like(found.counts[0], dtype=torch.bool)
         counts = torch.cat([found.counts, is_right[None].long()])

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from qkv.data.boxes import LabeledBox, read_boxes
@@ -110,6 +111,15 @@ def test_difficult_and_turned_pictures(tmp_path):
     assert image.objects[0].difficult
 
 
+def cut_off(folder):
+    """Add a picture whose header is whole and whose pixels end early."""
+    pixels = np.random.default_rng(0).integers(0, 256, (80, 100, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / "b.jpg")
+    (folder / "b.jpg").write_bytes((folder / "b.jpg").read_bytes()[:-3000])
+    (folder / "b.xml").write_text(xml([KING], name="b.jpg"))
+    return folder
+
+
 BAD = {
     "no area": (
         lambda f: voc(f, [KING, LabeledBox("king", 30, 20, 30, 60)]),
@@ -136,6 +146,7 @@ BAD = {
         ],
         r"b\.jpg is not an image that pillow can read",
     ),
+    "cut off": (lambda f: cut_off(voc(f, [KING])), r"b\.jpg is a damaged image \("),
     "corner": (
         lambda f: (
             voc(f, [KING]),
