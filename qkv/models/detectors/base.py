@@ -95,9 +95,12 @@ class Detector(nn.Module, ABC):
     """Whether regions are proposed from outside of the model."""
     stages: ClassVar[tuple[str, ...]] = ("network",)
     """Stages of training, one after the other."""
-    supports_cuda_graphs: ClassVar[bool] = False
-    """Whether the shapes of a detection depend on the shape of the pictures alone."""
     min_score: float = MIN_SCORE
+
+    @property
+    def can_record_detection(self) -> bool:
+        """Whether a CUDA graph can record a detection: no value decides about a shape."""
+        return False
 
     @abstractmethod
     def loss(self, batch: DetectionBatch) -> Float[Tensor, ""]:

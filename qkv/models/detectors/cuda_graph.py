@@ -59,7 +59,7 @@ def can_replay(detector: "Detector", pictures: Tensor) -> bool:
     """Return whether a detection of these pictures may be recorded."""
     return (
         pictures.is_cuda
-        and detector.supports_cuda_graphs
+        and detector.can_record_detection
         and not detector.training
         and not torch.is_autocast_enabled("cuda")  # casts of weights are cached outside of the graph
         and not torch.compiler.is_compiling()

@@ -149,8 +149,6 @@ class TokenEncoder(nn.Module):
 class DETR(Detector):
     """Find objects with learned queries: no proposals, no NMS."""
 
-    supports_cuda_graphs = True
-
     def __init__(self, config: DETRConfig, classes: int):
         super().__init__()
         if classes < 1:

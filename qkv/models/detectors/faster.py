@@ -35,12 +35,16 @@ class FasterRCNN(FastRCNN):
     """Propose regions and classify them on one feature map; four losses, one stage."""
 
     needs_proposals = False
-    supports_cuda_graphs = True
     config: FasterConfig
 
     def __init__(self, config: FasterConfig, classes: int):
         super().__init__(config, classes)
         self.rpn = RegionProposalNetwork(self.backbone.channels, config.anchors, self.backbone.stride)
+
+    @property
+    def can_record_detection(self) -> bool:
+        """Whether a CUDA graph can record a detection: with RoI alignment, which reads no values."""
+        return self.config.pooling == "align"
 
     def set_anchor_sizes(self, sizes: Float[Tensor, "boxes 2"]) -> Float[Tensor, "anchors 2"]:
         """Fit the anchors to the (width, height) of the training boxes."""
