@@ -37,6 +37,7 @@ FADED = (KERNELS + "::test_fully_faded_weights_leave_finite_outputs",)
 CONTRACT = "tests/contract/test_attention.py"
 GATES = "tests/attention/test_gates.py"
 SEAL = ("tests/runs/test_seal.py",)
+LAYER_GATES = ("tests/layers/test_gates.py",)
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,13 @@ MUTANTS = (
     Mutant(
         "attention/internal/delta_rule.py", "torch.cat((-corner, second), 2)", "torch.cat((corner, second), 2)", DELTA
     ),
+    # gates in layers
+    Mutant("layers/gates.py", "upcast(self.log_factor).exp()", "upcast(self.log_factor)", LAYER_GATES),
+    Mutant("layers/gates.py", "self.largest * _project", "_project", LAYER_GATES),
+    Mutant("layers/gates.py", "steps + torch.log(-torch.expm1(-steps))", "steps", LAYER_GATES),
+    Mutant("layers/multi_head.py", 'modifiers | {"starts": packing.starts}', "modifiers", LAYER_GATES),
+    Mutant("layers/multi_head.py", "= (out * self.gates.output(x)).to", "= out.to", LAYER_GATES),
+    Mutant("models/fast/fused.py", "        and heads.gates is None\n", "", ("tests/models/test_layer_spec.py",)),
     # the weight itself
     Mutant("attention/taylor.py", "x, total, value=1 / n", "x, total, value=1.0"),
     Mutant("attention/taylor.py", "x * r**-0.5", "x * r**-1.0"),

@@ -25,25 +25,36 @@ def parse(text: str, *, key_dim: int | None = None) -> Attention:
     `key_dim` is used as in `build`.
     """
     spec = _read_spec(text)
-    return build(spec.kind, **{"key_dim": key_dim, **spec.options})
+    return build(spec.name, **{"key_dim": key_dim, **spec.options})
 
 
-class _Spec(NamedTuple):
-    kind: str
+class Call(NamedTuple):
+    """A name with options, such as taylor(order=4)."""
+
+    name: str
     options: dict[str, Any]
 
 
-def _read_spec(text: str) -> _Spec:
-    """Split a spec such as "taylor(order=4)" into the kind and its options."""
+def read_call(text: str) -> Call | None:
+    """Split a text such as "taylor(order=4)" into a name and options, which must be literals; None if it is no call."""
     try:
         call = ast.parse(text.strip(), mode="eval").body
         if isinstance(call, ast.Name):
-            return _Spec(call.id, {})
+            return Call(call.id, {})
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
-            return _Spec(call.func.id, {str(keyword.arg): _literal(keyword) for keyword in call.keywords})
+            return Call(call.func.id, {str(keyword.arg): _literal(keyword) for keyword in call.keywords})
     except SyntaxError:
         pass
-    raise ValueError(f"attention {text!r} must be a kind with options, such as taylor or taylor(order=4)")
+    return None
+
+
+def _read_spec(text: str) -> Call:
+    """Read the spec of a kind."""
+    call = read_call(text)
+    if call is None:
+        parts = "; parts after + belong to the setting attention of a model" if "+" in text else ""
+        raise ValueError(f"attention {text!r} must be a kind with options, such as taylor or taylor(order=4){parts}")
+    return call
 
 
 def _resolve(kind: str | Attention, options: dict[str, Any]) -> Attention:
@@ -61,7 +72,7 @@ def _resolve(kind: str | Attention, options: dict[str, Any]) -> Attention:
     twice = sorted(spec.options.keys() & options.keys())
     if twice:
         raise ValueError(f"kind={kind!r} has {twice[0]} already, but {twice[0]}={options[twice[0]]!r} is given as well")
-    return _construct(spec.kind, {**spec.options, **options})
+    return _construct(spec.name, {**spec.options, **options})
 
 
 _SDPA_NAMES = {

@@ -11,6 +11,7 @@ from typing import Any
 from qkv.models import family
 from qkv.models.attention_pattern import distinct_kinds
 from qkv.models.builders import make_attention
+from qkv.models.layer_spec import read_layer
 from qkv.positions import schemes
 from qkv.records import read_value, split_outside_brackets
 from qkv.runs import Config, configure, preset
@@ -128,7 +129,7 @@ def _configure(task: str, chosen: Preset, changes: Changes, spec: CandidateSpec)
     if "positions" in config.model:  # a Transformer, which checks these names only when it is built
         model = config.model
         for kind in (*distinct_kinds(model.get("attention", "softmax")), model.get("cross", "softmax")):
-            make_attention(kind, model["dim"])
+            make_attention(read_layer(kind).kind, model["dim"])
         if config.model["positions"] != "none":
             schemes[config.model["positions"]]
     return config

@@ -2,12 +2,19 @@
 
 from .blocks import DecoderBlock as DecoderBlock
 from .blocks import EncoderBlock as EncoderBlock
+from .convolution import ProjectionConvolution as ProjectionConvolution
 from .convolution import ShortConvolution as ShortConvolution
 from .dense import Dense as Dense
 from .feed_forward import FeedForward as FeedForward
-from .multi_head import Context as Context
-from .multi_head import Heads as Heads
-from .multi_head import HeadsState as HeadsState
+from .gates import ChannelGate as ChannelGate
+from .gates import ForgetGate as ForgetGate
+from .gates import Gate as Gate
+from .gates import Gates as Gates
+from .gates import OutputGate as OutputGate
+from .gates import WriteGate as WriteGate
+from .heads import Context as Context
+from .heads import Heads as Heads
+from .heads import HeadsState as HeadsState
 from .multi_head import MultiHead as MultiHead
 from .packing import Packing as Packing
 from .packing import pack_documents as pack_documents

@@ -10,7 +10,8 @@ from typing import Any
 from torch import nn
 
 from qkv.cost import Cost, Span, parameters_only
-from qkv.layers.multi_head import Context, HeadsState, MultiHead
+from qkv.layers.heads import Context, HeadsState
+from qkv.layers.multi_head import MultiHead
 from qkv.layers.packing import Packing
 from qkv.shapes import Hidden, Mask, Rows
 

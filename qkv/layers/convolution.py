@@ -56,5 +56,41 @@ class ShortConvolution(nn.Module):
         return mixed
 
 
+class ProjectionConvolution(nn.Module):
+    """A short convolution of queries, keys and values after their projections, followed by SiLU.
+
+    `channels` is the sum over all heads: heads * key_dim + key_heads * (key_dim + value_dim).
+    """
+
+    def __init__(self, channels: int, width: int = 4):
+        super().__init__()
+        if channels < 1:
+            raise ValueError(f"channels must be at least 1, got {channels}")
+        self.channels = channels
+        self.mix = ShortConvolution(channels, width)
+
+    @property
+    def width(self) -> int:
+        """Number of taps."""
+        return self.mix.width
+
+    def forward(self, x: Hidden, *, causal: bool, mask: Mask | None = None) -> Hidden:
+        """Mix the joined projections (batch, time, channels) of each token with those of its neighbors."""
+        return functional.silu(self.mix(x, causal=causal, mask=mask)).to(x.dtype)  # autocast's, not that of the taps
+
+    def start(self, batch: int) -> Tensor:
+        """Return the state before the first token."""
+        return self.mix.start(batch)
+
+    def step(self, x: Hidden, state: Tensor, *, mask: Mask | None = None) -> tuple[Hidden, Tensor]:
+        """Process the next tokens; return them mixed, and the new state."""
+        mixed, state = self.mix.step(x, state, mask=mask)
+        return functional.silu(mixed).to(x.dtype), state
+
+    def cost(self, span: Span) -> Cost:
+        """Return the cost of the convolution."""
+        return self.mix.cost(span).within("mix")
+
+
 def _zero_padding(x: Hidden, mask: Mask | None) -> Hidden:
     return x if mask is None else x.masked_fill(~mask[..., None], 0)

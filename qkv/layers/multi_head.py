@@ -2,93 +2,43 @@
 
     MultiHead(512, 8, Taylor(order=2), Rope())        any mechanism, any position scheme that serves it
 
-The mechanism and the positions are passed in; an impossible pair raises here.
+The mechanism, the positions and the gates are passed in; an impossible pair raises here. With `Delta` and every part it
+is the layer of Gated DeltaNet:
+
+    q, k, v = silu(convolve(project x))             ProjectionConvolution
+    decay, beta = forget x, write x                 ForgetGate, WriteGate
+    y = output(norm(attention(q, k, v)) * gate x)   nn.RMSNorm, OutputGate
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from qkv.attention import Attention, Scored, State
+from qkv.attention import Attention, Scored
 from qkv.attention.internal.precision import AUTOCAST_DEVICES
 from qkv.cost import Cost, Shape, Span, linear, parameters_only
-from qkv.layers.convolution import ShortConvolution
+from qkv.layers.convolution import ProjectionConvolution, ShortConvolution
+from qkv.layers.gates import Gates
+from qkv.layers.heads import Context, Heads, HeadsState
 from qkv.layers.packing import Packing
 from qkv.positions import Positions, incompatible_error
-from qkv.shapes import Bias, Hidden, Keys, Mask, Outputs, Queries, Rows, Values
+from qkv.shapes import Bias, Hidden, Keys, Mask, Outputs, Queries, Values
 
-
-@dataclass(frozen=True)
-class Heads:
-    """Number and sizes of heads; None means the default."""
-
-    count: int
-    key_heads: int | None = None
-    """Heads of keys and values, shared by groups of query heads; default: `count`."""
-    key_dim: int | None = None
-    """Width of a query or key; default: dim / count."""
-    value_dim: int | None = None
-    """Width of a value; default: dim / count."""
-
-    def resolve(self, dim: int) -> tuple[int, int, int, int]:
-        """Return (heads, key_heads, key_dim, value_dim) for a model of this width."""
-        given = {"heads": self.count, "key_heads": self.key_heads, "key_dim": self.key_dim, "value_dim": self.value_dim}
-        for name, value in given.items():
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        key_heads = self.count if self.key_heads is None else self.key_heads
-        if self.count % key_heads:
-            raise ValueError(f"key_heads={key_heads} must divide heads={self.count}")
-        if dim % self.count and None in (self.key_dim, self.value_dim):
-            raise ValueError(f"heads={self.count} must divide dim={dim}, unless key_dim and value_dim are given")
-        key_dim = dim // self.count if self.key_dim is None else self.key_dim
-        value_dim = dim // self.count if self.value_dim is None else self.value_dim
-        return self.count, key_heads, key_dim, value_dim
-
-
-@dataclass(frozen=True)
-class HeadsState:
-    """Decoding state of one multi-head layer."""
-
-    attention: State
-    convolution: Tensor | None = None
-
-    @property
-    def length(self) -> int:
-        """Number of tokens processed so far."""
-        return self.attention.length
-
-    @property
-    def bytes(self) -> int:
-        """Bytes held."""
-        return self.attention.bytes + (0 if self.convolution is None else self.convolution.nbytes)
-
-    def select(self, rows: Rows) -> "HeadsState":
-        """Return the state of these batch rows."""
-        convolution = None if self.convolution is None else self.convolution[rows]
-        return HeadsState(self.attention.select(rows), convolution)
-
-
-@dataclass(frozen=True)
-class Context:
-    """Keys and values of another sequence for cross-attention, projected once and used at every step."""
-
-    k: Keys
-    v: Values
-    mask: Mask | None = None
-
-    def select(self, rows: Rows) -> "Context":
-        """Return the context of these batch rows."""
-        return Context(self.k[rows], self.v[rows], None if self.mask is None else self.mask[rows])
+Projections = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values before they are split into heads: (batch, time, heads * dim)."""
+Modifiers = dict[str, Tensor]
+"""Arguments of a mechanism by name: bias, decay, beta, starts."""
 
 
 class MultiHead(nn.Module):
     """Multi-head attention between linear projections.
 
-    `convolution` first mixes each token with its neighbors. `output_norm`, such as
-    `nn.RMSNorm(value_dim)`, normalizes the output of each head. Linear kinds need both to learn recall.
+    `convolution` mixes each token with its neighbors: a `ShortConvolution` before the projections, or a
+    `ProjectionConvolution` after them. `output_norm`, such as `nn.RMSNorm(value_dim)`, normalizes the output of each
+    head. Linear kinds need both to learn recall. `gates` read what the projections read.
     """
 
     def __init__(
@@ -98,8 +48,9 @@ class MultiHead(nn.Module):
         attention: Attention,
         positions: Positions | None = None,
         *,
-        convolution: ShortConvolution | None = None,
+        convolution: ShortConvolution | ProjectionConvolution | None = None,
         output_norm: nn.Module | None = None,
+        gates: Gates | None = None,
         bias: bool = True,
     ):
         super().__init__()
@@ -113,8 +64,12 @@ class MultiHead(nn.Module):
         self.dim = dim
         self.attention = attention
         self.positions = positions
-        self.convolution = convolution
+        after = isinstance(convolution, ProjectionConvolution)
+        self.convolution = None if after else convolution
+        self.projection_convolution = convolution if after else None
         self.output_norm = output_norm
+        self.gates = gates
+        self._check_parts()
         self.query = nn.Linear(dim, self.heads * self.key_dim, bias=bias)
         self.key = nn.Linear(dim, self.key_heads * self.key_dim, bias=bias)
         self.value = nn.Linear(dim, self.key_heads * self.value_dim, bias=bias)
@@ -129,24 +84,28 @@ class MultiHead(nn.Module):
             return self._forward_packed(x, packing, causal_unmasked=causal and mask is None)
         if self.convolution is not None:
             x = self.convolution(x, causal=causal, mask=mask)
-        return self._join(self._attend(*self._project(x), causal=causal, mask=mask))
+        projections = self._project(x)
+        if self.projection_convolution is not None:
+            projections = _mix(projections, partial(self.projection_convolution, causal=causal, mask=mask))
+        return self._join(self._attend(projections, self._gate(x), causal=causal, mask=mask), x)
 
     def start(self, batch: int, capacity: int | None = None) -> HeadsState:
         """Return the state before the first token, on the device of this layer."""
         reference = _reference_parameter(self.query)
+        # every query head with a decay rate of its own needs its own state
+        rate_heads = self.heads if self.position_role == "decay" else self.gates.rate_heads if self.gates else 0
         state = self.attention.start(
             batch,
             self.heads,
             self.key_dim,
             self.value_dim,
-            # every query head has its own decay rate, so each needs its own state
-            key_heads=self.heads if self.position_role == "decay" else self.key_heads,
+            key_heads=self.attention.state_heads(self.heads, self.key_heads, rate_heads),
             capacity=capacity,
             dtype=reference.dtype,
             device=reference.device,
         )
-        convolution = None if self.convolution is None else self.convolution.start(batch)
-        return HeadsState(state, convolution)
+        convolution = self.convolution or self.projection_convolution
+        return HeadsState(state, None if convolution is None else convolution.start(batch))
 
     def step(self, x: Hidden, state: HeadsState, *, mask: Mask | None = None) -> tuple[Hidden, HeadsState]:
         """Process the next token or tokens (decode or prefill); equals the causal `forward` over all of them."""
@@ -157,11 +116,16 @@ class MultiHead(nn.Module):
             x, convolution = self.convolution.step(x, convolution, mask=mask)
         past, end = state.attention, state.attention.length + x.shape[1]
         index = torch.arange(past.length, end, device=x.device)
-        q, k, v = self._split_and_rotate(*self._project(x), index)
+        projections = self._project(x)
+        if self.projection_convolution is not None:
+            assert convolution is not None
+            joined, convolution = self.projection_convolution.step(torch.cat(projections, -1), convolution, mask=mask)
+            projections = _split_like(joined, projections)
+        q, k, v = self._split_and_rotate(projections, index)
         key_index = torch.arange(past.length - past.addressable_keys, end, device=x.device)
-        bias, decay = self._position_modifiers(q, index, key_index)
-        out, new = self.attention.step(q, k, v, past, mask=mask, bias=bias, decay=decay)
-        return self._join(out), HeadsState(new, convolution)
+        modifiers = self._position_modifiers(q, index, key_index) | self._gate(x)
+        out, new = self.attention.step(q, k, v, past, mask=mask, **modifiers)
+        return self._join(out, x), HeadsState(new, convolution)
 
     def project_context(self, context: Hidden, mask: Mask | None = None) -> Context:
         """Project the keys and values of another sequence, for `cross_attend`."""
@@ -176,10 +140,10 @@ class MultiHead(nn.Module):
         self._check_cross_attention()
         self._check_input("x", x)
         q = self._split(self.query(x), self.heads)
-        return self._join(self.attention(q, context.k, context.v, mask=context.mask, bias=bias))
+        return self._join(self.attention(q, context.k, context.v, mask=context.mask, bias=bias), x)
 
     def cost(self, span: Span) -> Cost:
-        """Return the cost of four projections, the mechanism, positions and norms.
+        """Return the cost of four projections, the mechanism, positions, norms, gates and convolutions.
 
         With `span.context` it is cross-attention: keys and values come from the other sequence.
         """
@@ -188,6 +152,8 @@ class MultiHead(nn.Module):
             *(span.batch, self.heads, span.time, keys, self.key_dim, self.value_dim, self.key_heads),
             causal=span.causal and span.context is None,
             decay=self.position_role == "decay",
+            gate_heads=self.gates.rate_heads if self.gates else 0,
+            channel_gate=self.gates is not None and self.gates.per_channel,
             element_bytes=span.element_bytes,
         )
         query_tokens, key_tokens = span.tokens, span.batch * keys
@@ -198,7 +164,10 @@ class MultiHead(nn.Module):
             total += self.positions.cost(shape).within("positions")
         if self.output_norm is not None:
             total += parameters_only(self.output_norm).within("output_norm")
-        return total if self.convolution is None else total + self.convolution.cost(span).within("convolution")
+        for name in ("convolution", "projection_convolution", "gates"):
+            part: Any = getattr(self, name)
+            total = total if part is None else total + part.cost(span).within(name)
+        return total
 
     def _check_input(self, name: str, x: Hidden) -> None:
         if x.dim() != 3 or x.shape[2] != self.dim:
@@ -211,10 +180,44 @@ class MultiHead(nn.Module):
                 f"positions {self.positions.kind!r} relate tokens of one sequence, but cross-attention has two; "
                 "build its MultiHead without positions"
             )
-        if self.convolution is not None:
+        convolution = self.convolution or self.projection_convolution
+        if convolution is not None:
             raise ValueError(
-                f"a convolution of width {self.convolution.width} mixes neighbors of one sequence, but "
+                f"a convolution of width {convolution.width} mixes neighbors of one sequence, but "
                 "cross-attention has two; build its MultiHead without convolution"
+            )
+        if self.gates is not None:
+            raise ValueError(
+                "gates belong to the tokens of one sequence, but cross-attention has two; "
+                "build its MultiHead without gates"
+            )
+
+    def _check_parts(self) -> None:
+        """Raise if the gates or the convolution after the projections do not fit."""
+        channels = self.heads * self.key_dim + self.key_heads * (self.key_dim + self.value_dim)
+        if self.projection_convolution is not None and self.projection_convolution.channels != channels:
+            raise ValueError(
+                f"convolution has channels={self.projection_convolution.channels}, but queries, keys and values have "
+                f"{channels} together"
+            )
+        if self.gates is None:
+            return
+        if not isinstance(self.gates, Gates):
+            raise TypeError(f"gates must be Gates(forget=..., write=..., output=...), got {type(self.gates).__name__}")
+        sizes = {"dim": (self.dim,), "query_heads": (self.heads,), "heads": (self.heads, self.key_heads)}
+        self.gates.check(self.attention, {**sizes, "key_dim": (self.key_dim,), "value_dim": (self.value_dim,)})
+        if self.positions is None or self.gates.forget is None:
+            return
+        scheme, forget = self.positions.kind, type(self.gates.forget).__name__
+        if self.position_role == "decay":  # counts hidden places, too, which a gate does not
+            raise ValueError(
+                f"positions {scheme!r} fade the past by distance, {forget} by token, and attention kind "
+                f"{self.attention.kind!r} takes one of them; use the gate with positions 'rope' or without positions"
+            )
+        if self.position_role == "rotation" and self.gates.per_channel:
+            raise ValueError(
+                f"positions {scheme!r} rotate pairs of channels, and {forget} fades each channel at its own rate, so "
+                "that weights would depend on absolute positions; use ForgetGate, or the gate without positions"
             )
 
     def _forward_packed(self, x: Hidden, packing: Packing, *, causal_unmasked: bool) -> Hidden:
@@ -223,78 +226,100 @@ class MultiHead(nn.Module):
             raise ValueError("packing needs causal=True and mask=None: documents are padded at their ends")
         if self.convolution is not None:
             x = packing.apply_per_document(partial(self.convolution, causal=True), x)
-        if self._packs_by_mask and packing.prefers_mask(self.heads if self.position_role == "bias" else 1):
-            return self._join(self._attend_masked(*self._project(x), packing.document_mask))
+        projections, modifiers = self._project(x), self._gate(x)
+        if self.projection_convolution is not None:
+            mix = partial(self.projection_convolution, causal=True)
+            projections = _mix(projections, partial(packing.apply_per_document, mix))
+        return self._join(self._attend_packed(projections, modifiers, packing), x)
 
-        def mix(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            return self._attend(queries, keys, values, causal=True).transpose(1, 2)  # documents time heads value_dim
+    def _attend_packed(self, projections: Projections, modifiers: Modifiers, packing: Packing) -> Outputs:
+        """Attend inside each document: under a mask, with `starts` or, where neither is faster, per document."""
+        relative = self.positions is None or self.positions.relative  # whole rows do not restart positions
+        if relative and isinstance(self.attention, Scored):
+            masked = "pairs" in self.attention.accepts and not modifiers
+            if masked and packing.prefers_mask(self.heads if self.position_role == "bias" else 1):
+                return self._attend_masked(projections, packing.document_mask)
+        elif relative and modifiers:
+            return self._attend(projections, modifiers | {"starts": packing.starts}, causal=True)
 
-        return self._join(packing.apply_per_document(mix, *self._project(x)).transpose(1, 2))
+        def mix(queries: Tensor, keys: Tensor, values: Tensor, *given: Tensor) -> Tensor:
+            own = {name: x.transpose(1, 2) for name, x in zip(modifiers, given, strict=True)}
+            out = self._attend((queries, keys, values), own, causal=True)
+            return out.transpose(1, 2)  # documents time heads value_dim
 
-    @property
-    def _packs_by_mask(self) -> bool:
-        """Whether a mask can separate documents: it does not restart positions, so the scheme must be relative."""
-        relative = self.positions is None or self.positions.relative
-        return relative and isinstance(self.attention, Scored) and "pairs" in self.attention.accepts
+        by_time = (x.transpose(1, 2) for x in modifiers.values())
+        return packing.apply_per_document(mix, *projections, *by_time).transpose(1, 2)
+
+    def _gate(self, x: Hidden) -> Modifiers:
+        """Return what the gates give to the mechanism."""
+        return {} if self.gates is None else self.gates.modifiers(x)
 
     def _attend(
-        self, queries: Tensor, keys: Tensor, values: Tensor, *, causal: bool, mask: Mask | None = None
+        self, projections: Projections, modifiers: Modifiers, *, causal: bool, mask: Mask | None = None
     ) -> Outputs:
-        """Attend between projections (batch, time, heads * dim) of whole sequences."""
-        q, k, v, bias, decay = self._heads_with_positions(queries, keys, values)
-        return self.attention(q, k, v, causal=causal, mask=mask, bias=bias, decay=decay)
+        """Attend between projections of whole sequences."""
+        q, k, v, positional = self._heads_with_positions(projections)
+        out: Outputs = self.attention(q, k, v, causal=causal, mask=mask, **positional, **modifiers)
+        return out
 
-    def _attend_masked(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Mask) -> Outputs:
+    def _attend_masked(self, projections: Projections, mask: Mask) -> Outputs:
         """Attend over whole rows under a mask of visible pairs."""
         assert isinstance(self.attention, Scored)
-        q, k, v, bias, _ = self._heads_with_positions(queries, keys, values)
-        return self.attention.forward_masked(q, k, v, mask, bias)
+        q, k, v, positional = self._heads_with_positions(projections)
+        return self.attention.forward_masked(q, k, v, mask, positional.get("bias"))
 
-    def _heads_with_positions(
-        self, queries: Tensor, keys: Tensor, values: Tensor
-    ) -> tuple[Queries, Keys, Values, Tensor | None, Tensor | None]:
-        """Return whole sequences split into heads, with their positions applied: (q, k, v, bias, decay)."""
+    def _heads_with_positions(self, projections: Projections) -> tuple[Queries, Keys, Values, Modifiers]:
+        """Return whole sequences split into heads, with their positions applied, and what these modify."""
         if self.positions is None:  # saves an arange on the GPU
-            return *self._split_all(queries, keys, values), None, None
-        index = torch.arange(queries.shape[1], device=queries.device)
-        q, k, v = self._split_and_rotate(queries, keys, values, index)
-        return q, k, v, *self._position_modifiers(q, index, index)
+            return *self._split_all(projections), {}
+        index = torch.arange(projections[0].shape[1], device=projections[0].device)
+        q, k, v = self._split_and_rotate(projections, index)
+        return q, k, v, self._position_modifiers(q, index, index)
 
-    def _project(self, x: Hidden) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Hidden) -> Projections:
         x = _cast_for_autocast(x)
         return self.query(x), self.key(x), self.value(x)
 
-    def _split_and_rotate(
-        self, queries: Tensor, keys: Tensor, values: Tensor, index: Tensor
-    ) -> tuple[Queries, Keys, Values]:
-        """Split projections (batch, time, heads * dim) into heads, and rotate them if the scheme does."""
-        q, k, v = self._split_all(queries, keys, values)
+    def _split_and_rotate(self, projections: Projections, index: Tensor) -> tuple[Queries, Keys, Values]:
+        """Split projections into heads, and rotate them if the scheme does."""
+        q, k, v = self._split_all(projections)
         if self.positions is not None and self.position_role == "rotation":
             q, k = self.positions.rotate(q, index), self.positions.rotate(k, index)
         return q, k, v
 
-    def _split_all(self, queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Queries, Keys, Values]:
+    def _split_all(self, projections: Projections) -> tuple[Queries, Keys, Values]:
+        queries, keys, values = projections
         return self._split(queries, self.heads), self._split(keys, self.key_heads), self._split(values, self.key_heads)
 
-    def _position_modifiers(
-        self, q: Queries, query_index: Tensor, key_index: Tensor
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the modifiers that the positions give: (bias, decay)."""
-        bias = decay = None
+    def _position_modifiers(self, q: Queries, query_index: Tensor, key_index: Tensor) -> Modifiers:
+        """Return the bias or the decay that the positions give, if any."""
         if self.positions is not None and self.position_role == "bias":
-            bias = self.positions.bias(q, query_index, key_index)
-        elif self.positions is not None and self.position_role == "decay":
-            decay = self.positions.decay(q)
-        return bias, decay
+            return {"bias": self.positions.bias(q, query_index, key_index)}
+        if self.positions is not None and self.position_role == "decay":
+            return {"decay": self.positions.decay(q)}
+        return {}
 
-    def _join(self, out: Tensor) -> Hidden:
+    def _join(self, out: Outputs, x: Hidden) -> Hidden:
+        """Join the heads; `x` is what the output gate reads."""
         if self.output_norm is not None:
             out = self.output_norm(out)
+        if self.gates is not None and self.gates.output is not None:
+            out = (out * self.gates.output(x)).to(out.dtype)
         return self.output(out.transpose(1, 2).flatten(2))
 
     @staticmethod
     def _split(x: Hidden, heads: int) -> Tensor:
         return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # batch heads time dim
+
+
+def _mix(projections: Projections, mix: Callable[[Tensor], Tensor]) -> Projections:
+    """Apply a function of (batch, time, channels) to all projections at once."""
+    return _split_like(mix(torch.cat(projections, -1)), projections)
+
+
+def _split_like(joined: Tensor, projections: Projections) -> Projections:
+    queries, keys, values = joined.split([x.shape[-1] for x in projections], -1)
+    return queries, keys, values
 
 
 def _reference_parameter(layer: nn.Module) -> Tensor:

@@ -76,6 +76,13 @@ class Packing:
             self._cache["document_mask"] = ((index >= first) & (index <= index[:, None]))[:, None]
         return self._cache["document_mask"]
 
+    @property
+    def starts(self) -> Bool[Tensor, "rows time"]:
+        """True at the first token of each document; computed once for all layers."""
+        if "starts" not in self._cache:
+            self._cache["starts"] = self.positions == 0
+        return self._cache["starts"]
+
     def prefers_mask(self, heads: int = 1) -> bool:
         """Return whether to attend under `document_mask`, not per document, if `heads` heads have their own mask."""
         rows, time = self.positions.shape

@@ -11,6 +11,7 @@ from qkv.attention.feature_map import FeatureMap
 from qkv.cost import Cost, Span
 from qkv.layers import DecoderBlock, EncoderBlock, FeedForward, Heads, MultiHead, PreNorm, ShortConvolution
 from qkv.layers.blocks import Residual
+from qkv.models.layer_spec import LayerSpec, read_layer
 from qkv.positions import Positions, Rope, Sizes, incompatible_error, schemes
 from qkv.shapes import Hidden
 
@@ -79,10 +80,12 @@ def encoder_block(
 ) -> EncoderBlock:
     """Return a block of bidirectional self-attention and feed-forward; `residual` defaults to pre-norm."""
     scheme = positions.for_heads()  # before the attention: this order decides their random weights
-    attention = make_attention(kind, _key_dim(config))
+    layer = read_layer(kind)
+    attention = make_attention(layer.kind, _key_dim(config))
     _require_no_window(attention, "attention", "an encoder is bidirectional")
+    _require_no_causal_parts(layer, attention)
     _require_bidirectional(attention, scheme)
-    heads = _heads(config, scheme, attention)
+    heads = _heads(config, scheme, attention, layer)
     return EncoderBlock(heads, _feed_forward(config), residual or _residual(config))
 
 
@@ -100,7 +103,8 @@ def decoder_block(
         _require_no_window(attention, "cross", "a window is relative to a position of the same sequence")
         cross_heads = MultiHead(config.dim, config.heads, attention, output_norm=_norm(config, attention))
     feed_forward = _feed_forward(config, activation)
-    heads = _heads(config, positions.for_heads(), make_attention(kind, _key_dim(config)))
+    scheme, layer = positions.for_heads(), read_layer(kind)
+    heads = _heads(config, scheme, make_attention(layer.kind, _key_dim(config)), layer)
     return DecoderBlock(heads, feed_forward, _residual(config), cross_heads)
 
 
@@ -129,6 +133,19 @@ def _require_no_window(attention: Attention, name: str, why: str) -> None:
         raise ValueError(f"{name} has window={window}, but {why}; leave it out")
 
 
+def _require_no_causal_parts(layer: LayerSpec, attention: Attention) -> None:
+    if attention.causal_only:
+        raise ValueError(
+            f"attention kind {attention.kind!r} reads a state of past keys, but an encoder is bidirectional; use "
+            "another kind, such as taylor or softmax"
+        )
+    if layer.causal_parts:
+        raise ValueError(
+            f"attention {layer.kind}+{'+'.join(layer.parts)} has {' and '.join(layer.causal_parts)}, which changes a "
+            "state of past keys, but an encoder is bidirectional; leave it out"
+        )
+
+
 def _require_bidirectional(attention: Attention, positions: Positions | None) -> None:
     """Raise for a scheme that this kind accepts only as a decay, which is causal: it fades the past."""
     accepts = attention.accepts - {"decay"}
@@ -143,14 +160,25 @@ def _require_bidirectional(attention: Attention, positions: Positions | None) ->
     )
 
 
-def _heads(config: BlockSizes, positions: Positions | None, attention: Attention) -> MultiHead:
+def _heads(config: BlockSizes, positions: Positions | None, attention: Attention, layer: LayerSpec) -> MultiHead:
+    shape = Heads(config.heads, key_dim=config.key_dim)
+    count, key_heads, key_dim, value_dim = shape.resolve(config.dim)
+    channels = count * key_dim + key_heads * (key_dim + value_dim)
+    sizes = {"dim": config.dim, "heads": count, "key_dim": key_dim, "value_dim": value_dim, "channels": channels}
+    gates, convolution = layer.build(sizes)
+    if convolution is not None and config.convolution:
+        raise ValueError(
+            f"convolution={config.convolution} is before the projections of attention {layer.kind!r}, and its part "
+            "convolution after them; use one of them, such as convolution=0"
+        )
     heads = MultiHead(
         config.dim,
-        Heads(config.heads, key_dim=config.key_dim),
+        shape,
         attention,
         positions,
-        convolution=ShortConvolution(config.dim, config.convolution) if config.convolution else None,
+        convolution=ShortConvolution(config.dim, config.convolution) if config.convolution else convolution,
         output_norm=_norm(config, attention),
+        gates=gates,
     )
     if isinstance(positions, Rope) and heads.key_dim % 2:
         raise ValueError(f"positions 'rope' rotate pairs of channels, so key_dim must be even, got {heads.key_dim}")

@@ -32,7 +32,7 @@ class DecoderConfig:
     dropout: float = 0.0
     """Dropout probability on every residual path."""
     attention: str = "softmax"
-    """Kind of self-attention, such as taylor(order=4), or a pattern of kinds over the layers: 3*linear,softmax."""
+    """Kind of self-attention, such as taylor(order=4); gates: delta+forget+write; over the layers: 3*linear,softmax."""
     positions: str = "rope"
     """Position scheme, or none."""
     convolution: int = 0

@@ -36,7 +36,8 @@ class EncoderDecoderConfig:
     dropout: float = 0.1
     """Dropout probability on every residual path."""
     attention: str = "softmax"
-    """Kind of self-attention, such as taylor(order=4), or a pattern over the layers; ENCODER/DECODER: two of them."""
+    """Kind of self-attention, such as taylor(order=4), with gates after +; or a pattern over the layers; or both as
+    ENCODER/DECODER."""
     cross: str = "softmax"
     """Kind of cross attention, from decoder to encoder."""
     positions: str = "sinusoidal"

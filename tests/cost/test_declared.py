@@ -11,14 +11,20 @@ from qkv.cost import Input, Shape, Span, count_multiplications, evaluate
 from qkv.cost.meta_run import ModuleCall
 from qkv.cost.symbolic import derive_formulas
 from qkv.layers import (
+    ChannelGate,
     DecoderBlock,
     EncoderBlock,
     FeedForward,
+    ForgetGate,
+    Gates,
     Heads,
     MultiHead,
+    OutputGate,
     PostNorm,
     PreNorm,
+    ProjectionConvolution,
     ShortConvolution,
+    WriteGate,
 )
 from qkv.models import Detector, families, family
 from qkv.positions import Sizes, schemes
@@ -65,17 +71,35 @@ def test_mechanisms(name, draws):
         assert sum(p.numel() for p in mechanism.parameters()) == sum(declared.parameters.values())
 
 
-def heads_of(draw, kind, scheme):
+def heads_of(draw, kind, scheme, *, causal=True):
     """A multi-head layer of random sizes."""
     count, groups = odd(draw, 5), draw.choice((1, 3))
     key_dim, dim = 2 * odd(draw, 9), odd(draw, 40)
     sizes = Sizes(dim, count * groups, key_dim, 64, bidirectional=False)
     positions = None if scheme is None else schemes[scheme].from_sizes(sizes)
     shape = Heads(count * groups, count if scheme != "alibi" else None, key_dim, odd(draw, 20))
-    convolution = draw.choice((None, ShortConvolution(dim, odd(draw, 6))))
+    heads, key_heads = shape.count, shape.key_heads or shape.count
+    after = ProjectionConvolution(heads * key_dim + key_heads * (key_dim + shape.value_dim), odd(draw, 6))
+    convolution = draw.choice((None, ShortConvolution(dim, odd(draw, 6)), after))
     norm = draw.choice((None, torch.nn.RMSNorm(shape.value_dim)))
     mechanism = kinds[kind].example(key_dim)
-    return dim, MultiHead(dim, shape, mechanism, positions, convolution=convolution, output_norm=norm)
+    parts = {"convolution": convolution, "output_norm": norm, "gates": gates_of(draw, mechanism, scheme, dim, shape)}
+    if not causal:
+        parts["gates"] = Gates(output=parts["gates"].output)
+    return dim, MultiHead(dim, shape, mechanism, positions, **parts)
+
+
+def gates_of(draw, mechanism, scheme, dim, shape):
+    """Random gates that the kind takes together with this position scheme."""
+    count = draw.choice((shape.count, shape.key_heads or shape.count))
+    forget = [None]
+    if "gate" in mechanism.accepts and (scheme != "alibi" or "bias" in mechanism.accepts):
+        forget.append(ForgetGate(dim, count))
+    if "channel_gate" in mechanism.accepts and scheme is None:
+        forget.append(ChannelGate(dim, count, shape.key_dim, rank=odd(draw, 8)))
+    write = [None, WriteGate(dim, count)] if "beta" in mechanism.accepts else [None]
+    output = draw.choice((None, OutputGate(dim, shape.count, shape.value_dim)))
+    return Gates(forget=draw.choice(forget), write=draw.choice(write), output=output)
 
 
 PAIRS = [
@@ -106,7 +130,7 @@ def test_blocks_with_and_without_another_sequence(block, residual, draws):
     draw = random.Random(f"{block} {residual}")
     served = [kind for kind in kinds if block is DecoderBlock or not kinds[kind].causal_only]
     for _ in range(draws):
-        dim, attention = heads_of(draw, draw.choice(served), None)
+        dim, attention = heads_of(draw, draw.choice(served), None, causal=block is DecoderBlock)
         cross = (
             MultiHead(dim, Heads(3, 1, 5, 7), kinds["softmax"]())
             if block is DecoderBlock and draw.random() < 0.5

@@ -17,6 +17,7 @@ class ListGroup(StrEnum):
     """Groups of names."""
 
     attention = "attention"
+    gates = "gates"
     positions = "positions"
     models = "models"
     tasks = "tasks"
@@ -29,7 +30,7 @@ def list_registered(
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """List attention kinds, position schemes, models, tasks and their presets, data sets and metrics."""
+    """List attention kinds, their gates, position schemes, models, tasks and their presets, data sets and metrics."""
     load_plugins(plugin)
     groups = [group] if group else list(ListGroup)
     records = {one.value: _RECORDS[one.value]() for one in groups}
@@ -78,6 +79,21 @@ def _attention() -> list[dict[str, Any]]:
             "positions": [scheme for scheme in schemes if schemes[scheme].serves(kinds[name].accepts)],
         }
         for name in kinds
+    ]
+
+
+def _gates() -> list[dict[str, Any]]:
+    from qkv.attention import kinds
+    from qkv.models.layer_spec import PARTS, part_options
+
+    return [
+        {
+            "name": name,
+            "summary": _summary(part.make),
+            "options": part_options(name),
+            "kinds": [kind for kind in kinds if part.needs in kinds[kind].accepts | {""}],
+        }
+        for name, part in PARTS.items()
     ]
 
 
@@ -134,6 +150,7 @@ def _metrics() -> list[dict[str, Any]]:
 
 _RECORDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "attention": _attention,
+    "gates": _gates,
     "positions": _positions,
     "models": _models,
     "tasks": _tasks,

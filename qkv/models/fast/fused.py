@@ -77,6 +77,8 @@ def _is_plain(heads: MultiHead) -> bool:
         and heads.position_role in (None, "rotation")
         and isinstance(heads.positions, Rope | None)
         and heads.convolution is None
+        and heads.projection_convolution is None
+        and heads.gates is None
         and heads.output_norm is None
         and heads.key_heads == heads.heads
         and heads.key_dim == heads.value_dim
@@ -94,8 +96,8 @@ class FusedEncoderDecoder(nn.Module):
         super().__init__()
         if not can_fuse(model):
             raise ValueError(
-                "model must be an EncoderDecoder in eval mode, of softmax attention without convolution, with rotary "
-                "or added positions, and with a small vocabulary; use any other model as it is"
+                "model must be an EncoderDecoder in eval mode, of softmax attention without convolution or gates, with "
+                "rotary or added positions, and with a small vocabulary; use any other model as it is"
             )
         self.config = model.config
         max_length = model.config.max_length

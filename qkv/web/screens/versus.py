@@ -81,7 +81,7 @@ def compare_head(view_model: ViewModel, params: Params) -> Response:
         "law": law_record(attention),
         "normalizes": attention.normalizes,
         "causal": view_model.sites[site].causal,
-        "left_out": [name for name in ("bias", "decay") if call.options.get(name) is not None],
+        "left_out": [name for name in ("bias", "decay", "beta") if call.options.get(name) is not None],
         "feature_dim": comparison.feature_dim,
         "value_dim": call.v.shape[-1],
         "key_dim": call.k.shape[-1],

@@ -353,7 +353,7 @@ function explain(viewModel) {
       "But it implies one, computed here from its definition on the model's own queries and keys. ",
       model,
       record.dot_product ? "" : " But the model itself takes no dot products: its score is another one, given above.",
-      record.left_out.length ? ` The ${record.left_out.join(" and ")} of its positions is left out on both sides.` : "",
+      record.left_out.length ? ` The ${record.left_out.join(" and ")} of its positions and gates is left out on both sides.` : "",
     ].join(""),
     notes: overview.notes,
     python: python(viewModel),
