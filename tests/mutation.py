@@ -36,6 +36,10 @@ ONE_TOKEN = (KERNELS + "::test_one_token_at_a_time_in_place",)
 FADED = (KERNELS + "::test_fully_faded_weights_leave_finite_outputs",)
 CONTRACT = "tests/contract/test_attention.py"
 GATES = "tests/attention/test_gates.py"
+GATE_KERNELS = "tests/attention/triton/test_gate_kernels.py"
+GATED = (GATE_KERNELS + "::test_outputs_and_gradients",)
+GATE_SPLITS = (GATE_KERNELS + "::test_splits_of_several_segments",)
+GATE_WIDTHS = (GATE_KERNELS + "::test_widths_and_groups",)
 SEAL = ("tests/runs/test_seal.py",)
 LAYER_GATES = ("tests/layers/test_gates.py",)
 
@@ -238,7 +242,7 @@ MUTANTS = (
     Mutant("attention/kv_cache.py", "torch.cat((past, last + new), -1)", "torch.cat((past, new), -1)", (GATES,)),
     Mutant("attention/internal/gate_channels.py", "(rounded, one, rest, one)", "(rounded, one, -rest, one)", (GATES,)),
     Mutant("attention/internal/validation.py", "(x >= 0) & (x <= largest)", "(x <= largest)", (GATES,)),
-    Mutant("attention/triton/dispatch.py", "modifiers is not None and modifiers.gated", "False", (GATES,)),
+    Mutant("attention/triton/dispatch.py", "modifiers is not None and modifiers.channel_gated", "False", (GATES,)),
     # heads and precision
     Mutant(
         "attention/base.py", "x.repeat_interleave(heads // x.shape[1], dim=1)", "x.repeat(1, heads // x.shape[1], 1, 1)"
@@ -440,7 +444,12 @@ MUTANTS = (
     Mutant("attention/triton/kernels/taylor.py", "halves = [0.5**0.5 if", "halves = [1.0 if", FORWARD),
     Mutant("attention/triton/kernels/linear.py", "return gradient * inner * scale", "return gradient * inner", WIDTHS),
     Mutant("attention/triton/kernels/grad_qk.py", "d_norm = -inv_norm * _dot", "d_norm = inv_norm * _dot", FORWARD),
-    Mutant("attention/triton/kernels/grad_qk.py", "before, features + TILES.BLOCK_F,", "before, features,", WIDTHS),
+    Mutant(
+        "attention/triton/kernels/grad_qk.py",
+        "before_fade, features + TILES.BLOCK_F,",
+        "before_fade, features,",
+        WIDTHS,
+    ),
     Mutant(
         "attention/triton/launch_cache.py", "x.data_ptr() & 15", "0", ("tests/attention/triton/test_launch_cache.py",)
     ),
@@ -459,6 +468,12 @@ MUTANTS = (
         "torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)",
         (KERNELS + "::test_overlapping_or_transposed_inputs",),
     ),
+    Mutant(
+        "attention/triton/kernels/chunk_state.py", "total *= tl.load(split_fades", "tl.load(split_fades", GATE_SPLITS
+    ),
+    Mutant("attention/triton/kernels/gate.py", "tl.cumsum(lost, 0) - lost", "tl.cumsum(lost, 0)", GATED),
+    Mutant("attention/triton/kernels/grad_qk.py", "d_decay += 0.5 * tl.sum(raw", "d_decay += tl.sum(raw", GATE_WIDTHS),
+    Mutant("attention/triton/kernels/output.py", "norm *= fade\n        for member", "\n        for member", GATED),
     Mutant(
         "attention/triton/plan.py",
         "length - start if reverse else",

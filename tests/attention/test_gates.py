@@ -177,17 +177,23 @@ def test_gates_are_not_read_under_transforms(mechanism):
     torch.testing.assert_close(found, torch.autograd.grad(loss(x.decay), x.decay)[0], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("mechanism", [Linear(), Elu(), Taylor()])
-@pytest.mark.parametrize("name", ["decay", "starts"])
-def test_kernels_refuse_gates_and_starts(mechanism, name, monkeypatch):
+def test_kernels_refuse_gates_per_channel(monkeypatch):
     monkeypatch.setattr(dispatch, "INTERPRETED", True)
     monkeypatch.setattr(dispatch, "TRITON_INSTALLED", True)
-    mechanism.backend = "triton"
-    x = draw_inputs(Case(modifier="gate", documents=True, dtype=torch.float32), mechanism)
-    reason = dispatch.unsupported_reason(mechanism, x.q, x.v, Modifiers(True, **{name: getattr(x, name)}))
-    assert {"decay": "not a gate per token", "starts": "no starts of documents"}[name] in reason
+    mechanism = Linear(backend="triton")
+    x = draw_inputs(Case(modifier="channel_gate", dtype=torch.float32), mechanism)
+    reason = dispatch.unsupported_reason(mechanism, x.q, x.v, Modifiers(True, decay=x.decay))
+    assert "a gate per token, not per channel" in reason
     with pytest.raises(ValueError, match=f"backend='triton' cannot take this call .*{reason}"):
-        mechanism(x.q, x.k, x.v, causal=True, **{name: getattr(x, name)})
+        mechanism(x.q, x.k, x.v, causal=True, decay=x.decay)
+
+
+def test_kernels_take_gates_per_token_and_starts(monkeypatch):
+    monkeypatch.setattr(dispatch, "INTERPRETED", True)
+    monkeypatch.setattr(dispatch, "TRITON_INSTALLED", True)
+    for mechanism in (Linear(), Elu(), Taylor()):
+        x = draw_inputs(Case(modifier="gate", documents=True, dtype=torch.float32), mechanism)
+        assert dispatch.unsupported_reason(mechanism, x.q, x.v, Modifiers(True, decay=x.decay, starts=x.starts)) is None
 
 
 def test_a_cache_goes_on_without_a_gate():

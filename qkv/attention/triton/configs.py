@@ -22,10 +22,13 @@ class KernelConfig:
     """Tokens that a block attends to at a time."""
     feature_block: int = 32
     """Features per tile when the state is read."""
+    gated_registers: int | None = None
+    """`max_registers` with a gate per token, if it is another."""
 
-    def options(self) -> dict[str, int | None]:
+    def options(self, *, gated: bool = False) -> dict[str, int | None]:
         """Return the compiler options."""
-        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": self.max_registers}
+        registers = (self.gated_registers if gated else None) or self.max_registers
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": registers}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +122,12 @@ _WIDE_LINEAR = PassConfigs(
 )
 LINEAR_CONFIGS: SizeTable = {
     (64, 64): PassConfigs(
-        state=KernelConfig(64, 4, 3),
-        output=KernelConfig(64, 4, 1),
+        state=KernelConfig(64, 4, 3, gated_registers=168),
+        output=KernelConfig(64, 4, 1, gated_registers=128),
         grad_q=KernelConfig(64, 4, 1, 128),
         grad_k=KernelConfig(64, 4, 3, 128, key_block=32),
         grad_v=KernelConfig(64, 4, 1, 128),
-        grad_state=KernelConfig(64, 4, 3),
+        grad_state=KernelConfig(64, 4, 3, gated_registers=168),
     ),
     (128, 128): _WIDE_LINEAR,
 }

@@ -92,6 +92,10 @@ class Flags(ConstexprRecord):
     """Whether keys attend to queries, from the last token to the first: the backward."""
     HAS_MASK: bool = False
     HAS_DECAY: bool = False
+    HAS_GATE: bool = False
+    """Whether each token has a rate of its own."""
+    SUM_PAIRS: bool = False
+    """Whether the gradient of a gate is summed over pairs, without those of a token with itself."""
     HAS_INV_NORM: bool = False
     """Whether weights are multiplied by 1 / normalizer of the query, in the backward."""
     INTRA: str = "none"

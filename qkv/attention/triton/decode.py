@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.attention.triton.gate import is_gate
 from qkv.attention.triton.kernels import decode_step as kernels
 from qkv.attention.triton.kernels.common import HeadStrides
 from qkv.attention.triton.kinds import kernel_kind
@@ -34,7 +35,7 @@ class StateParts:
 
 
 @lru_cache(maxsize=64)
-def _state_parts(plan: Plan, group: int, has_mask: bool, has_decay: bool) -> StateParts:
+def _state_parts(plan: Plan, group: int, has_mask: bool, has_decay: bool, has_gate: bool) -> StateParts:
     block_v = next_power_of_two(plan.value_dim)
     features_per_part = max(MIN_TILE, ELEMENTS_PER_PART // block_v)
     parts = ceil_div(plan.features, features_per_part)
@@ -46,6 +47,7 @@ def _state_parts(plan: Plan, group: int, has_mask: bool, has_decay: bool) -> Sta
         "KIND": plan.kernel.functions, "FEATURES": plan.features,
         "BLOCK_F": min(features_per_part, max(MIN_TILE, ELEMENTS_PER_TILE // block_v)),
         "FEATURES_PER_PART": features_per_part, "HAS_MASK": has_mask, "HAS_DECAY": has_decay,
+        "HAS_GATE": has_gate,
     }  # fmt: skip
     options: dict[str, int | None] = {"num_warps": 2}
     partial_shape = next_power_of_two(group), block_v
@@ -81,7 +83,10 @@ def feature_map_step(
     out = q.new_empty(batch, heads, 1, value_dim)
     first, second, q_terms = _tables(plan, scale, q.device)
     k_terms = _tables(plan, 1.0, q.device)[2]
-    parts, rows = _state_parts(plan, heads // key_heads, mask is not None, decay is not None), batch * key_heads
+    rows, gated = batch * key_heads, is_gate(decay)
+    decay = None if decay is None else decay.contiguous()
+    flags = mask is not None, decay is not None and not gated, gated
+    parts = _state_parts(plan, heads // key_heads, *flags)
     partial_out = partial_norm = None
     if parts.parts > 1:
         partial_out = q.new_empty(rows, parts.parts, *parts.partial_shape, dtype=torch.float32)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.attention.base import expand_heads
+from qkv.attention.internal.gates import CLOSED
 from qkv.attention.internal.validation import Modifiers
 from qkv.attention.triton.kinds import KernelKind
 from qkv.cost import Shape
@@ -38,10 +39,8 @@ def unsupported_reason(mechanism: "FeatureMap", q: Tensor, v: Tensor, modifiers:
         return "the package triton is not installed"
     if not q.is_cuda and not INTERPRETED:
         return f"its kernels run on CUDA, and q is on {q.device}"
-    if modifiers is not None and modifiers.gated:
-        return "its kernels take a decay per head, not a gate per token"
-    if modifiers is not None and modifiers.starts is not None:
-        return "its kernels take no starts of documents"
+    if modifiers is not None and modifiers.channel_gated:
+        return "its kernels take a gate per token, not per channel"
     if reason := kernel.unsupported_reason(mechanism):
         return reason
     return _unsupported_sizes(kernel, q, v, mechanism.scale)
@@ -75,7 +74,17 @@ def forward(mechanism: "FeatureMap", q: Tensor, k: Tensor, v: Tensor, modifiers:
     kernel, scale, segment = _kernel_options(mechanism, q.shape[3])
     state = None, None
     results = feature_map_attention(
-        q, k, v, modifiers.mask, _decay_rates(modifiers), *state, kernel.name, scale, modifiers.causal, segment, False
+        q,
+        k,
+        v,
+        modifiers.mask,
+        _decay_rates(modifiers, k),
+        *state,
+        kernel.name,
+        scale,
+        modifiers.causal,
+        segment,
+        False,
     )
     out: Tensor = results[0]
     return out
@@ -90,7 +99,7 @@ def forward_with_state(
     kernel, scale, segment = _kernel_options(mechanism, q.shape[3])
     state = sums if len(sums) > 1 else (sums[0], None)
     results = feature_map_attention(
-        q, k, v, modifiers.mask, _decay_rates(modifiers), *state, kernel.name, scale, True, segment, True
+        q, k, v, modifiers.mask, _decay_rates(modifiers, k), *state, kernel.name, scale, True, segment, True
     )
     return results[0], results[4:6] if len(sums) > 1 else results[4:5]
 
@@ -103,7 +112,7 @@ def decode_step(
 
     kernel, scale, _ = _kernel_options(mechanism, q.shape[3])
     state = sums if len(sums) > 1 else (sums[0], None)
-    out: Tensor = feature_map_step(q, k, v, modifiers.mask, _decay_rates(modifiers), *state, kernel.name, scale)
+    out: Tensor = feature_map_step(q, k, v, modifiers.mask, _decay_rates(modifiers, k), *state, kernel.name, scale)
     return out
 
 
@@ -112,7 +121,8 @@ def multiplications(mechanism: "FeatureMap", shape: Shape) -> dict[str, int]:
     from qkv.attention.triton.plan import Plan
 
     kernel, scale, segment = _kernel_options(mechanism, shape.key_dim)
-    key_heads = shape.heads if shape.decay else shape.key_heads or shape.heads
+    own_rates = shape.decay or shape.gate_heads == shape.heads
+    key_heads = shape.heads if own_rates else shape.key_heads or shape.heads
     dtype = torch.float32 if shape.element_bytes == 4 else torch.bfloat16
     sizes = shape.keys, key_heads, shape.key_dim, shape.value_dim
     plan = Plan(kernel, shape.causal, scale, segment, *sizes, dtype, shape.keys > segment)
@@ -136,11 +146,24 @@ def _kernel_options(mechanism: "FeatureMap", key_dim: int) -> tuple[KernelKind, 
 
 
 def _expand_for_decay(q: Tensor, k: Tensor, v: Tensor, modifiers: Modifiers) -> tuple[Tensor, Tensor]:
-    """Repeat keys and values per query head: with decay each query head fades at its own rate."""
-    if modifiers.decay is None:
+    """Repeat keys and values per query head, if each query head fades at its own rates."""
+    if modifiers.decay is None or modifiers.gate_heads not in (0, q.shape[1]):
         return k, v
     return expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
 
 
-def _decay_rates(modifiers: Modifiers) -> Tensor | None:
-    return None if modifiers.decay is None else modifiers.decay.float().contiguous()
+def _decay_rates(modifiers: Modifiers, k: Tensor) -> Tensor | None:
+    """Return the rates per head, or per token and head of `k`: 0 at hidden tokens, a closed gate at a start."""
+    decay, starts = modifiers.decay, modifiers.starts
+    batch, heads, keys, _ = k.shape
+    if decay is not None and modifiers.gated:
+        rates = expand_heads(decay.float(), heads)
+        if modifiers.mask is not None:
+            rates = rates.masked_fill(~modifiers.mask[:, None], 0)
+    elif starts is None:
+        return None if decay is None else decay.float().contiguous()
+    elif decay is None:
+        rates = k.new_zeros(batch, heads, keys, dtype=torch.float32)
+    else:  # by distance: hidden tokens fade, too
+        rates = decay.float()[None, :, None].expand(batch, heads, keys)
+    return rates if starts is None else rates.masked_fill(starts[:, None], CLOSED)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.attention.triton.constants import Flags
+from qkv.attention.triton.gate import GateSums
 from qkv.attention.triton.kernels import chunk_state, grad_qk, output
 from qkv.attention.triton.kernels.common import PassSizes, Scales
 from qkv.attention.triton.launch_cache import CachedKernel, Constants
@@ -77,6 +78,7 @@ class StateOptions:
 
     mask: Tensor | None = None
     decay: Tensor | None = None
+    gate: GateSums | None = None
     initial: StateTensors | None = None
     forward_prefix: StateTensors | None = None
     """Prefixes of the forward, for the gradient of the decay."""
@@ -93,6 +95,7 @@ class PassOperands:
     b_scale: float
     mask: Tensor | None = None
     decay: Tensor | None = None
+    gate: GateSums | None = None
     inv_norm: Tensor | None = None
     """1 / normalizer of each query, in the backward."""
     d_norm: Tensor | None = None
@@ -134,13 +137,14 @@ def accumulate_state(
     prefix = StateTensors(
         new(rows, slots, *sizes, dtype=plan.dot_dtype), new(rows, slots, k_features, dtype=torch.float32)
     )
+    fades = None if options.gate is None else new(rows, partition.num_splits, dtype=torch.float32)
     if rows:
         CHUNK_STATE(
             (partition.num_splits * rows, plan.padded_features // plan.write_tile * plan.value_blocks, 1),
             (
                 inputs.x, inputs.c, *plan.tables(inputs.x.device), plan.state_weights(inputs.x.device),
-                inputs.inv_norm, inputs.d_norm, options.mask, options.decay,
-                state.kv_sum, state.k_sum, prefix.kv_sum, prefix.k_sum,
+                inputs.inv_norm, inputs.d_norm, options.mask, options.decay, *_gate_tensors(options.gate),
+                state.kv_sum, state.k_sum, prefix.kv_sum, prefix.k_sum, fades,
             ),
             (
                 (strides(inputs.x), strides(inputs.c)),
@@ -150,20 +154,20 @@ def accumulate_state(
                 inputs.scale,
             ),
             _state_constants(
-                plan, inputs.inv_norm is not None, options.mask is not None, options.decay is not None, inputs.reverse,
-                partition.has_local_prefix,
+                plan, inputs.inv_norm is not None, options.mask is not None, options.decay is not None,
+                fades is not None, inputs.reverse, partition.has_local_prefix,
             ),
         )  # fmt: skip
     found = StatePrefix(prefix, partition)
     if plan.causal and not found.before_splits:
         return found, StateTensors(state.kv_sum[:, 0], state.k_sum[:, 0]), None
-    final, d_decay = _scan(plan, state, found, options, length, reverse=inputs.reverse)
+    final, d_decay = _scan(plan, state, found, options, fades, length, reverse=inputs.reverse)
     return found, final, d_decay
 
 
 @lru_cache(maxsize=1024)
 def _state_constants(
-    plan: Plan, has_inv_norm: bool, has_mask: bool, has_decay: bool, reverse: bool, local_prefix: bool
+    plan: Plan, has_inv_norm: bool, has_mask: bool, has_decay: bool, has_gate: bool, reverse: bool, local_prefix: bool
 ) -> Constants:
     config = plan.configs.grad_state if reverse else plan.configs.state
     flags = Flags(
@@ -172,15 +176,23 @@ def _state_constants(
         REVERSE=reverse,
         HAS_MASK=has_mask,
         HAS_DECAY=has_decay,
+        HAS_GATE=has_gate,
         HAS_INV_NORM=has_inv_norm,
         LOCAL_PREFIX=local_prefix,
     )
     tiles = plan.tile_sizes(plan.write_tile, config)
-    return Constants({"KIND": plan.kernel.functions, "FLAGS": flags, "TILES": tiles}, config.options())
+    return Constants({"KIND": plan.kernel.functions, "FLAGS": flags, "TILES": tiles}, config.options(gated=has_gate))
 
 
 def _scan(
-    plan: Plan, state: StateTensors, prefix: StatePrefix, options: StateOptions, length: int, *, reverse: bool
+    plan: Plan,
+    state: StateTensors,
+    prefix: StatePrefix,
+    options: StateOptions,
+    fades: Tensor | None,
+    length: int,
+    *,
+    reverse: bool,
 ) -> tuple[StateTensors, Tensor | None]:
     """Fill the prefixes of the splits; return the final state, and the decay's gradient per row."""
     rows, segments, features, columns = state.kv_sum.shape
@@ -200,12 +212,12 @@ def _scan(
             (
                 state.kv_sum, initial_kv, forward_kv, prefix.state.kv_sum, final.kv_sum,
                 state.k_sum, initial_k, forward_k, prefix.state.k_sum, final.k_sum,
-                options.decay, plan.state_weights(state.kv_sum.device), d_decay,
+                options.decay, fades, plan.state_weights(state.kv_sum.device), d_decay,
             ),
             ((features, columns, segments, prefix.slots, length, plan.key_heads),),
             _scan_constants(
-                plan, kv_blocks, options.initial is not None, options.decay is not None, reverse, d_decay is not None,
-                block,
+                plan, kv_blocks, options.initial is not None, options.decay is not None, fades is not None, reverse,
+                d_decay is not None, block,
             ),
         )  # fmt: skip
     return final, None if d_decay is None else d_decay.sum(1) * plan.result_scale
@@ -213,12 +225,19 @@ def _scan(
 
 @lru_cache(maxsize=1024)
 def _scan_constants(
-    plan: Plan, kv_blocks: int, has_initial: bool, has_decay: bool, reverse: bool, grad_decay: bool, block: int
+    plan: Plan,
+    kv_blocks: int,
+    has_initial: bool,
+    has_decay: bool,
+    has_gate: bool,
+    reverse: bool,
+    grad_decay: bool,
+    block: int,
 ) -> Constants:
     values = {
         "NUM_KV_BLOCKS": kv_blocks, "EXPANDS": plan.has_feature_expansion, "HAS_INITIAL": has_initial,
-        "HAS_PREFIX": plan.causal, "HAS_DECAY": has_decay, "REVERSE": reverse, "GRAD_DECAY": grad_decay,
-        "SEGMENT": plan.segment, "BLOCK": block,
+        "HAS_PREFIX": plan.causal, "HAS_DECAY": has_decay, "HAS_GATE": has_gate, "REVERSE": reverse,
+        "GRAD_DECAY": grad_decay, "SEGMENT": plan.segment, "BLOCK": block,
     }  # fmt: skip
     return Constants(values, {"num_warps": 4})
 
@@ -234,7 +253,7 @@ def compute_output(plan: Plan, operands: PassOperands, prefix: StatePrefix | Non
             (ceil_div(length, block) * plan.value_blocks * batch * heads, 1, 1),
             (
                 operands.a, operands.b, operands.c, *plan.tables(out.device), operands.inv_norm, operands.mask,
-                operands.decay, *_prefix_tensors(prefix), out, inv_norm,
+                operands.decay, *_gate_tensors(operands.gate), *_prefix_tensors(prefix), out, inv_norm,
             ),
             (
                 (strides(operands.a), strides(operands.b), strides(operands.c), strides(out)),
@@ -252,6 +271,7 @@ def _output_constants(
     has_inv_norm: bool,
     has_mask: bool,
     has_decay: bool,
+    has_gate: bool,
     reverse: bool,
     local_prefix: bool,
     split_prefix: bool,
@@ -263,13 +283,14 @@ def _output_constants(
         REVERSE=reverse,
         HAS_MASK=has_mask,
         HAS_DECAY=has_decay,
+        HAS_GATE=has_gate,
         HAS_INV_NORM=has_inv_norm,
         INTRA=plan.intra,
         LOCAL_PREFIX=local_prefix,
         SPLIT_PREFIX=split_prefix,
     )
     tiles = plan.tile_sizes(plan.read_tile(config), config)
-    return Constants({"KIND": plan.kernel.functions, "FLAGS": flags, "TILES": tiles}, config.options())
+    return Constants({"KIND": plan.kernel.functions, "FLAGS": flags, "TILES": tiles}, config.options(gated=has_gate))
 
 
 def compute_grad_qk(
@@ -277,17 +298,20 @@ def compute_grad_qk(
 ) -> Tensor | None:
     """Fill `out` with the gradients of `operands.a`; return the decay's gradient per token, or None.
 
+    With a gate, these are sums of weights times their gradients: see `gate_gradient`.
     The pass of the queries fills `operands.d_norm`, too, from the outputs of the forward.
     """
     batch, heads, length = operands.a.shape[:3]
-    d_decay = None if operands.decay is None else out.new_empty(batch, heads, length, dtype=torch.float32)
+    fades = operands.decay is not None or operands.gate is not None
+    d_decay = out.new_empty(batch, heads, length, dtype=torch.float32) if fades else None
     block = plan.block((plan.configs.grad_k if operands.reverse else plan.configs.grad_q).block)
     if out.numel():
         GRAD_QK(
             (ceil_div(length, block) * batch * heads, 1, 1),
             (
                 operands.a, operands.b, operands.c, g, *plan.tables(out.device), operands.inv_norm, operands.d_norm,
-                operands.mask, operands.decay, *_prefix_tensors(prefix), forward_out, out, d_decay,
+                operands.mask, operands.decay, *_gate_tensors(operands.gate), *_prefix_tensors(prefix), forward_out,
+                out, d_decay,
             ),
             (
                 (
@@ -304,7 +328,7 @@ def compute_grad_qk(
 
 @lru_cache(maxsize=1024)
 def _grad_constants(
-    plan: Plan, has_mask: bool, has_decay: bool, reverse: bool, local_prefix: bool, split_prefix: bool
+    plan: Plan, has_mask: bool, has_decay: bool, has_gate: bool, reverse: bool, local_prefix: bool, split_prefix: bool
 ) -> Constants:
     config = plan.configs.grad_k if reverse else plan.configs.grad_q
     flags = Flags(
@@ -313,12 +337,14 @@ def _grad_constants(
         REVERSE=reverse,
         HAS_MASK=has_mask,
         HAS_DECAY=has_decay,
+        HAS_GATE=has_gate,
+        SUM_PAIRS=has_gate and plan.sums_pairs,
         INTRA=plan.intra,
         LOCAL_PREFIX=local_prefix,
         SPLIT_PREFIX=split_prefix,
     )
     tiles = plan.tile_sizes(plan.read_tile(config), config)
-    return Constants({"KIND": plan.kernel.functions, "FLAGS": flags, "TILES": tiles}, config.options())
+    return Constants({"KIND": plan.kernel.functions, "FLAGS": flags, "TILES": tiles}, config.options(gated=has_gate))
 
 
 def _tensors(state: StateTensors | None) -> tuple[Tensor | None, Tensor | None]:
@@ -329,11 +355,16 @@ def _prefix_tensors(prefix: StatePrefix | None) -> tuple[Tensor | None, Tensor |
     return _tensors(None if prefix is None else prefix.state)
 
 
-def _pass_flags(operands: PassOperands, prefix: StatePrefix | None) -> tuple[bool, bool, bool, bool, bool]:
-    """Return has_mask, has_decay, reverse, local_prefix and split_prefix."""
+def _gate_tensors(gate: GateSums | None) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if gate is None else (gate.sums, gate.borders)
+
+
+def _pass_flags(operands: PassOperands, prefix: StatePrefix | None) -> tuple[bool, bool, bool, bool, bool, bool]:
+    """Return has_mask, has_decay, has_gate, reverse, local_prefix and split_prefix."""
     local = prefix is not None and prefix.partition.has_local_prefix
     before = prefix is not None and prefix.before_splits
-    return operands.mask is not None, operands.decay is not None, operands.reverse, local, before
+    has_gate = operands.gate is not None
+    return operands.mask is not None, operands.decay is not None, has_gate, operands.reverse, local, before
 
 
 def _pass_sizes(plan: Plan, operands: PassOperands, prefix: StatePrefix | None) -> tuple[int, ...]:

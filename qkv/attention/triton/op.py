@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from qkv.attention.triton.custom_op import define, register_backward
+from qkv.attention.triton.gate import GatePairs, GateSums, gate_gradient, is_gate, sum_gate
 from qkv.attention.triton.kinds import kernel_kind
 from qkv.attention.triton.launch import (
     NO_ORDER,
@@ -36,17 +37,19 @@ def _forward(
     """Return outputs, inverse normalizers, prefix states, and the final state if `with_state`; else empty tensors.
 
     `with_state`: a state comes in or is requested, so it is computed for a short sequence too.
+    `decay` has a rate per head, or one per token and key head: a gate, in which hidden tokens have rate 0.
     """
     plan = _plan(q, k, v, kernel, scale, causal, segment, with_state)
     q, k, v = with_contiguous_rows(q), with_contiguous_rows(k), with_contiguous_rows(v)
     mask = None if mask is None else mask.contiguous()
-    operands = PassOperands(q, k, v, scale, 1.0, mask, decay)
     out = q.new_empty(*q.shape[:3], v.shape[3])
     with torch.cuda.device_of(q):  # a kernel starts on the current device; in the backward autograd has chosen it
+        rate, gate = _per_head(decay), sum_gate(plan, decay)
+        operands = PassOperands(q, k, v, scale, 1.0, mask, rate, gate)
         if not plan.has_state:
             return out, compute_output(plan, operands, None, out), *_empty_pair(q), *_empty_pair(q)
         initial = _pad_state(plan, initial_kv, initial_k, 1.0)
-        prefix, final, _ = accumulate_state(plan, StateInputs(k, v, 1.0), StateOptions(mask, decay, initial))
+        prefix, final, _ = accumulate_state(plan, StateInputs(k, v, 1.0), StateOptions(mask, rate, gate, initial))
         prefix = prefix if plan.causal else _final_as_prefix(plan, final)
         inv_norm = compute_output(plan, operands, prefix, out)
     last = _unpad_state(plan, final, q.shape[0], 1.0) if with_state else _empty_pair(q)
@@ -64,12 +67,13 @@ def _backward(
     q, k, v, g = (with_contiguous_rows(x) for x in (q, k, v, g))
     mask = None if mask is None else mask.contiguous()
     inv, d_norm = (inv_norm, torch.empty_like(inv_norm)) if plan.kernel.normalizes else (None, None)
-    prefix = suffix = d_decay_between = None
+    prefix = suffix = last = d_decay_between = None
     d_initial = _empty_pair(q)
     if plan.has_state:
         prefix = _saved_prefix(plan, StateTensors(prefix_kv, prefix_k), q.shape[0], decay)
-    queries = PassOperands(q, k, v, scale, 1.0, mask, decay, inv, d_norm)
-    keys = PassOperands(k, q, g, 1.0, scale, mask, decay, inv, d_norm, reverse=True)
+    rate, gate = _per_head(decay), sum_gate(plan, decay)
+    queries = PassOperands(q, k, v, scale, 1.0, mask, rate, gate, inv, d_norm)
+    keys = PassOperands(k, q, g, 1.0, scale, mask, rate, gate, inv, d_norm, reverse=True)
     dq, dk, dv = empty_like_rows(q), empty_like_rows(k), empty_like_rows(v)
     d_decay_q = compute_grad_qk(plan, queries, g, out, prefix, dq)
     if prefix is not None:
@@ -77,13 +81,17 @@ def _backward(
         forward_prefix = prefix.state if plan.causal else None
         inputs = StateInputs(q, g, scale, inv, d_norm, reverse=True)
         suffix, last, d_decay_between = accumulate_state(
-            plan, inputs, StateOptions(None, decay, initial, forward_prefix)
+            plan, inputs, StateOptions(None, rate, gate, initial, forward_prefix)
         )
         suffix = suffix if plan.causal else _final_as_prefix(plan, last)
         d_initial = _unpad_state(plan, last, q.shape[0], scale) if with_state else d_initial
     d_decay_k = compute_grad_qk(plan, keys, v, out, suffix, dk)
     compute_output(plan, keys, suffix, dv)
-    return dq, dk, dv, _sum_d_decay(decay, d_decay_q, d_decay_k, d_decay_between), *d_initial
+    if gate is None:
+        d_decay = _sum_d_decay(decay, d_decay_q, d_decay_k, d_decay_between)
+    else:
+        d_decay = _gate_gradient(plan, decay, gate, (d_decay_q, d_decay_k), (prefix, suffix, last))
+    return dq, dk, dv, d_decay, *d_initial
 
 
 def _plan(
@@ -138,7 +146,8 @@ def _saved_prefix(plan: Plan, state: StateTensors, batch: int, decay: Tensor | N
     """Return the prefix that the forward read, with the state that it saved."""
     if not plan.causal:
         return StatePrefix(state, NO_ORDER)
-    return StatePrefix(state, plan.partition(plan.keys, batch * plan.key_heads, has_decay=decay is not None))
+    has_decay = _per_head(decay) is not None
+    return StatePrefix(state, plan.partition(plan.keys, batch * plan.key_heads, has_decay=has_decay))
 
 
 def _final_as_prefix(plan: Plan, final: StateTensors) -> StatePrefix:
@@ -148,6 +157,15 @@ def _final_as_prefix(plan: Plan, final: StateTensors) -> StatePrefix:
     if weights is not None:
         kv_sum, k_sum = kv_sum * weights[:, None], k_sum * weights
     return StatePrefix(StateTensors(kv_sum.to(plan.dot_dtype).unsqueeze(1), k_sum.unsqueeze(1)), NO_ORDER)
+
+
+def _per_head(decay: Tensor | None) -> Tensor | None:
+    """Return the rates per head; None for a gate."""
+    return None if is_gate(decay) else decay
+
+
+def _gate_gradient(plan: Plan, decay: Any, gate: GateSums, pairs: Any, states: Any) -> Tensor:
+    return gate_gradient(plan, decay, gate, GatePairs(*pairs), None if states[0] is None else states)
 
 
 def _sum_d_decay(
@@ -171,7 +189,7 @@ def _forward_fake(q, k, v, mask, decay, initial_kv, initial_k, kernel, scale, ca
     batch, rows = q.shape[0], q.shape[0] * plan.key_heads
     slots = 1
     if causal:
-        partition = plan.partition(k.shape[2], rows, has_decay=decay is not None)
+        partition = plan.partition(k.shape[2], rows, has_decay=_per_head(decay) is not None)
         slots = partition.prefix_slots(has_initial=initial_kv is not None)
     kv_sum = q.new_empty(rows, slots, plan.padded_features, plan.padded_values, dtype=plan.dot_dtype)
     k_sum = q.new_empty(rows, slots, plan.padded_features if normalizes else 0, dtype=torch.float32)
@@ -186,7 +204,7 @@ def _backward_fake(
 ):  # fmt: skip
     plan = _plan(q, k, v, kernel, scale, causal, segment, with_state, Plan)
     d_initial = _fake_state(plan, q, q.shape[0]) if with_state else _empty_pair(q)
-    d_decay = torch.empty(0) if decay is None else torch.empty_like(decay)
+    d_decay = torch.empty(0) if decay is None else decay.new_empty(decay.shape)
     dq, dk, dv = (empty_like_rows(with_contiguous_rows(x)) for x in (q, k, v))
     return dq, dk, dv, d_decay, *d_initial
 
@@ -250,7 +268,8 @@ def _forward_multiplications(arguments: tuple[Any, ...], _: Any) -> int:
 def _backward_multiplications(arguments: tuple[Any, ...], _: Any) -> int:
     q, k, v, _, decay = arguments[3:8]
     plan = _plan_of_call(q, k, v, arguments)
-    return sum(plan.backward_multiplications(*q.shape[:3], has_decay=decay is not None).values())
+    ways = {"has_decay": _per_head(decay) is not None, "gated": is_gate(decay)}
+    return sum(plan.backward_multiplications(*q.shape[:3], **ways).values())
 
 
 FORMULAS["qkv.feature_map_attention"] = _forward_multiplications

@@ -129,6 +129,15 @@ class Plan:
         return torch.bfloat16 if self.dtype == torch.bfloat16 else torch.float32
 
     @cached_property
+    def sums_pairs(self) -> bool:
+        """Whether weights times their gradients are summed pair by pair, for the gradient of a gate.
+
+        Without an expansion they are also a token's features times their gradients. That is faster, but it contains the
+        pairs of a token with itself, which then cancel in the type of the operands only.
+        """
+        return self.has_feature_expansion or self.dot_dtype == torch.float32
+
+    @cached_property
     def score_scale(self) -> float:
         """Factor of q.k."""
         return self.scale if self.kernel.scales_scores else 1.0
@@ -222,7 +231,9 @@ class Plan:
             found["read"] = self._read(rows, queries, self.configs.output)
         return found
 
-    def backward_multiplications(self, batch: int, heads: int, queries: int, *, has_decay: bool) -> dict[str, int]:
+    def backward_multiplications(
+        self, batch: int, heads: int, queries: int, *, has_decay: bool, gated: bool = False
+    ) -> dict[str, int]:
         """Return the multiplications of one backward: the sums over queries, and the gradients of q, k, v and decay."""
         rows, key_rows = batch * heads, batch * self.key_heads
         q_pairs = self._pairs(queries, self.keys, self.configs.grad_q)
@@ -236,8 +247,8 @@ class Plan:
         if self.has_state:
             found["write"] = self._write(rows, queries, self.configs.grad_state)
             found["read"] = self._read(key_rows, self.keys, self.configs.grad_v)
-            found["grad_qk"] = self._grad_qk(rows, queries, self.configs.grad_q, has_decay)
-            found["grad_qk"] += self._grad_qk(key_rows, self.keys, self.configs.grad_k, has_decay)
+            found["grad_qk"] = self._grad_qk(rows, queries, self.configs.grad_q, has_decay, gated)
+            found["grad_qk"] += self._grad_qk(key_rows, self.keys, self.configs.grad_k, has_decay, gated)
         return found
 
     def _write(self, rows: int, length: int, config: KernelConfig) -> int:
@@ -249,11 +260,16 @@ class Plan:
         features = self._whole_blocks(self.features, self.read_tile(config))
         return tokens * features * (self.block_v + self._per_feature) * self.value_blocks
 
-    def _grad_qk(self, rows: int, length: int, config: KernelConfig, has_decay: bool) -> int:
-        """Return the multiplications of `grad_qk`; with decay, features are computed once more for its gradient."""
+    def _grad_qk(self, rows: int, length: int, config: KernelConfig, has_decay: bool, gated: bool) -> int:
+        """Return the multiplications of `grad_qk`; with decay, features are computed once more for its gradient.
+
+        With a gate, only those of tiles that are not pure.
+        """
         tokens = rows * self._whole_blocks(length, self.block(config.block))
-        features = self._whole_blocks(self.features, self.read_tile(config))
-        return tokens * features * (self.padded_values + (2 + has_decay) * self._per_feature)
+        tile = self.read_tile(config)
+        features = self._whole_blocks(self.features, tile)
+        again = features if has_decay else (features - tile * self._pure_tiles(tile)) * gated
+        return tokens * (features * (self.padded_values + 2 * self._per_feature) + again * self._per_feature)
 
     @cached_property
     def _per_feature(self) -> int:

@@ -17,10 +17,17 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from qkv.attention.triton import decode, launch, op
+from qkv.attention.triton import decode, gate, launch, op
 
 TARGET = GPUTarget("cuda", 90, 32)
-TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.bool: "i1", torch.int32: "i32"}
+TYPES = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.bool: "i1",
+    torch.int32: "i32",
+}
 MAX_SHARED_MEMORY = 232448
 """Bytes of shared memory per program on such a GPU."""
 
@@ -110,38 +117,41 @@ def mixed_up_halves(instructions):
 def compile_all(dtype):
     """Compile forward, backward and decoding of each kind: at the benchmark's sizes, and at the largest.
 
-    At the benchmark's sizes plain, with mask and decay, and without causal order. In bfloat16 heads of 32, too, and
-    only then the machine code is read.
+    At the benchmark's sizes plain, with mask and decay or gate, and without causal order. In bfloat16 heads of 32, too,
+    and only then the machine code is read.
     """
-    kernels = launch.CHUNK_STATE, launch.SCAN, launch.OUTPUT, launch.GRAD_QK, decode.DECODE_STEP, decode.COMBINE_PARTS
+    kernels = [launch.CHUNK_STATE, launch.SCAN, launch.OUTPUT, launch.GRAD_QK, decode.DECODE_STEP, decode.COMBINE_PARTS]
+    kernels += [gate.GATE_SUMS, gate.GATE_BORDERS, gate.GATE_GRADIENT]
     for cached in kernels:
         cached.kernel = CompileOnly(cached.kernel, reads_code=dtype == torch.bfloat16)
     step = decode.feature_map_step._init_fn
-    usual = ((True, False), (True, True), (False, False))
+    decays = {"decay": torch.ones(2), "gate": torch.ones(1, 2, 1024)}
+    usual = ((True, None), (True, "decay"), (True, "gate"), (False, None))
     sizes = [
         ("taylor", 16, 64, 256, usual),
         ("taylor", 64, 64, 512, usual),
         ("linear", 64, 64, 128, usual),
         ("elu", 64, 64, 128, usual),
-        ("linear", 128, 128, 128, [(True, False)]),
-        ("elu", 128, 256, 128, [(True, True)]),
-        ("taylor", 64, 256, 512, [(True, True)]),
+        ("linear", 128, 128, 128, [(True, None), (True, "gate")]),
+        ("elu", 128, 256, 128, [(True, "decay"), (True, "gate")]),
+        ("taylor", 64, 256, 512, [(True, "decay"), (True, "gate")]),
     ]
     if dtype == torch.bfloat16:
-        sizes.append(("taylor", 32, 32, 512, [(False, False)]))
+        sizes.append(("taylor", 32, 32, 512, [(False, None)]))
     for kind, key_dim, value_dim, segment, ways in sizes:
-        for causal, modified in ways:
+        for causal, faded in ways:
             q = torch.zeros(1, 2, 1024, key_dim, dtype=dtype)
             v = torch.zeros(1, 2, 1024, value_dim, dtype=dtype)
-            mask = torch.ones(1, 1024, dtype=torch.bool) if modified else None
-            decay = torch.ones(2) if modified else None
+            decay = decays.get(faded)
+            mask = None if decay is None else torch.ones(1, 1024, dtype=torch.bool)
             options = (kind, 0.25, causal, segment, True)
             out, inv_norm, kv_sum, k_sum, *state = op._forward(q, q, v, mask, decay, None, None, *options)
             state = [x if x.numel() else None for x in state]
             op._forward(q, q, v, mask, decay, *state, *options)
             op._backward(v, *state, q, q, v, mask, decay, out, inv_norm, kv_sum, k_sum, *options)
         token = [x[:, :, :1] for x in (q, q, v)]
-        step(*token, None, None, *state, kind, 0.25)
+        for rates in (None, torch.ones(1, 2, 1)):
+            step(*token, None, rates, *state, kind, 0.25)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from qkv.attention.triton import constants
-from qkv.attention.triton.kernels import chunk_state, common, decode_step, grad_qk, linear, output, taylor
+from qkv.attention.triton.kernels import chunk_state, common, decode_step, gate, grad_qk, linear, output, taylor
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MAX_PARAMETERS = 40
@@ -215,7 +215,9 @@ def jitted(module: ModuleType):
 
 
 @pytest.mark.parametrize(
-    "module", [chunk_state, common, decode_step, grad_qk, linear, output, taylor], ids=lambda module: module.__name__
+    "module",
+    [chunk_state, common, decode_step, gate, grad_qk, linear, output, taylor],
+    ids=lambda module: module.__name__,
 )
 def test_no_kernel_has_many_parameters(module):
     found = jitted(module)

@@ -13,7 +13,7 @@ atomic additions: the same input gives the same bits. A kind is a record of smal
 
 `inv_norm` multiplies a token's weight (1 / normalizer, in the backward), `d_norm` is the gradient of a normalizer. With
 decay, a written token fades by its distance to the end of the segment, and what a token reads fades by its distance to
-the start; reversed, the two are exchanged.
+the start; reversed, the two are exchanged. With a gate (`gate.py`) the same, by the sums of its rates.
 """
 
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from qkv.attention.triton.kernels.common import (
     load_rows,
     program_and_row,
 )
+from qkv.attention.triton.kernels.gate import end_sum, fade_between, load_sums
 
 
 class StatePointers(NamedTuple):
@@ -43,10 +44,14 @@ class StatePointers(NamedTuple):
     d_norm: Pointer
     mask: Pointer
     decay: Pointer
+    gate_sums: Pointer
+    gate_borders: Pointer
     kv_sum: Pointer
     k_sum: Pointer
     prefix_kv: Pointer
     prefix_k: Pointer
+    split_fades: Pointer
+    """Factor of a state over each split, written with a gate."""
 
 
 class StateStrides(NamedTuple):
@@ -97,6 +102,11 @@ def chunk_state(
     low = split * sizes.segments_per_split * TILES.SEGMENT
     high = tl.minimum(low + sizes.segments_per_split * TILES.SEGMENT, sizes.length)
     blocks = (high - low + TILES.BLOCK_A - 1) // TILES.BLOCK_A
+    next_end = rate
+    if FLAGS.HAS_GATE:  # loaded one block ahead, so that no product waits for it
+        last_block = low + (blocks - 1) * TILES.BLOCK_A
+        next_end = end_sum(pointers.gate_sums, row, (last_block if FLAGS.REVERSE else low) // TILES.SEGMENT,
+                           sizes.length, TILES.SEGMENT)  # scalar  # fmt: skip
     for number in range(blocks * group):
         block = number // group
         if FLAGS.REVERSE:
@@ -113,6 +123,16 @@ def chunk_state(
                 tl.store(prefix + offsets, weighted)  # [BLOCK_F, BLOCK_V]
                 if FLAGS.NORMALIZE:
                     tl.store(pointers.prefix_k + base + features, k_sum * weight)  # [BLOCK_F]
+        end = next_end
+        if FLAGS.HAS_GATE:
+            fade = tl.where(border & (number % group == 0), tl.exp2(tl.cast(-end, tl.float32)), 1.0)
+            kv_sum *= fade
+            k_sum *= fade
+            next_block = (number + 1) // group
+            if FLAGS.REVERSE:
+                next_block = tl.maximum(blocks - 1 - next_block, 0)
+            next_end = end_sum(pointers.gate_sums, row, (low + next_block * TILES.BLOCK_A) // TILES.SEGMENT,
+                               sizes.length, TILES.SEGMENT)  # scalar  # fmt: skip
         head = state_head * sizes.heads // sizes.state_heads + number % group
         flat = (batch.to(tl.int64) * sizes.heads + head) * sizes.length
         tokens = start + tl.arange(0, TILES.BLOCK_A)  # [BLOCK_A]
@@ -133,6 +153,13 @@ def chunk_state(
             phi_t *= tl.exp(
                 -rate * border_distance(tokens, start // TILES.SEGMENT, sizes.length, TILES.SEGMENT, not FLAGS.REVERSE)
             )[None, :]
+        if FLAGS.HAS_GATE:
+            exponent = load_sums(pointers.gate_sums, row, tokens, valid, sizes.length, not FLAGS.REVERSE)  # [BLOCK_A]
+            if FLAGS.REVERSE:
+                exponent = -exponent
+            else:
+                exponent -= end
+            phi_t *= tl.exp2(exponent.to(tl.float32))[None, :]
         if FLAGS.NORMALIZE:
             if FLAGS.HAS_INV_NORM:
                 d_norm = tl.load(pointers.d_norm + flat + tokens, mask=valid, other=0.0)  # [BLOCK_A]
@@ -147,6 +174,15 @@ def chunk_state(
     tl.store(pointers.kv_sum + base * (TILES.BLOCK_V * TILES.VALUE_BLOCKS) + offsets, kv_sum)  # [BLOCK_F, BLOCK_V]
     if FLAGS.NORMALIZE and value_block == 0:
         tl.store(pointers.k_sum + base + features, k_sum)  # [BLOCK_F]
+    if FLAGS.HAS_GATE:
+        if tl.program_id(1) == 0:
+            segments = tl.maximum((sizes.length + TILES.SEGMENT - 1) // TILES.SEGMENT, 1)
+            first_segment = split * sizes.segments_per_split
+            last_segment = tl.minimum(first_segment + sizes.segments_per_split, segments)
+            fade = fade_between(
+                pointers.gate_borders, row, first_segment, last_segment, sizes.length, TILES.SEGMENT
+            )  # scalar  # fmt: skip
+            tl.store(pointers.split_fades + row * sizes.num_splits + split, fade)  # scalar
 
 
 class ScanPointers(NamedTuple):
@@ -163,6 +199,7 @@ class ScanPointers(NamedTuple):
     prefix_k: Pointer
     final_k: Pointer
     decay: Pointer
+    split_fades: Pointer
     weights: Pointer
     d_decay: Pointer
 
@@ -181,9 +218,9 @@ class ScanSizes(NamedTuple):
 @triton.jit
 def _running_sum(
     sum_pointer, initial_pointer, forward_pointer, prefix_pointer, final_pointer, weights_pointer, d_decay_pointer,
-    rate, block, size, columns, segments, prefix_slots, length,
+    split_fades, rate, block, size, columns, segments, prefix_slots, length,
     EXPANDS: tl.constexpr, HAS_INITIAL: tl.constexpr, HAS_PREFIX: tl.constexpr, HAS_DECAY: tl.constexpr,
-    REVERSE: tl.constexpr, GRAD_DECAY: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_GATE: tl.constexpr, REVERSE: tl.constexpr, GRAD_DECAY: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Sum one block of the `size` elements of each segment over the segments before it."""
     row = tl.program_id(0).to(tl.int64)
@@ -211,6 +248,8 @@ def _running_sum(
             total *= tl.exp(-rate * tokens)
             if GRAD_DECAY:
                 d_decay += tokens * total * tl.load(forward_pointer + here, mask=inside, other=0.0)  # [BLOCK]
+        if HAS_GATE:
+            total *= tl.load(split_fades + row * segments + segment)  # scalar
         total += tl.load(sum_pointer + here, mask=inside, other=0.0)  # [BLOCK]
     tl.store(final_pointer + row * size + offsets, total, mask=inside)  # [BLOCK]
     if GRAD_DECAY:
@@ -220,8 +259,8 @@ def _running_sum(
 @triton.jit
 def scan(
     pointers, sizes, NUM_KV_BLOCKS: tl.constexpr, EXPANDS: tl.constexpr, HAS_INITIAL: tl.constexpr,
-    HAS_PREFIX: tl.constexpr, HAS_DECAY: tl.constexpr, REVERSE: tl.constexpr, GRAD_DECAY: tl.constexpr,
-    SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_PREFIX: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_GATE: tl.constexpr, REVERSE: tl.constexpr,
+    GRAD_DECAY: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute running sums over segments: of features times values, and of features alone, times the feature's weight.
 
@@ -234,14 +273,14 @@ def scan(
     if block < NUM_KV_BLOCKS:
         _running_sum(
             pointers.kv_sum, pointers.initial_kv, pointers.forward_kv, pointers.prefix_kv, pointers.final_kv,
-            pointers.weights, pointers.d_decay, rate, block, sizes.features * sizes.columns, sizes.columns,
-            sizes.segments, sizes.prefix_slots, sizes.length,
-            EXPANDS, HAS_INITIAL, HAS_PREFIX, HAS_DECAY, REVERSE, GRAD_DECAY, SEGMENT, BLOCK,
+            pointers.weights, pointers.d_decay, pointers.split_fades, rate, block, sizes.features * sizes.columns,
+            sizes.columns, sizes.segments, sizes.prefix_slots, sizes.length,
+            EXPANDS, HAS_INITIAL, HAS_PREFIX, HAS_DECAY, HAS_GATE, REVERSE, GRAD_DECAY, SEGMENT, BLOCK,
         )  # fmt: skip
     else:
         _running_sum(
             pointers.k_sum, pointers.initial_k, pointers.forward_k, pointers.prefix_k, pointers.final_k,
-            pointers.weights, pointers.d_decay, rate, block - NUM_KV_BLOCKS, sizes.features, 1,
+            pointers.weights, pointers.d_decay, pointers.split_fades, rate, block - NUM_KV_BLOCKS, sizes.features, 1,
             sizes.segments, sizes.prefix_slots, sizes.length,
-            EXPANDS, HAS_INITIAL, HAS_PREFIX, HAS_DECAY, REVERSE, GRAD_DECAY, SEGMENT, BLOCK,
+            EXPANDS, HAS_INITIAL, HAS_PREFIX, HAS_DECAY, HAS_GATE, REVERSE, GRAD_DECAY, SEGMENT, BLOCK,
         )  # fmt: skip

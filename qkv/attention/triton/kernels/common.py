@@ -123,8 +123,25 @@ def token_ranges(start, segment, length, FLAGS: tl.constexpr, TILES: tl.constexp
 
 
 @triton.jit
-def causal_decay(w, tokens, others, rate, DIAGONAL: tl.constexpr, REVERSE: tl.constexpr, HAS_DECAY: tl.constexpr):
-    """Return w [BLOCK_A, BLOCK_B], faded by distance and zero for later (REVERSE: earlier) tokens."""
+def causal_decay(
+    w, tokens, others, rate, other_sums, anchor, DIAGONAL: tl.constexpr, REVERSE: tl.constexpr,
+    HAS_DECAY: tl.constexpr, HAS_GATE: tl.constexpr,
+):  # fmt: skip
+    """Return w [BLOCK_A, BLOCK_B], faded by distance and zero for later (REVERSE: earlier) tokens.
+
+    With a gate, `rate` holds its sums at `tokens`, and `other_sums` those at `others`. Outside of the diagonal w fades
+    only as far as `anchor`, a sum between them: the rest is a factor per token, which the caller applies to the result.
+    """
+    if HAS_GATE:
+        if REVERSE:
+            sign = 1.0
+        else:
+            sign = -1.0
+        if DIAGONAL:
+            exponent = (sign * (rate[:, None] - other_sums[None, :])).to(tl.float32)  # [BLOCK_A, BLOCK_B]
+            w *= tl.exp2(tl.minimum(exponent, 0.0))
+        else:
+            w *= tl.exp2((sign * (anchor - other_sums)).to(tl.float32))[None, :]
     if DIAGONAL or HAS_DECAY:
         distance = tokens[:, None] - others[None, :]  # [BLOCK_A, BLOCK_B]
         if REVERSE:
@@ -147,9 +164,16 @@ def prefix_bases(batch, head, segment, sizes, PADDED_FEATURES: tl.constexpr):
 
 
 @triton.jit
-def load_prefix(pointer, local, before, offsets, LOCAL_PREFIX: tl.constexpr, SPLIT_PREFIX: tl.constexpr):
-    """Load the state before the segment: the sum of what came before in the split, and before the split."""
-    if LOCAL_PREFIX and SPLIT_PREFIX:
+def load_prefix(
+    pointer, local, before, offsets, fade, LOCAL_PREFIX: tl.constexpr, SPLIT_PREFIX: tl.constexpr,
+    HAS_GATE: tl.constexpr,
+):  # fmt: skip
+    """Load the state before the segment: the sum of what came before in the split, and before the split, faded."""
+    if LOCAL_PREFIX and SPLIT_PREFIX and HAS_GATE:
+        prefix = tl.load(pointer + local + offsets).to(tl.float32)  # shape of offsets
+        prefix += fade * tl.load(pointer + before + offsets).to(tl.float32)  # shape of offsets
+        prefix = prefix.to(pointer.dtype.element_ty)
+    elif LOCAL_PREFIX and SPLIT_PREFIX:
         prefix = tl.load(pointer + local + offsets) + tl.load(pointer + before + offsets)  # shape of offsets
     elif LOCAL_PREFIX:
         prefix = tl.load(pointer + local + offsets)  # shape of offsets

@@ -56,7 +56,7 @@ def decode_step(
     pointers, strides, key_heads, scale, KIND: tl.constexpr,
     GROUP: tl.constexpr, BLOCK_G: tl.constexpr, FEATURES: tl.constexpr, BLOCK_F: tl.constexpr,
     FEATURES_PER_PART: tl.constexpr, PARTS: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr,
-    NORMALIZE: tl.constexpr, HAS_MASK: tl.constexpr, HAS_DECAY: tl.constexpr,
+    NORMALIZE: tl.constexpr, HAS_MASK: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_GATE: tl.constexpr,
 ):  # fmt: skip
     """Update and read FEATURES_PER_PART features of one key head of one sequence."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -69,6 +69,8 @@ def decode_step(
     fade = 1.0
     if HAS_DECAY:
         fade = tl.exp(-tl.load(pointers.decay + key_head))  # scalar
+    if HAS_GATE:
+        fade = tl.exp(-tl.load(pointers.decay + row))  # scalar
     v_row = pointers.v + batch * strides.v.batch + key_head * strides.v.head
     value = tl.load(v_row + columns, mask=visible, other=0.0).to(tl.float32)  # [BLOCK_V]
     out = tl.zeros([BLOCK_G, BLOCK_V], tl.float32)

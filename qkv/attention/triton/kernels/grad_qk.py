@@ -20,6 +20,7 @@ from qkv.attention.triton.kernels.common import (
     store_rows,
     token_ranges,
 )
+from qkv.attention.triton.kernels.gate import anchor_fade, anchor_sum, border_fade, load_sums, split_fade
 
 
 class GradPointers(NamedTuple):
@@ -38,12 +39,15 @@ class GradPointers(NamedTuple):
     """Gradients of the normalizers: written with the queries, read with the keys."""
     mask: Pointer
     decay: Pointer
+    gate_sums: Pointer
+    gate_borders: Pointer
     prefix_kv: Pointer
     prefix_k: Pointer
     forward_out: Pointer
     """Outputs of the forward."""
     out: Pointer
     d_decay: Pointer
+    """Per token: the gradient of the decay or, with a gate, the sum of weights times their gradients."""
 
 
 class GradStrides(NamedTuple):
@@ -91,40 +95,72 @@ def grad_qk(
     rate = 0.0
     if FLAGS.HAS_DECAY:
         rate = tl.load(pointers.decay + a_head)  # scalar
+    gate_row = batch * sizes.state_heads + a_head * sizes.state_heads // sizes.a_heads
+    before_fade, anchor = 1.0, 0.0
+    if FLAGS.HAS_GATE:
+        anchor = anchor_sum(pointers.gate_sums, gate_row, start, segment, sizes.a_length, FLAGS.REVERSE, TILES)
+        rate = load_sums(pointers.gate_sums, gate_row, tokens, valid, sizes.a_length, FLAGS.REVERSE)  # [BLOCK_A]
+        if FLAGS.SPLIT_PREFIX:
+            before_fade = split_fade(pointers.gate_borders, gate_row, segment, sizes, TILES.SEGMENT, FLAGS.REVERSE)
     if FLAGS.LOCAL_PREFIX or FLAGS.SPLIT_PREFIX:
         local, before = prefix_bases(batch, a_head, segment, sizes, TILES.PADDED_FEATURES)
         age = border_distance(tokens, segment, sizes.a_length, TILES.SEGMENT, FLAGS.REVERSE).to(tl.float32)
         k_sum = tl.zeros([TILES.BLOCK_F], tl.float32)
         if FLAGS.NORMALIZE:
-            k_sum = _load_k_sum(pointers, local, before, tl.arange(0, TILES.BLOCK_F), FLAGS, TILES)  # [BLOCK_F]
+            k_sum = _load_k_sum(
+                pointers, local, before, before_fade, tl.arange(0, TILES.BLOCK_F), FLAGS, TILES
+            )  # [BLOCK_F]  # fmt: skip
         for tile in range(TILES.PURE_TILES):
             out, d_decay, k_sum = _add_state_grad(
-                out, d_decay, k_sum, raw, g, inv_norm, d_norm, age, rate, tile, local, before, valid, start, batch,
-                a_head, pointers, strides, scales, True, KIND, FLAGS, TILES,
+                out, d_decay, k_sum, raw, g, inv_norm, d_norm, age, rate, tile, local, before, before_fade, valid,
+                start, batch, a_head, pointers, strides, scales, True, KIND, FLAGS, TILES,
             )  # fmt: skip
+        if FLAGS.SUM_PAIRS and TILES.PURE_TILES > 0:
+            # these features are of degree 2: the sum of each times its gradient is half of x times the gradient of x
+            d_decay += 0.5 * tl.sum(raw.to(tl.float32) * out, 1)
         for tile in range(TILES.PURE_TILES, TILES.FEATURE_TILES):
             out, d_decay, k_sum = _add_state_grad(
-                out, d_decay, k_sum, raw, g, inv_norm, d_norm, age, rate, tile, local, before, valid, start, batch,
-                a_head, pointers, strides, scales, False, KIND, FLAGS, TILES,
+                out, d_decay, k_sum, raw, g, inv_norm, d_norm, age, rate, tile, local, before, before_fade, valid,
+                start, batch, a_head, pointers, strides, scales, False, KIND, FLAGS, TILES,
             )  # fmt: skip
+        if FLAGS.HAS_GATE:
+            fade = border_fade(
+                anchor, pointers.gate_sums, gate_row, segment, sizes.a_length, TILES.SEGMENT, FLAGS.REVERSE
+            )  # scalar  # fmt: skip
+            out *= fade
+            d_decay *= fade
     if FLAGS.INTRA != "none":
         low, high, diagonal_low, diagonal_high = token_ranges(start, segment, sizes.b_length, FLAGS, TILES)
+        if FLAGS.HAS_GATE:
+            for member in range(tl.maximum(sizes.b_heads // sizes.a_heads, 1)):
+                b_head = a_head * sizes.b_heads // sizes.a_heads + member
+                for b_start in range(low, high, TILES.BLOCK_B):
+                    out, d_decay = _add_block_grad(
+                        out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head,
+                        rate, anchor, pointers, strides, sizes, scales, False, KIND, FLAGS, TILES,
+                    )  # fmt: skip
+            fade = anchor_fade(rate, anchor, FLAGS.REVERSE)  # [BLOCK_A]
+            out *= fade[:, None]
+            d_decay *= fade
         for member in range(tl.maximum(sizes.b_heads // sizes.a_heads, 1)):
             b_head = a_head * sizes.b_heads // sizes.a_heads + member
-            for b_start in range(low, high, TILES.BLOCK_B):
-                out, d_decay = _add_block_grad(
-                    out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head, rate,
-                    pointers, strides, sizes, scales, False, KIND, FLAGS, TILES,
-                )  # fmt: skip
+            if not FLAGS.HAS_GATE:
+                for b_start in range(low, high, TILES.BLOCK_B):
+                    out, d_decay = _add_block_grad(
+                        out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head,
+                        rate, anchor, pointers, strides, sizes, scales, False, KIND, FLAGS, TILES,
+                    )  # fmt: skip
             for b_start in range(diagonal_low, diagonal_high, TILES.BLOCK_B):
                 out, d_decay = _add_block_grad(
                     out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head, rate,
-                    pointers, strides, sizes, scales, True, KIND, FLAGS, TILES,
+                    anchor, pointers, strides, sizes, scales, True, KIND, FLAGS, TILES,
                 )  # fmt: skip
+    if FLAGS.HAS_GATE and not FLAGS.SUM_PAIRS:
+        d_decay = tl.sum(a.to(tl.float32) * out, 1)
     out = tl.where(valid[:, None], KIND.map_grad(raw, out * scales.result, scales.a), 0.0)
     store_rows(pointers.out, out, strides.out, batch, a_head, start, tokens < sizes.a_length, TILES.KEY_DIM,
                TILES.BLOCK_K, TILES.KEY_DIM == TILES.BLOCK_K)  # [BLOCK_A, BLOCK_K]  # fmt: skip
-    if FLAGS.HAS_DECAY:
+    if FLAGS.HAS_DECAY or FLAGS.HAS_GATE:
         flat = (batch.to(tl.int64) * sizes.a_heads + a_head) * sizes.a_length
         tl.store(
             pointers.d_decay + flat + tokens,
@@ -151,27 +187,34 @@ def _dot_with_output(g, batch, head, start, valid, pointers, strides, TILES: tl.
 
 
 @triton.jit
-def _load_k_sum(pointers, local, before, features, FLAGS: tl.constexpr, TILES: tl.constexpr):
+def _load_k_sum(pointers, local, before, before_fade, features, FLAGS: tl.constexpr, TILES: tl.constexpr):
     """Load sums of these features alone; called one tile ahead, so that no dot product waits for them."""
     inside = features < TILES.PADDED_FEATURES
     k_sum = tl.zeros([features.shape[0]], tl.float32)
     if FLAGS.LOCAL_PREFIX:
         k_sum += tl.load(pointers.prefix_k + local + features, mask=inside, other=0.0)  # [BLOCK_F]
-    if FLAGS.SPLIT_PREFIX:
+    if FLAGS.SPLIT_PREFIX and FLAGS.HAS_GATE:
+        k_sum += before_fade * tl.load(pointers.prefix_k + before + features, mask=inside, other=0.0)  # [BLOCK_F]
+    elif FLAGS.SPLIT_PREFIX:
         k_sum += tl.load(pointers.prefix_k + before + features, mask=inside, other=0.0)  # [BLOCK_F]
     return k_sum
 
 
 @triton.jit
 def _add_state_grad(
-    out, d_decay, k_sum, raw, g, inv_norm, d_norm, age, rate, tile, local, before, valid, start, batch, a_head,
-    pointers, strides, scales, PURE: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
+    out, d_decay, k_sum, raw, g, inv_norm, d_norm, age, rate, tile, local, before, before_fade, valid, start, batch,
+    a_head, pointers, strides, scales, PURE: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Add to `out` and `d_decay` the gradient through one tile of features of the state; load the next `k_sum`."""
+    """Add to `out` and `d_decay` the gradient through one tile of features of the state; load the next `k_sum`.
+
+    With a gate, the caller applies its factor, and takes `d_decay` of pure tiles from `out`.
+    """
     features = tile * TILES.BLOCK_F + tl.arange(0, TILES.BLOCK_F)  # [BLOCK_F]
     next_k_sum = k_sum
     if FLAGS.NORMALIZE:
-        next_k_sum = _load_k_sum(pointers, local, before, features + TILES.BLOCK_F, FLAGS, TILES)  # [BLOCK_F]
+        next_k_sum = _load_k_sum(
+            pointers, local, before, before_fade, features + TILES.BLOCK_F, FLAGS, TILES
+        )  # [BLOCK_F]  # fmt: skip
     d_phi = tl.zeros([valid.shape[0], TILES.BLOCK_F], tl.float32)
     for value_block in tl.static_range(TILES.VALUE_BLOCKS):
         g_block = g
@@ -183,7 +226,8 @@ def _add_state_grad(
         stride = TILES.BLOCK_V * TILES.VALUE_BLOCKS
         offsets = features[None, :] * stride + columns[:, None]
         kv_sum = load_prefix(
-            pointers.prefix_kv, local * stride, before * stride, offsets, FLAGS.LOCAL_PREFIX, FLAGS.SPLIT_PREFIX
+            pointers.prefix_kv, local * stride, before * stride, offsets, before_fade, FLAGS.LOCAL_PREFIX,
+            FLAGS.SPLIT_PREFIX, FLAGS.HAS_GATE,
         )  # [BLOCK_V, BLOCK_F]  # fmt: skip
         # [BLOCK_A, BLOCK_V] x [BLOCK_V, BLOCK_F]
         d_phi = tl.dot(g_block.to(TILES.DTYPE), kv_sum, d_phi, input_precision=TILES.PRECISION)
@@ -193,6 +237,9 @@ def _add_state_grad(
         d_phi *= tl.exp(-rate * age)[:, None]
         phi = KIND.features(raw.to(TILES.DTYPE), features, pointers, scales.a, PURE, TILES)  # [BLOCK_A, BLOCK_F]
         d_decay += age * tl.sum(d_phi * phi, 1)
+    if FLAGS.SUM_PAIRS and not PURE:
+        phi = KIND.features(raw.to(TILES.DTYPE), features, pointers, scales.a, PURE, TILES)  # [BLOCK_A, BLOCK_F]
+        d_decay += tl.sum(d_phi * phi, 1)
     out = KIND.grad_features(out, raw.to(TILES.DTYPE), d_phi, features, pointers, PURE, TILES)  # [BLOCK_A, BLOCK_K]
     return out, d_decay, next_k_sum
 
@@ -200,7 +247,7 @@ def _add_state_grad(
 @triton.jit
 def _add_block_grad(
     out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head, rate,
-    pointers, strides, sizes, scales,
+    anchor, pointers, strides, sizes, scales,
     DIAGONAL: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Add to `out` and `d_decay` the gradient through the weights of one block of tokens of side b."""
@@ -235,12 +282,24 @@ def _add_block_grad(
             d_weight = d_weight * inv_norm[:, None] + d_norm[:, None]
     # [BLOCK_A, BLOCK_K] x [BLOCK_K, BLOCK_B]
     product = tl.dot(a, tl.trans(b), input_precision=TILES.PRECISION)
+    other_sums = 0.0
+    if FLAGS.HAS_GATE:
+        gate_row = batch * sizes.state_heads + b_head * sizes.state_heads // sizes.b_heads
+        other_sums = load_sums(
+            pointers.gate_sums, gate_row, others, b_valid, sizes.b_length, not FLAGS.REVERSE
+        )  # [BLOCK_B]  # fmt: skip
     d_weight = causal_decay(
-        d_weight, tokens, others, rate, DIAGONAL, FLAGS.REVERSE, FLAGS.HAS_DECAY and FLAGS.INTRA == "causal"
+        d_weight, tokens, others, rate, other_sums, anchor, DIAGONAL, FLAGS.REVERSE,
+        FLAGS.HAS_DECAY and FLAGS.INTRA == "causal", FLAGS.HAS_GATE,
     )  # [BLOCK_A, BLOCK_B]  # fmt: skip
     if FLAGS.HAS_DECAY and not FLAGS.REVERSE:
         distance = (tokens[:, None] - others[None, :]).to(tl.float32)
         d_decay += tl.sum(tl.where(b_valid[None, :], d_weight * KIND.weight(product, scales.score) * distance, 0.0), 1)
+    if FLAGS.SUM_PAIRS:
+        pairs = d_weight * KIND.weight(product, scales.score)  # [BLOCK_A, BLOCK_B]
+        if DIAGONAL:
+            pairs = tl.where(tokens[:, None] != others[None, :], pairs, 0.0)
+        d_decay += tl.sum(pairs, 1)
     d_product = (d_weight * KIND.slope(product, scales.score)).to(TILES.DTYPE)
     # [BLOCK_A, BLOCK_B] x [BLOCK_B, BLOCK_K]
     return tl.dot(d_product, b, out, input_precision=TILES.PRECISION), d_decay

@@ -21,6 +21,7 @@ from qkv.attention.triton.kernels.common import (
     store_rows,
     token_ranges,
 )
+from qkv.attention.triton.kernels.gate import anchor_fade, anchor_sum, border_fade, load_sums, split_fade
 
 
 class OutputPointers(NamedTuple):
@@ -36,6 +37,8 @@ class OutputPointers(NamedTuple):
     """1 / normalizer of each query, read in the backward."""
     mask: Pointer
     decay: Pointer
+    gate_sums: Pointer
+    gate_borders: Pointer
     prefix_kv: Pointer
     prefix_k: Pointer
     out: Pointer
@@ -74,33 +77,60 @@ def output(
     rate = 0.0
     if FLAGS.HAS_DECAY:
         rate = tl.load(pointers.decay + a_head)  # scalar
+    gate_row = batch * sizes.state_heads + a_head * sizes.state_heads // sizes.a_heads
+    before_fade, anchor = 1.0, 0.0
+    if FLAGS.HAS_GATE:
+        anchor = anchor_sum(pointers.gate_sums, gate_row, start, segment, sizes.a_length, FLAGS.REVERSE, TILES)
+        rate = load_sums(pointers.gate_sums, gate_row, tokens, valid, sizes.a_length, FLAGS.REVERSE)  # [BLOCK_A]
+        if FLAGS.SPLIT_PREFIX:
+            before_fade = split_fade(pointers.gate_borders, gate_row, segment, sizes, TILES.SEGMENT, FLAGS.REVERSE)
     if FLAGS.LOCAL_PREFIX or FLAGS.SPLIT_PREFIX:
         local, before = prefix_bases(batch, a_head, segment, sizes, TILES.PADDED_FEATURES)
         for tile in range(TILES.PURE_TILES):
             out, norm = _read_state(
-                out, norm, a, raw, tile, value_block, local, before, pointers, scales, True, KIND, FLAGS, TILES
-            )
+                out, norm, a, raw, tile, value_block, local, before, before_fade, pointers, scales, True, KIND, FLAGS,
+                TILES,
+            )  # fmt: skip
         for tile in range(TILES.PURE_TILES, TILES.FEATURE_TILES):
             out, norm = _read_state(
-                out, norm, a, raw, tile, value_block, local, before, pointers, scales, False, KIND, FLAGS, TILES
-            )
+                out, norm, a, raw, tile, value_block, local, before, before_fade, pointers, scales, False, KIND, FLAGS,
+                TILES,
+            )  # fmt: skip
         if FLAGS.HAS_DECAY:
             fade = tl.exp(-rate * border_distance(tokens, segment, sizes.a_length, TILES.SEGMENT, FLAGS.REVERSE))
             out *= fade[:, None]
             norm *= fade
+        if FLAGS.HAS_GATE:
+            fade = border_fade(
+                anchor, pointers.gate_sums, gate_row, segment, sizes.a_length, TILES.SEGMENT, FLAGS.REVERSE
+            )  # scalar  # fmt: skip
+            out *= fade
+            norm *= fade
     if FLAGS.INTRA != "none":
         low, high, diagonal_low, diagonal_high = token_ranges(start, segment, sizes.b_length, FLAGS, TILES)
+        if FLAGS.HAS_GATE:
+            for member in range(tl.maximum(sizes.b_heads // sizes.a_heads, 1)):
+                b_head = a_head * sizes.b_heads // sizes.a_heads + member
+                for b_start in range(low, high, TILES.BLOCK_B):
+                    out, norm = _attend_block(
+                        out, norm, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
+                        columns_left, rate, anchor, pointers, strides, sizes, scales, False, KIND, FLAGS, TILES,
+                    )  # fmt: skip
+            fade = anchor_fade(rate, anchor, FLAGS.REVERSE)  # [BLOCK_A]
+            out *= fade[:, None]
+            norm *= fade
         for member in range(tl.maximum(sizes.b_heads // sizes.a_heads, 1)):
             b_head = a_head * sizes.b_heads // sizes.a_heads + member
-            for b_start in range(low, high, TILES.BLOCK_B):
-                out, norm = _attend_block(
-                    out, norm, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
-                    columns_left, rate, pointers, strides, sizes, scales, False, KIND, FLAGS, TILES,
-                )  # fmt: skip
+            if not FLAGS.HAS_GATE:
+                for b_start in range(low, high, TILES.BLOCK_B):
+                    out, norm = _attend_block(
+                        out, norm, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
+                        columns_left, rate, anchor, pointers, strides, sizes, scales, False, KIND, FLAGS, TILES,
+                    )  # fmt: skip
             for b_start in range(diagonal_low, diagonal_high, TILES.BLOCK_B):
                 out, norm = _attend_block(
                     out, norm, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
-                    columns_left, rate, pointers, strides, sizes, scales, True, KIND, FLAGS, TILES,
+                    columns_left, rate, anchor, pointers, strides, sizes, scales, True, KIND, FLAGS, TILES,
                 )  # fmt: skip
     out *= scales.result
     if FLAGS.NORMALIZE:
@@ -118,7 +148,7 @@ def output(
 
 @triton.jit
 def _read_state(
-    out, norm, a, raw, tile, value_block, local, before, pointers, scales, PURE: tl.constexpr,
+    out, norm, a, raw, tile, value_block, local, before, before_fade, pointers, scales, PURE: tl.constexpr,
     KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Add to `out` and `norm` what one tile of features reads from the state."""
@@ -129,13 +159,15 @@ def _read_state(
         phi = KIND.features(raw.to(TILES.DTYPE), features, pointers, scales.a, PURE, TILES)  # [BLOCK_A, BLOCK_F]
     if FLAGS.NORMALIZE:
         k_sum = load_prefix(
-            pointers.prefix_k, local, before, features, FLAGS.LOCAL_PREFIX, FLAGS.SPLIT_PREFIX
+            pointers.prefix_k, local, before, features, before_fade, FLAGS.LOCAL_PREFIX, FLAGS.SPLIT_PREFIX,
+            FLAGS.HAS_GATE,
         )  # [BLOCK_F]  # fmt: skip
         norm += tl.sum(phi * k_sum[None, :], 1)
     stride = TILES.BLOCK_V * TILES.VALUE_BLOCKS
     offsets = features[:, None] * stride + columns[None, :]
     kv_sum = load_prefix(
-        pointers.prefix_kv, local * stride, before * stride, offsets, FLAGS.LOCAL_PREFIX, FLAGS.SPLIT_PREFIX
+        pointers.prefix_kv, local * stride, before * stride, offsets, before_fade, FLAGS.LOCAL_PREFIX,
+        FLAGS.SPLIT_PREFIX, FLAGS.HAS_GATE,
     )  # [BLOCK_F, BLOCK_V]  # fmt: skip
     # [BLOCK_A, BLOCK_F] x [BLOCK_F, BLOCK_V]
     return tl.dot(phi.to(TILES.DTYPE), kv_sum, out, input_precision=TILES.PRECISION), norm
@@ -143,8 +175,8 @@ def _read_state(
 
 @triton.jit
 def _attend_block(
-    out, norm, a, tokens, b_start, c_pointer, batch, b_head, columns_left, rate, pointers, strides, sizes, scales,
-    DIAGONAL: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
+    out, norm, a, tokens, b_start, c_pointer, batch, b_head, columns_left, rate, anchor, pointers, strides, sizes,
+    scales, DIAGONAL: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Add to `out` and `norm` one block of tokens of side b, each by its weight."""
     others = b_start + tl.arange(0, TILES.BLOCK_B)  # [BLOCK_B]
@@ -159,8 +191,15 @@ def _attend_block(
                   TILES.BLOCK_V, TILES.VALUE_DIM % TILES.BLOCK_V == 0)  # [BLOCK_B, BLOCK_V]  # fmt: skip
     # [BLOCK_A, BLOCK_K] x [BLOCK_K, BLOCK_B]
     w = KIND.weight(tl.dot(a, tl.trans(b), input_precision=TILES.PRECISION), scales.score)
+    other_sums = 0.0
+    if FLAGS.HAS_GATE:
+        gate_row = batch * sizes.state_heads + b_head * sizes.state_heads // sizes.b_heads
+        other_sums = load_sums(
+            pointers.gate_sums, gate_row, others, valid, sizes.b_length, not FLAGS.REVERSE
+        )  # [BLOCK_B]  # fmt: skip
     w = causal_decay(
-        w, tokens, others, rate, DIAGONAL, FLAGS.REVERSE, FLAGS.HAS_DECAY and FLAGS.INTRA == "causal"
+        w, tokens, others, rate, other_sums, anchor, DIAGONAL, FLAGS.REVERSE,
+        FLAGS.HAS_DECAY and FLAGS.INTRA == "causal", FLAGS.HAS_GATE,
     )  # [BLOCK_A, BLOCK_B]  # fmt: skip
     if FLAGS.HAS_INV_NORM:
         flat = (batch.to(tl.int64) * sizes.b_heads + b_head) * sizes.b_length
