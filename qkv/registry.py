@@ -41,6 +41,10 @@ class Registry(Generic[Registered]):
             raise unknown_name_error(self.what, name, self._classes)
         return self._classes[name]
 
+    def holds(self, name: str, cls: type) -> bool:
+        """Return whether `cls` itself, not a subclass, is registered as `name`."""
+        return self._classes.get(name) is cls
+
     def __iter__(self) -> Iterator[str]:
         self._load_plugins()
         return iter(tuple(self._classes))

@@ -6,7 +6,7 @@ Every tensor has layout (batch, heads, time, dim), as in torch's `scaled_dot_pro
 
 import inspect
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from qkv.attention.law import Law, ScoreTerms
 from qkv.cost import Cost, Shape
 from qkv.registry import Registry
 from qkv.shapes import Beta, Bias, Decay, Keys, Mask, Outputs, Queries, Rows, Starts, StepBias, Values, Weights
+
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+"""Attributes of every module."""
 
 
 class State(ABC):
@@ -73,10 +76,32 @@ class Attention(nn.Module, ABC):
     """Whether the weights of a query are divided by their sum."""
     variants: ClassVar[tuple[str, ...]] = ()
     """Further specs of this kind that are worth comparing, as `parse` reads them."""
+    options: ClassVar[tuple[str, ...]] = ()
+    """Names of the constructor's arguments, set for each class."""
 
+    as_node: bool = True
+    """Whether `torch.compile` and `torch.export` may put a call into the graph as one operator, `qkv::attention`."""
     backend: str = "auto"
     precision: float = 1e-12
     """Largest allowed difference between two forms in float64, relative to the largest output."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        cls.options = tuple(name for name, p in inspect.signature(cls).parameters.items() if p.kind not in unnamed)
+
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def is_built_by_its_options(self) -> bool:
+        """Return whether the registry would build an equal mechanism from the options that this object has now."""
+        known = [name for name in self.options if hasattr(self, name)]
+        if len(known) < len(self.options) or any(True for _ in (*self.parameters(), *self.buffers(), *self.children())):
+            return False
+        if not kinds.holds(self.kind, type(self)):
+            return False
+        built = vars(type(self)(**{name: getattr(self, name) for name in known}))
+        state = {name: x for name, x in vars(self).items() if name in built or not name.startswith("_")}
+        changed = [x for name, x in state.items() if name not in MODULE_ATTRIBUTES and not _is_same(x, built.get(name))]
+        return not changed and built.keys() == state.keys()
 
     @property
     def kind(self) -> str:
@@ -187,6 +212,11 @@ class Attention(nn.Module, ABC):
         options = [x for x in inspect.signature(type(self)).parameters.values() if x.default is not x.empty]
         chosen = {x.name: getattr(self, x.name, x.default) for x in options}
         return ", ".join(f"{x.name}={chosen[x.name]!r}" for x in options if chosen[x.name] != x.default)
+
+
+def _is_same(x: object, y: object) -> bool:
+    """Return whether both are the same literal."""
+    return (x is None or type(x) in (bool, int, float, str)) and type(x) is type(y) and x == y
 
 
 kinds: Registry[Attention] = Registry("attention kind", group="qkv.attention")

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from qkv.attention.base import Attention, State, check_backend, check_chunk, expand_heads, register
+from qkv.attention.internal import graph_op
 from qkv.attention.internal.channel_pairs import channel_multiplications
 from qkv.attention.internal.delta_rule import DeltaInputs, delta_rule, inverse_multiplications, unit
 from qkv.attention.internal.gates import (
@@ -101,6 +102,8 @@ class Delta(Attention):
         """Compute weights(q, k) @ v chunk by chunk, in torch on every device."""
         modifiers = Modifiers(causal, mask, bias, decay, beta, starts)
         check_inputs(self, q, k, v, modifiers)
+        if graph_op.is_node(self):
+            return graph_op.forward(self, q, k, v, modifiers)
         q, k, v = _repair_hidden(q, mask), zero_hidden(k, mask), zero_hidden(v, mask)
         if self.backend != "reference":
             return self._run(q, k, v, self._start(q, k, v, modifiers), modifiers)[0]
@@ -150,6 +153,8 @@ class Delta(Attention):
             raise TypeError(f"state must be a RecurrentState from {self.kind}.start(), got {type(state).__name__}")
         modifiers = Modifiers(True, mask, bias, decay, beta, starts)
         check_inputs(self, q, k, v, modifiers)
+        if graph_op.is_node(self):
+            return graph_op.step(self, (q, k, v), state, modifiers)
         rows, held = _state_heads(q, k, modifiers), state.kv_sum.shape[1]
         if rows > k.shape[1] and held == k.shape[1]:
             raise ValueError(

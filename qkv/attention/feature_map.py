@@ -19,7 +19,7 @@ from torch import Tensor
 
 from qkv.attention.base import Attention, State, expand_heads
 from qkv.attention.chunked import Tensors, chunked_scan
-from qkv.attention.internal import feature_cost
+from qkv.attention.internal import feature_cost, graph_op
 from qkv.attention.internal.chunk_decay import ChunkExtras, channel_similarity
 from qkv.attention.internal.gates import gated_products, pair_exponents, running_sums
 from qkv.attention.internal.layout import (
@@ -123,8 +123,8 @@ class FeatureMap(Attention):
         check_inputs(self, q, k, None, modifiers)
         with no_autocast(q):
             found = self._unrounded_weights(q, k, modifiers)
-            finite = all_finite(found)
-            return (found if finite else self._unrounded_weights(q.double(), k.double(), modifiers)).to(q.dtype)
+            found = found if all_finite(found) else self._unrounded_weights(q.double(), k.double(), modifiers)
+            return found.to(q.dtype)
 
     def forward(
         self,
@@ -142,6 +142,8 @@ class FeatureMap(Attention):
         """Compute weights(q, k) @ v by the backend with the fewest multiplications, or by the kernels on CUDA."""
         modifiers = Modifiers(causal, mask, bias, decay, beta, starts)
         check_inputs(self, q, k, v, modifiers)
+        if graph_op.is_node(self) and not dispatch.takes(self, q, v, modifiers):
+            return graph_op.forward(self, q, k, v, modifiers)
         backend = self._select_backend(q, k, v, modifiers)
         if backend == "triton":
             return dispatch.forward(self, q, k, v, modifiers)
@@ -192,6 +194,8 @@ class FeatureMap(Attention):
             raise TypeError(f"state must be a RecurrentState from {self.kind}.start(), got {type(state).__name__}")
         modifiers = Modifiers(True, mask, bias, decay, beta, starts)
         check_inputs(self, q, k, v, modifiers)
+        if graph_op.is_node(self) and not dispatch.takes(self, q, v, modifiers):
+            return graph_op.step(self, (q, k, v), state, modifiers)
         if state.kv_sum.shape[1] == q.shape[1]:
             k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
         expected, dtype = self._sum_shapes(k, v), upcast_dtype(k.dtype)
@@ -222,7 +226,7 @@ class FeatureMap(Attention):
 
     def _select_backend(self, q: Queries, k: Keys, v: Values, modifiers: Modifiers) -> str:
         """Return the backend that runs; "auto" on CUDA dispatches to the kernels, with chunked as fallback."""
-        if self.backend != "triton" and not (self.backend == "auto" and q.is_cuda and "triton" in self.backends):
+        if not dispatch.is_preferred(self, q):
             return self._choose_torch_backend(call_shape(q, k, v, modifiers))
         reason = dispatch.unsupported_reason(self, q, v, modifiers)
         if reason is None:
@@ -240,7 +244,7 @@ class FeatureMap(Attention):
         sums = state.sums
         if self._select_backend(q, k, v, modifiers) != "triton":
             return self._forward_causal(q, k, v, sums, modifiers)
-        if q.shape[2] == 1 and torch.is_inference_mode_enabled() and all(x.is_contiguous() for x in sums):
+        if q.shape[2] == 1 and graph_op.writes_in_place() and all(x.is_contiguous() for x in sums):
             state.consume()
             return dispatch.decode_step(self, q, k, v, sums, modifiers), sums
         return dispatch.forward_with_state(self, q, k, v, sums, modifiers)
@@ -251,10 +255,9 @@ class FeatureMap(Attention):
     def _unrounded_weights(self, q: Queries, k: Keys, modifiers: Modifiers) -> Weights:
         k = upcast(expand_heads(zero_hidden(k, modifiers.mask), q.shape[1]))
         weights = self._decayed_similarity(self._scale_queries(q), k, modifiers)
-        sizes, causal = (q.shape[2], k.shape[2]), modifiers.causal
-        seen = visibility_mask(
-            *sizes, causal=causal, mask=modifiers.mask, documents=modifiers.documents, device=q.device
-        )
+        causal, mask, documents = modifiers.causal, modifiers.mask, modifiers.documents
+        sizes = q.shape[2], k.shape[2]
+        seen = visibility_mask(*sizes, causal=causal, mask=mask, documents=documents, device=q.device)
         if seen is not None:
             weights = weights.masked_fill(~seen, 0)
         return safe_divide(weights, weights.sum(-1, keepdim=True)) if self.normalizes else weights
@@ -287,9 +290,8 @@ class FeatureMap(Attention):
     def _sum_shapes(self, k: Keys, v: Values) -> list[tuple[int, ...]]:
         """Return the shapes of kv_sum and, if normalized, k_sum."""
         batch, heads, _, key_dim = k.shape
-        return [
-            (batch, heads, self.feature_dim(key_dim), columns) for columns in (v.shape[3], 1)[: 1 + self.normalizes]
-        ]
+        rows = batch, heads, self.feature_dim(key_dim)
+        return [(*rows, columns) for columns in (v.shape[3], 1)[: 1 + self.normalizes]]
 
     def _forward_causal(
         self, q: Queries, k: Keys, v: Values, sums: Tensors, modifiers: Modifiers
@@ -365,11 +367,10 @@ class FeatureMap(Attention):
 
     def _read_chunk(self, constants: Tensors, sums: Tensors, pieces: Tensors) -> tuple[Tensors, Tensor]:
         """Return the outputs of one chunk of queries that see all keys."""
-        (q,) = pieces
-        out = self._read_sums(q, sums)
-        return sums, out if all_finite(out) else self._read_sums(q.double(), tuple(x.double() for x in sums)).to(
-            q.dtype
-        )
+        out = self._read_sums(pieces[0], sums)
+        if not all_finite(out):
+            out = self._read_sums(pieces[0].double(), tuple(x.double() for x in sums)).to(out.dtype)
+        return sums, out
 
     def _read_sums(self, q: Tensor, sums: Tensors) -> Tensor:
         query_features = self.features(to_rows(self._scale_queries(q)))
@@ -380,11 +381,10 @@ class FeatureMap(Attention):
 
     def _prepare_chunk(self, k: Keys, v: Values, mask: Tensor | None = None) -> Tensors:
         """Return keys, values and key features of a chunk, one row per key head, zero where the mask hides."""
-        key_heads = k.shape[1]
         keys, values = upcast(k).flatten(0, 1), upcast(v).flatten(0, 1)
         if mask is None:
             return keys, values, self.features(keys)
-        hidden = ~mask_rows(mask, key_heads)
+        hidden = ~mask_rows(mask, k.shape[1])
         keys, values = keys.masked_fill(hidden, 0), values.masked_fill(hidden, 0)
         # mask again after the map: the features of a zero key are not zero
         return keys, values, self.features(keys).masked_fill(hidden, 0)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from qkv.attention.base import State
+from qkv.attention.internal import graph_op
 from qkv.attention.internal.gates import document_index, running_sums
 from qkv.shapes import Decay, Keys, Mask, Rows, Starts, Values
 
@@ -14,8 +15,9 @@ MAX_PREALLOCATED = 2**16
 class KVCache(State):
     """KV cache: the keys and values of all tokens so far, or of the last `window` tokens.
 
-    `append` concatenates, so gradients flow. Under `torch.inference_mode` it writes into a preallocated
-    buffer instead, which the old state shares. A state can then be continued only once (`select` copies, to branch).
+    `append` concatenates, so gradients flow. Under `torch.inference_mode`, outside of compiled code, it writes into a
+    preallocated buffer instead, which the old state shares. A state can then be continued only once (`select` copies,
+    to branch).
     """
 
     def __init__(self, keys: Keys, values: Values, length: int = 0, mask: Mask | None = None, capacity: int = 0):
@@ -62,7 +64,7 @@ class KVCache(State):
     def _append_tokens(self, k: Keys, v: Values, mask: Mask | None) -> "KVCache":
         if self._consumed:
             raise ValueError("this State was already continued in place; branch from it with select(rows) before")
-        if torch.is_inference_mode_enabled():
+        if graph_op.writes_in_place():
             return self._append_in_place(k, v, mask)
         keys, values = torch.cat((self.keys, k), 2), torch.cat((self.values, v), 2)
         return KVCache(keys, values, self.length + k.shape[2], self._append_mask(k, mask), self.capacity)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.attention.base import Attention, State, expand_heads
+from qkv.attention.internal import graph_op
 from qkv.attention.internal.gates import pair_exponents, running_sums
 from qkv.attention.internal.masking import visibility_mask, zero_hidden, zero_hidden_pair
 from qkv.attention.internal.nonfinite import all_finite, keep_past_finite
@@ -98,6 +99,10 @@ class Scored(Attention):
     def attend(self, q: Queries, k: Tensor, v: Values, score_mask: ScoreMask) -> Outputs:
         """Compute the outputs by the chosen backend; `k` is prepared."""
 
+    def depends_on_length(self, modifiers: Modifiers) -> bool:
+        """Return whether the operations of a call depend on its length, so that a traced graph would fit only one."""
+        return False
+
     def prepared_weights(self, q: Queries, k: Tensor, score_mask: ScoreMask) -> Weights:
         """Compute the definition in at least float32; `k` is prepared."""
         q, k = upcast(q), upcast(expand_heads(k, q.shape[1]))
@@ -155,6 +160,8 @@ class Scored(Attention):
         modifiers = Modifiers(causal, mask, bias, decay, beta, starts)
         check_inputs(self, q, k, v, modifiers)
         score_mask = self._score_mask(modifiers)
+        if self.depends_on_length(modifiers) and graph_op.is_node(self):
+            return graph_op.forward(self, q, k, v, modifiers)
         k, v = zero_hidden_pair(k, v, mask)
         with no_autocast(q):
             return self._attend_past(q, self.prepare_keys(k), v, score_mask)

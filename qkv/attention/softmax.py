@@ -18,6 +18,7 @@ from qkv.attention.base import check_backend, check_integer, register
 from qkv.attention.internal.gate_channels import CHANNELS, SHORTEST, add_channels, padded_length, takes_channels
 from qkv.attention.internal.gates import SUM_BYTES
 from qkv.attention.internal.precision import upcast
+from qkv.attention.internal.validation import Modifiers
 from qkv.attention.scored import Scored, ScoreMask
 from qkv.cost import Cost, Shape, causal_pairs
 from qkv.shapes import Keys, Outputs, Queries, Values, Weights
@@ -57,14 +58,20 @@ class Softmax(Scored):
         """Return the keys unchanged."""
         return k
 
+    def depends_on_length(self, modifiers: Modifiers) -> bool:
+        """Return whether there are blocks of a window, or a gate; not with a bias or dropout, which are traced."""
+        looped = modifiers.decay is not None or self.window is not None
+        return looped and modifiers.bias is None and self.dropout == 0
+
     def attend(self, q: Queries, k: Keys, v: Values, score_mask: ScoreMask) -> Outputs:
-        """Call torch's fused kernel: once, or once per block of queries under a window."""
+        """Call torch's fused kernel: once, or once per block of queries under a window (in a traced graph, once)."""
         if self.backend == "reference":
             return self.reference_output(q, k, v, score_mask)
         if takes_channels(q.shape[2], k.shape[2], score_mask):
             wide = add_channels(q, k, v, score_mask, self.score_scale(q.shape[-1]))
             return self._fused(*wide, scale=1.0)[:, :, : q.shape[2]].to(q.dtype)
-        if self.window is None or q.shape[2] != k.shape[2]:
+        # a loop over blocks would make one graph per length
+        if self.window is None or q.shape[2] != k.shape[2] or torch.compiler.is_compiling():
             return self._fused(q, k, v, score_mask)
         starts = range(0, max(q.shape[2], 1), self._block_size())
         return torch.cat([self._fused_block(q, k, v, score_mask, start) for start in starts], 2)
@@ -127,17 +134,15 @@ class Softmax(Scored):
         # pad to one width, which torch's fused kernels require; the zeros add nothing
         width = max(q.shape[3], value_dim)
         q, k, v = _pad(q, width), _pad(k, width), _pad(v, width)
-        # the window last: where torch traces, comparing lengths gives a SymBool, which SDPA does not take
-        is_causal = score_mask.causal and score_mask.unmodified and q.shape[2] == k.shape[2] and self.window is None
+        # where torch traces, a comparison of sizes, its `and` and its bool() are a SymBool, which SDPA does not take
+        is_causal, grouped = False, {}
+        if score_mask.causal and score_mask.unmodified and self.window is None and q.shape[2] == k.shape[2]:
+            is_causal = True
+        if q.shape[1] != k.shape[1]:
+            grouped = {"enable_gqa": True}
+        mask, dropout = None if is_causal else _sdpa_mask(q, k, score_mask), self.dropout if self.training else 0.0
         out = functional.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=None if is_causal else _sdpa_mask(q, k, score_mask),
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=is_causal,
-            scale=scale,
-            enable_gqa=bool(q.shape[1] != k.shape[1]),
+            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=scale, **grouped
         )
         return out[..., :value_dim].to(dtype)
 

@@ -36,7 +36,9 @@ def takes_channels(queries: int, keys: int, score_mask: "ScoreMask") -> bool:
     """Return whether to add channels: 128 or more tokens, self-attention, no bias, window or mask of pairs."""
     mask = score_mask.mask
     plain = score_mask.bias is None and (mask is None or mask.dim() == 2) and score_mask.window is None
-    return score_mask.sums is not None and plain and queries == keys and keys >= SHORTEST
+    if score_mask.sums is None or not plain or queries != keys:
+        return False
+    return torch.compiler.is_compiling() or keys >= SHORTEST  # a traced graph is for short and long sequences
 
 
 def add_channels(

@@ -48,14 +48,17 @@ def pair_exponents(sums: Tensor, queries: int | None = None) -> Tensor:
 def gated_products(q: Tensor, k: Tensor, sums: Tensor) -> Tensor:
     """Return sum_c q_ic k_jc exp(D_jc - D_ic): (batch, heads, queries, keys); all have the same heads and length.
 
-    A few queries at a time, because every pair has an exponent for each channel.
+    A few queries at a time, because every pair has an exponent for each channel; a traced graph, which a loop would tie
+    to one length, takes all at once.
     """
-    rows = []
-    for first in range(0, max(q.shape[2], 1), 16):
-        now = slice(first, first + 16)
+
+    def products(now: slice) -> Tensor:
         factors = (sums[:, :, None] - sums[:, :, now, None]).clamp(max=0).to(k.dtype).exp()
-        rows.append(((k[:, :, None] * factors) @ q[:, :, now, :, None]).squeeze(-1))
-    return torch.cat(rows, 2)
+        return ((k[:, :, None] * factors) @ q[:, :, now, :, None]).squeeze(-1)
+
+    if torch.compiler.is_compiling():
+        return products(slice(None))
+    return torch.cat([products(slice(first, first + 16)) for first in range(0, max(q.shape[2], 1), 16)], 2)
 
 
 def document_index(starts: Tensor) -> Tensor:

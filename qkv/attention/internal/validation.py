@@ -199,7 +199,8 @@ def _has_sizes(x: Tensor, sizes: tuple[object, ...]) -> bool:
 
 
 def _print_sizes(sizes: tuple[object, ...]) -> str:
-    printed = ["|".join(map(str, size)) if isinstance(size, tuple) else str(size) for size in sizes]
+    # f-strings, not str(): torch.compile can trace only these for a symbolic size
+    printed = ["|".join(f"{n}" for n in size) if isinstance(size, tuple) else f"{size}" for size in sizes]
     return f"({', '.join(printed)}{',' if len(printed) == 1 else ''})"
 
 

@@ -30,6 +30,19 @@ StateSums = tuple[Tensor, ...]
 """Sum of features times values and, if the kind normalizes, of features."""
 
 
+def is_preferred(mechanism: "FeatureMap", q: Tensor) -> bool:
+    """Return whether a call should run in the kernels: by backend="triton", or by "auto" on a GPU."""
+    automatic = mechanism.backend == "auto" and q.is_cuda and "triton" in mechanism.backends
+    return mechanism.backend == "triton" or automatic
+
+
+def takes(mechanism: "FeatureMap", q: Tensor, v: Tensor, modifiers: Modifiers) -> bool:
+    """Return whether a call runs in the kernels, or must fail because backend="triton" asks for them."""
+    if not is_preferred(mechanism, q):
+        return False
+    return mechanism.backend == "triton" or unsupported_reason(mechanism, q, v, modifiers) is None
+
+
 def unsupported_reason(mechanism: "FeatureMap", q: Tensor, v: Tensor, modifiers: Modifiers | None = None) -> str | None:
     """Return why the kernels cannot take this call, naming the limit; None if they can."""
     kernel = mechanism.triton
