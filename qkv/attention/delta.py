@@ -37,6 +37,7 @@ from qkv.attention.internal.precision import no_autocast, upcast, upcast_dtype
 from qkv.attention.internal.validation import Modifiers, check_inputs
 from qkv.attention.law import Law
 from qkv.attention.recurrent_state import RecurrentState
+from qkv.attention.triton import dispatch
 from qkv.cost import Cost, Shape
 from qkv.shapes import Beta, Bias, Decay, Keys, Mask, Outputs, Queries, Starts, StepBias, Values, Weights
 
@@ -47,7 +48,7 @@ class Delta(Attention):
 
     accepts = frozenset({"decay", "gate", "channel_gate", "beta", "rotation"})
     causal_only = True
-    backends: ClassVar[tuple[str, ...]] = ("reference", "chunked")
+    backends: ClassVar[tuple[str, ...]] = ("reference", "chunked", "triton")
     normalizes = False
 
     def __init__(self, *, scale: float | None = None, chunk: int | None = None, backend: str = "auto"):
@@ -98,7 +99,7 @@ class Delta(Attention):
         beta: Beta | None = None,
         starts: Starts | None = None,
     ) -> Outputs:
-        """Compute weights(q, k) @ v chunk by chunk, in torch on every device."""
+        """Compute weights(q, k) @ v chunk by chunk: in torch, or by the kernels on CUDA."""
         modifiers = Modifiers(causal, mask, bias, decay, beta, starts)
         check_inputs(self, q, k, v, modifiers)
         q, k, v = _repair_hidden(q, mask), zero_hidden(k, mask), zero_hidden(v, mask)
@@ -178,6 +179,8 @@ class Delta(Attention):
         }
         if self.backend == "reference":
             executed = self._reference_multiplications(shape)
+        elif self.backend == "triton":
+            executed = dispatch.delta_multiplications(shape, rows // shape.batch)
         else:
             chunk = self._chunk_size()
             # not divmod, which torch.compile cannot trace for a symbolic length
@@ -248,6 +251,8 @@ class Delta(Attention):
     def _run(self, q: Queries, k: Keys, v: Values, state: Tensor, modifiers: Modifiers) -> tuple[Outputs, Tensor]:
         """Run the chunks from this state; hidden keys and values are zero. Return outputs and the new state."""
         heads, mask, starts = state.shape[1], modifiers.mask, modifiers.starts
+        if self._select_backend(q, v, modifiers) == "triton":
+            return dispatch.delta_forward(q, k, v, state, modifiers, self._factor(q.shape[3]))
         decay, beta = _rates(k, modifiers), modifiers.beta
         beta = None if beta is None else expand_heads(zero_hidden(beta[..., None], mask), heads)
         decay = None if decay is None else expand_heads(decay, heads)
@@ -264,6 +269,18 @@ class Delta(Attention):
         if q.shape[2] > 1 and not all_finite(out):
             out = keep_past_finite(lambda k, v: attend(k, v)[0], k, v)
         return out, new
+
+    def _select_backend(self, q: Queries, v: Values, modifiers: Modifiers) -> str:
+        """Return "triton" where the kernels run: if asked for, or on CUDA for calls that they take; else "chunked"."""
+        if self.backend != "triton" and not (self.backend == "auto" and q.is_cuda):
+            return "chunked"
+        reason = dispatch.unsupported_delta_reason(q, v, self.scale, modifiers)
+        if reason is None:
+            return "triton"
+        if self.backend == "triton":
+            raise ValueError(f"backend='triton' cannot take this call of attention kind {self.kind!r}: {reason}")
+        dispatch.warn_fallback(self.kind, reason)
+        return "chunked"
 
     @classmethod
     def example(cls, key_dim: int) -> "Delta":

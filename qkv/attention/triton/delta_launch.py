@@ -257,11 +257,8 @@ def forward_passes(
     saved = SavedChunks(*(x.q.new_empty(shape, dtype=dtype) for shape, dtype in plan.saved_shapes()))
     if not plan.rows:
         return out, final, saved
-    strides, sizes, configs = _strides(*x[:3], out, None, None, None, x.decay, x.beta), plan.sizes, plan.configs
     prepare(plan, x, saved)
-    constants = _constants_of(plan, configs.walk, has_state=initial is not None)
-    tensors = x.k, x.v, saved.gates, saved.inverse, initial, saved.states, saved.updates, final
-    WALK((plan.rows, _value_tiles(plan, configs.walk), 1), tensors, (strides, sizes), constants)
+    walk(plan, x, saved, initial, final)
     if plan.chunks:
         read_outputs(plan, x, saved, out, scale)
     return out, final, saved
@@ -275,6 +272,14 @@ def prepare(plan: DeltaPlan, x: DeltaOperands, saved: SavedChunks) -> None:
     tensors = x.k, x.decay, x.beta, x.starts, saved.gates, saved.inverse
     constants = _constants_of(plan, plan.configs.prepare)
     PREPARE((plan.chunks * plan.rows, 1, 1), tensors, (strides, plan.sizes), constants)
+
+
+def walk(plan: DeltaPlan, x: DeltaOperands, saved: SavedChunks, initial: Tensor | None, final: Tensor) -> None:
+    """Compute all states and updates."""
+    strides, config = _strides(*x[:3], None, None, None, None, None, None), plan.configs.walk
+    tensors = x.k, x.v, saved.gates, saved.inverse, initial, saved.states, saved.updates, final
+    constants = _constants_of(plan, config, has_state=initial is not None)
+    WALK((plan.rows, _value_tiles(plan, config), 1), tensors, (strides, plan.sizes), constants)
 
 
 def read_outputs(plan: DeltaPlan, x: DeltaOperands, saved: SavedChunks, out: Tensor, scale: float) -> None:

@@ -24,6 +24,7 @@ TRITON_INSTALLED = find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton's own switch: the kernels then run on the CPU in an interpreter, for tests."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MAX_DELTA_KEY_DIM = 128
 
 StateSums = tuple[Tensor, ...]
 """Sum of features times values and, if the kind normalizes, of features."""
@@ -34,24 +35,39 @@ def unsupported_reason(mechanism: "FeatureMap", q: Tensor, v: Tensor, modifiers:
     kernel = mechanism.triton
     if kernel is None:
         return "it has no kernels: its class attribute `triton` is None"
-    if not TRITON_INSTALLED:
-        return "the package triton is not installed"
-    if not q.is_cuda and not INTERPRETED:
-        return f"its kernels run on CUDA, and q is on {q.device}"
+    if reason := _unsupported_device(q):
+        return reason
     if modifiers is not None and modifiers.gated:
         return "its kernels take a decay per head, not a gate per token"
     if modifiers is not None and modifiers.starts is not None:
         return "its kernels take no starts of documents"
     if reason := kernel.unsupported_reason(mechanism):
         return reason
-    return _unsupported_sizes(kernel, q, v, mechanism.scale)
+    return _unsupported_sizes(kernel.max_key_dim, q, v, mechanism.scale)
 
 
-def _unsupported_sizes(kernel: KernelKind, q: Tensor, v: Tensor, scale: float | None) -> str | None:
+def unsupported_delta_reason(q: Tensor, v: Tensor, scale: float | None, modifiers: Modifiers) -> str | None:
+    """Return why the kernels of the delta rule cannot take this call; None if they can."""
+    if reason := _unsupported_device(q):
+        return reason
+    if modifiers.channel_gated:
+        return "its kernels take a gate per token, not per channel"
+    return _unsupported_sizes(MAX_DELTA_KEY_DIM, q, v, scale)
+
+
+def _unsupported_device(q: Tensor) -> str | None:
+    if not TRITON_INSTALLED:
+        return "the package triton is not installed"
+    if not q.is_cuda and not INTERPRETED:
+        return f"its kernels run on CUDA, and q is on {q.device}"
+    return None
+
+
+def _unsupported_sizes(max_key_dim: int, q: Tensor, v: Tensor, scale: float | None) -> str | None:
     from qkv.attention.triton.plan import MAX_VALUE_DIM
 
-    if q.shape[3] > kernel.max_key_dim:
-        return f"its kernels take a key_dim up to {kernel.max_key_dim}, got {q.shape[3]}"
+    if q.shape[3] > max_key_dim:
+        return f"its kernels take a key_dim up to {max_key_dim}, got {q.shape[3]}"
     if v.shape[3] > MAX_VALUE_DIM:
         return f"its kernels take a value_dim up to {MAX_VALUE_DIM}, got {v.shape[3]}"
     if 0 in (q.shape[3], v.shape[3]) or scale == 0:
@@ -105,6 +121,35 @@ def decode_step(
     state = sums if len(sums) > 1 else (sums[0], None)
     out: Tensor = feature_map_step(q, k, v, modifiers.mask, _decay_rates(modifiers), *state, kernel.name, scale)
     return out
+
+
+def delta_forward(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, modifiers: Modifiers, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Return outputs and the new state of the delta rule; hidden keys and values are zero."""
+    from qkv.attention.triton.delta_op import delta_attention
+
+    heads, decay, beta = state.shape[1], modifiers.decay, modifiers.beta
+    if decay is not None and not modifiers.gated:
+        decay = decay[None, :, None].expand(q.shape[0], -1, q.shape[2])
+    elif decay is not None and modifiers.mask is not None:
+        decay = decay.masked_fill(~modifiers.mask[:, None], 0)
+    decay = None if decay is None else expand_heads(decay, heads)
+    beta = None if beta is None else expand_heads(beta, heads)
+    results = delta_attention(q, k, v, decay, beta, modifiers.starts, state, heads, scale)
+    return results[0], results[1]
+
+
+def delta_multiplications(shape: Shape, heads: int) -> dict[str, int]:
+    """Return the multiplications that the kernels of the delta rule execute, with this many states per batch element.
+
+    2-byte elements count as bfloat16.
+    """
+    from qkv.attention.triton.delta_launch import DeltaPlan
+
+    sizes = shape.batch, heads, shape.heads // heads, heads, shape.keys, shape.key_dim, shape.value_dim
+    wide = shape.element_bytes == 4
+    return DeltaPlan(*sizes, wide, has_decay=False, has_beta=False, has_starts=False).forward_multiplications()
 
 
 def multiplications(mechanism: "FeatureMap", shape: Shape) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """What the kernels of the delta rule share: chunks of 64 tokens, the gates of a chunk, and records of arguments.
 
-    d = running sum of the rates in the chunk (d_C at its end),  f_ij = exp(d_j - d_i) for j <= i,  units k inv(k), q inv(q)
+    d = running sum of the rates in the chunk, d_C at its end    f_ij = exp(d_j - d_i) for j <= i    unit q and k
     N = strict_tril(beta_i k_i.k_j f_ij)       M = (I + N)^-1                                 `delta_prepare`
     X = V - exp(-d) K S        U = M beta X    S' = exp(-d_C) S + (exp(d - d_C) K)' U         `delta_walk`
     O = scale (exp(-d) Q S + P U),  P = tril(q_i.k_j f_ij)                                    `delta_output`

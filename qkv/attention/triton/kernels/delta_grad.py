@@ -76,8 +76,8 @@ def delta_grad(pointers, strides, sizes, scale, TILES: tl.constexpr):
     # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
     d_pairs = tl.dot(tl.trans(products), k, input_precision=TILES.PRECISION)
     for member in range(TILES.GROUP):
-        to_query, d_pairs = _query_part(
-            d_pairs, k, factors, inverse, read, row, member, chunk, batch, head, start, valid, pointers, strides,
+        to_query, d_pairs, d_key = _query_part(
+            d_pairs, d_key, k, factors, inverse, read, row, member, chunk, batch, head, start, valid, pointers, strides,
             sizes, scale, TILES,
         )  # fmt: skip
         to_read += to_query
@@ -110,7 +110,7 @@ def _key_parts(row, chunk, batch, head, start, valid, pointers, strides, sizes, 
         updates, state = _load_chunk(pointers.updates, pointers.states, index, first, TILES)
         d_state = _load_transposed(pointers.d_states, index, first, TILES)  # [BLOCK_V, BLOCK_K]
         d_errors = load_rows(pointers.d_errors + first, strides.d_v, batch, head, start, valid, TILES.VALUE_DIM - first,
-                             TILES.BLOCK_V, TILES.VALUE_DIM % TILES.BLOCK_V == 0)  # [CHUNK, BLOCK_V]  # fmt: skip
+                             TILES.BLOCK_V, TILES.VALUE_DIM == TILES.PADDED_V)  # [CHUNK, BLOCK_V]  # fmt: skip
         # [CHUNK, BLOCK_V] x [BLOCK_V, CHUNK]
         products = tl.dot(d_errors, tl.trans(updates), products, input_precision=TILES.PRECISION)
         # [CHUNK, BLOCK_V] x [BLOCK_V, BLOCK_K]
@@ -126,10 +126,14 @@ def _key_parts(row, chunk, batch, head, start, valid, pointers, strides, sizes, 
 
 @triton.jit
 def _query_part(
-    d_pairs, k, factors, inverse, read, row, member, chunk, batch, head, start, valid, pointers, strides,
+    d_pairs, d_key, k, factors, inverse, read, row, member, chunk, batch, head, start, valid, pointers, strides,
     sizes, scale, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Store the gradient of one query head; return q.g_q of each token, and `d_pairs` plus G' q."""
+    """Store the gradient of one query head; return q.g_q of each token, and `d_pairs` plus G' q.
+
+    Both without the diagonal of G, which has no gate: beside fast gates it would be a large difference of equal sums.
+    Its part is added to `d_key`.
+    """
     index, query_head = row.to(tl.int64) * sizes.chunks + chunk, head * TILES.GROUP + member
     query_index = (row * TILES.GROUP + member).to(tl.int64) * sizes.chunks + chunk
     q = load_rows(pointers.q, strides.q, batch, query_head, start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
@@ -141,22 +145,28 @@ def _query_part(
         updates, state = _load_chunk(pointers.updates, pointers.states, index, first, TILES)
         d_out = load_rows(pointers.d_out + first, strides.out, batch, query_head, start, valid,
                           TILES.VALUE_DIM - first, TILES.BLOCK_V,
-                          TILES.VALUE_DIM % TILES.BLOCK_V == 0).to(TILES.DTYPE)  # [CHUNK, BLOCK_V]  # fmt: skip
+                          TILES.VALUE_DIM == TILES.PADDED_V).to(TILES.DTYPE)  # [CHUNK, BLOCK_V]  # fmt: skip
         # [CHUNK, BLOCK_V] x [BLOCK_V, CHUNK]
         products = tl.dot(d_out, tl.trans(updates), products, input_precision=TILES.PRECISION)
         # [CHUNK, BLOCK_V] x [BLOCK_V, BLOCK_K]
         d_query = tl.dot(d_out, state, d_query, input_precision=TILES.PRECISION)
-    products = (products * factors * asks[:, None] * inverse[None, :]).to(TILES.DTYPE)
+    products *= factors * asks[:, None] * inverse[None, :]
+    tokens = tl.arange(0, CHUNK)  # [CHUNK]
+    diagonal = tl.sum(tl.where(tokens[:, None] == tokens[None, :], products, 0.0), 1)  # [CHUNK]
+    products = tl.where(tokens[:, None] > tokens[None, :], products, 0.0).to(TILES.DTYPE)
     # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
     d_query = tl.dot(products, k, d_query * (asks * read)[:, None], input_precision=TILES.PRECISION)
     # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
     d_pairs = tl.dot(tl.trans(products), q, d_pairs, input_precision=TILES.PRECISION)
     wide = q.to(tl.float32)
+    to_query = tl.sum(wide * d_query, 1)  # [CHUNK]
+    d_key += wide * diagonal[:, None]
+    d_query += k.to(tl.float32) * diagonal[:, None]
     along = tl.sum(wide * d_query, 1)  # [CHUNK]
     d_query -= wide * (along * (asks / scale) * (asks / scale))[:, None]
     store_rows(pointers.d_q, d_query, strides.d_q, batch, query_head, start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
                TILES.KEY_DIM == TILES.BLOCK_K)  # [CHUNK, BLOCK_K]  # fmt: skip
-    return along, d_pairs
+    return to_query, d_pairs, d_key
 
 
 @triton.jit

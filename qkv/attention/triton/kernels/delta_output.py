@@ -70,4 +70,4 @@ def delta_output(pointers, strides, sizes, scale, TILES: tl.constexpr):
     # [CHUNK, CHUNK] x [CHUNK, BLOCK_V]
     out = tl.dot(pairs, updates, out, input_precision=TILES.PRECISION)
     store_rows(pointers.out + first, out, strides.out, batch, query_head, start, valid, TILES.VALUE_DIM - first,
-               TILES.BLOCK_V, TILES.VALUE_DIM % TILES.BLOCK_V == 0)  # [CHUNK, BLOCK_V]  # fmt: skip
+               TILES.BLOCK_V, TILES.VALUE_DIM == TILES.PADDED_V)  # [CHUNK, BLOCK_V]  # fmt: skip

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from qkv.attention.internal import delta_rule
+from qkv.attention.internal import delta_rule, gates
 from qkv.attention.triton.kernels.common import Pointer, program_and_row
 from qkv.attention.triton.kernels.delta_common import (
     BETA,
@@ -26,6 +26,7 @@ from qkv.attention.triton.kernels.delta_common import (
 )
 
 EPS = tl.constexpr(delta_rule.EPS)
+CLOSED = tl.constexpr(gates.CLOSED)
 LEAST_BETA = tl.constexpr(1e-12)
 """A smaller beta counts as this one: its gradient is a quotient, U / beta."""
 
@@ -116,7 +117,7 @@ def _store_rates(base, batch, head, start, pointers, strides, sizes, TILES: tl.c
         at = batch.to(tl.int64) * strides.decay.batch + head.to(tl.int64) * strides.decay.head
         at += tl.cast(start, tl.int64) * strides.decay.token
         rates = tl.load(pointers.decay + at + part * strides.decay.token, mask=valid, other=0.0)  # [CHUNK]
-        rates = rates.to(tl.float64)
+        rates = tl.minimum(rates.to(tl.float64), CLOSED)
         sums, total = tl.cumsum(rates, 0), tl.sum(rates, 0)
         high = sums.to(tl.float32)
         tl.store(base + HIGH * CHUNK + part, high)  # [CHUNK]

@@ -54,7 +54,7 @@ def delta_walk(pointers, strides, sizes, TILES: tl.constexpr):
         k = load_rows(pointers.k, strides.k, batch, key_head, start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
                       TILES.KEY_DIM == TILES.BLOCK_K).to(TILES.DTYPE)  # [CHUNK, BLOCK_K]  # fmt: skip
         v = load_rows(pointers.v + first, strides.v, batch, key_head, start, valid, TILES.VALUE_DIM - first,
-                      TILES.BLOCK_V, TILES.VALUE_DIM % TILES.BLOCK_V == 0)  # [CHUNK, BLOCK_V]  # fmt: skip
+                      TILES.BLOCK_V, TILES.VALUE_DIM == TILES.PADDED_V)  # [CHUNK, BLOCK_V]  # fmt: skip
         inverse = tl.load(pointers.inverse + index * (CHUNK * CHUNK) + matrix)  # [CHUNK, CHUNK]
         length, beta = load_gate(base, INVERSE), load_gate(base, BETA)
         read, write = load_gate(base, READ) * length, load_gate(base, WRITE) * length
@@ -129,7 +129,7 @@ def delta_walk_back(pointers, strides, sizes, TILES: tl.constexpr):
                           TILES.BLOCK_K, TILES.KEY_DIM == TILES.BLOCK_K)  # [CHUNK, BLOCK_K]  # fmt: skip
             d_out = load_rows(pointers.d_out + first, strides.out, batch, head * TILES.GROUP + member, start, valid,
                               TILES.VALUE_DIM - first, TILES.BLOCK_V,
-                              TILES.VALUE_DIM % TILES.BLOCK_V == 0)  # [CHUNK, BLOCK_V]  # fmt: skip
+                              TILES.VALUE_DIM == TILES.PADDED_V)  # [CHUNK, BLOCK_V]  # fmt: skip
             pairs = tl.load(pointers.pairs + query_index * (CHUNK * CHUNK) + matrix)  # [CHUNK, CHUNK]
             asks = tl.load(pointers.asks + query_index * CHUNK + tl.arange(0, CHUNK)) * read  # [CHUNK]
             # [CHUNK, CHUNK] x [CHUNK, BLOCK_V]
@@ -143,7 +143,7 @@ def delta_walk_back(pointers, strides, sizes, TILES: tl.constexpr):
         d_errors = tl.dot(tl.trans(inverse), d_updates.to(TILES.DTYPE), input_precision=TILES.PRECISION)
         d_errors *= beta[:, None]
         store_rows(pointers.d_errors + first, d_errors, strides.d_v, batch, head, start, valid, TILES.VALUE_DIM - first,
-                   TILES.BLOCK_V, TILES.VALUE_DIM % TILES.BLOCK_V == 0)  # [CHUNK, BLOCK_V]  # fmt: skip
+                   TILES.BLOCK_V, TILES.VALUE_DIM == TILES.PADDED_V)  # [CHUNK, BLOCK_V]  # fmt: skip
         # [BLOCK_K, CHUNK] x [CHUNK, BLOCK_V]
         d_state = tl.dot(
             tl.trans(k), (d_errors * (-read * length)[:, None]).to(TILES.DTYPE), d_state,
