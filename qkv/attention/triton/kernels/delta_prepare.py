@@ -112,6 +112,7 @@ def _store_rates(base, batch, head, start, pointers, strides, sizes, TILES: tl.c
         at += tl.cast(start, tl.int64) * strides.beta.token
         beta = tl.load(pointers.beta + at + part * strides.beta.token, mask=valid, other=0.0).to(tl.float32)  # [CHUNK]
         beta = tl.where(tl.abs(beta) < LEAST_BETA, LEAST_BETA, beta)
+    high, low, document = (tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32))
     read, write, keep = (tl.full([CHUNK], 1.0, tl.float32), tl.full([CHUNK], 1.0, tl.float32), 1.0)
     if TILES.HAS_DECAY:
         at = batch.to(tl.int64) * strides.decay.batch + head.to(tl.int64) * strides.decay.head
@@ -120,17 +121,18 @@ def _store_rates(base, batch, head, start, pointers, strides, sizes, TILES: tl.c
         rates = tl.minimum(rates.to(tl.float64), CLOSED)
         sums, total = tl.cumsum(rates, 0), tl.sum(rates, 0)
         high = sums.to(tl.float32)
-        tl.store(base + HIGH * CHUNK + part, high)  # [CHUNK]
-        tl.store(base + LOW * CHUNK + part, (sums - high.to(tl.float64)).to(tl.float32))  # [CHUNK]
+        low = (sums - high.to(tl.float64)).to(tl.float32)
         read, write = tl.exp(-high), tl.exp(tl.minimum((sums - total).to(tl.float32), 0.0))
         keep = tl.exp(-total.to(tl.float32))
     if TILES.HAS_STARTS:
         at = pointers.starts + batch.to(tl.int64) * sizes.length + tokens
         begins = (tl.load(at, mask=valid, other=0) != 0).to(tl.float32)  # [CHUNK]
         document, last = tl.cumsum(begins, 0), tl.sum(begins, 0)
-        tl.store(base + DOCUMENT * CHUNK + part, document)  # [CHUNK]
         read, write = tl.where(document == 0.0, read, 0.0), tl.where(document == last, write, 0.0)
         keep = tl.where(last == 0.0, keep, 0.0)
+    tl.store(base + HIGH * CHUNK + part, high)  # [CHUNK]
+    tl.store(base + LOW * CHUNK + part, low)  # [CHUNK]
+    tl.store(base + DOCUMENT * CHUNK + part, document)  # [CHUNK]
     tl.store(base + BETA * CHUNK + part, beta)  # [CHUNK]
     tl.store(base + READ * CHUNK + part, read)  # [CHUNK]
     tl.store(base + WRITE * CHUNK + part, write)  # [CHUNK]
