@@ -48,14 +48,14 @@ CONFIGS: dict[tuple[bool, int], DeltaConfigs] = {
         prepare=DeltaConfig(0, 1, 1),
         walk=DeltaConfig(32, 4, 3),
         output=DeltaConfig(64, 4, 1),
-        walk_back=DeltaConfig(32, 4, 3),
-        grad=DeltaConfig(64, 4, 1),
+        walk_back=DeltaConfig(32, 4, 2),
+        grad=DeltaConfig(32, 8, 1),
     ),
     (False, 128): DeltaConfigs(
         prepare=DeltaConfig(0, 1, 1),
         walk=DeltaConfig(64, 4, 2),
         output=DeltaConfig(128, 8, 1),
-        walk_back=DeltaConfig(64, 4, 2),
+        walk_back=DeltaConfig(64, 4, 1),
         grad=DeltaConfig(64, 8, 1),
     ),
     (True, 64): DeltaConfigs(
