@@ -49,14 +49,14 @@ CONFIGS: dict[tuple[bool, int], DeltaConfigs] = {
         walk=DeltaConfig(32, 4, 3),
         output=DeltaConfig(64, 4, 1),
         walk_back=DeltaConfig(32, 4, 2),
-        grad=DeltaConfig(32, 8, 1),
+        grad=DeltaConfig(64, 8, 1),
     ),
     (False, 128): DeltaConfigs(
         prepare=DeltaConfig(0, 1, 1),
         walk=DeltaConfig(64, 4, 2),
         output=DeltaConfig(128, 8, 1),
         walk_back=DeltaConfig(64, 4, 1),
-        grad=DeltaConfig(64, 8, 1),
+        grad=DeltaConfig(32, 8, 1),
     ),
     (True, 64): DeltaConfigs(
         prepare=DeltaConfig(0, 1, 1),
@@ -157,16 +157,17 @@ class DeltaPlan:
         """Shape of one state per chunk."""
         return self.rows, self.chunks, self.block_k, self.padded_v
 
-    def saved_shapes(self) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-        """Return shapes and types of gates, M, states, U, asks and P."""
+    def saved_shapes(self, needs_backward: bool = True) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+        """Return shapes and types of gates, M, states, U, asks and P; only the backward reads asks and P."""
         tokens = self.chunks * CHUNK_TOKENS
+        asks, pairs = (self.rows * self.group, tokens), self.matrix_shape(self.group)
         return (
             ((self.rows, self.chunks, GATE_ROWS, CHUNK_TOKENS), torch.float32),
             (self.matrix_shape(), self.dot_dtype),
             (self.states_shape, self.dot_dtype),
             ((self.rows, tokens, self.padded_v), self.dot_dtype),
-            ((self.rows * self.group, tokens), torch.float32),
-            (self.matrix_shape(self.group), self.dot_dtype),
+            (asks if needs_backward else (0,), torch.float32),
+            (pairs if needs_backward else (0,), self.dot_dtype),
         )
 
     def forward_multiplications(self) -> dict[str, int]:
@@ -238,23 +239,23 @@ def _constants(plan: DeltaPlan, config: DeltaConfig, has_state: bool) -> Constan
     return Constants({"TILES": tiles}, options)
 
 
-def _constants_of(plan: DeltaPlan, config: DeltaConfig, *, has_state: bool = False) -> Constants:
+def constants_of(plan: DeltaPlan, config: DeltaConfig, *, has_state: bool = False) -> Constants:
     """Return constants that do not depend on batch and length, so that kernels are compiled once."""
     return _constants(replace(plan, batch=0, heads=0, key_heads=0, length=0), config, has_state)
 
 
-def _strides(*tensors: Tensor | None) -> tuple[tuple[int, ...], ...]:
+def strides_of(*tensors: Tensor | None) -> tuple[tuple[int, ...], ...]:
     """Return the `DeltaStrides` of q, k, v, out, d_q, d_k, d_v, decay and beta."""
     return tuple((0, 0, 0) if x is None else x.stride()[:3] for x in tensors)
 
 
 def forward_passes(
-    plan: DeltaPlan, x: DeltaOperands, initial: Tensor | None, scale: float
+    plan: DeltaPlan, x: DeltaOperands, initial: Tensor | None, scale: float, needs_backward: bool
 ) -> tuple[Tensor, Tensor, SavedChunks]:
     """Return outputs, the last state, and what the backward needs."""
     out = x.q.new_empty(*x.q.shape[:3], plan.value_dim)
     final = x.q.new_empty(plan.batch, plan.heads, plan.key_dim, plan.value_dim, dtype=torch.float32)
-    saved = SavedChunks(*(x.q.new_empty(shape, dtype=dtype) for shape, dtype in plan.saved_shapes()))
+    saved = SavedChunks(*(x.q.new_empty(shape, dtype=dtype) for shape, dtype in plan.saved_shapes(needs_backward)))
     if not plan.rows:
         return out, final, saved
     prepare(plan, x, saved)
@@ -268,29 +269,31 @@ def prepare(plan: DeltaPlan, x: DeltaOperands, saved: SavedChunks) -> None:
     """Compute gates and M of all chunks."""
     if not plan.chunks:
         return
-    strides = _strides(*x[:3], None, None, None, None, x.decay, x.beta)
+    strides = strides_of(*x[:3], None, None, None, None, x.decay, x.beta)
     tensors = x.k, x.decay, x.beta, x.starts, saved.gates, saved.inverse
-    constants = _constants_of(plan, plan.configs.prepare)
+    constants = constants_of(plan, plan.configs.prepare)
     PREPARE((plan.chunks * plan.rows, 1, 1), tensors, (strides, plan.sizes), constants)
 
 
 def walk(plan: DeltaPlan, x: DeltaOperands, saved: SavedChunks, initial: Tensor | None, final: Tensor) -> None:
     """Compute all states and updates."""
-    strides, config = _strides(*x[:3], None, None, None, None, None, None), plan.configs.walk
+    strides, config = strides_of(*x[:3], None, None, None, None, None, None), plan.configs.walk
     tensors = x.k, x.v, saved.gates, saved.inverse, initial, saved.states, saved.updates, final
-    constants = _constants_of(plan, config, has_state=initial is not None)
-    WALK((plan.rows, _value_tiles(plan, config), 1), tensors, (strides, plan.sizes), constants)
+    constants = constants_of(plan, config, has_state=initial is not None)
+    WALK((plan.rows, value_tiles(plan, config), 1), tensors, (strides, plan.sizes), constants)
 
 
 def read_outputs(plan: DeltaPlan, x: DeltaOperands, saved: SavedChunks, out: Tensor, scale: float) -> None:
     """Compute the outputs from states and updates."""
-    strides, config = _strides(*x[:3], out, None, None, None, None, None), plan.configs.output
-    tensors = x.q, x.k, saved.gates, saved.states, saved.updates, out, saved.asks, saved.pairs
-    grid = plan.chunks * plan.rows * plan.group, _value_tiles(plan, config), 1
-    OUTPUT(grid, tensors, (strides, plan.sizes, scale), _constants_of(plan, config))
+    strides, config = strides_of(*x[:3], out, None, None, None, None, None), plan.configs.output
+    asks, pairs = (None if x.numel() == 0 else x for x in saved[4:])
+    tensors = x.q, x.k, saved.gates, saved.states, saved.updates, out, asks, pairs
+    grid = plan.chunks * plan.rows * plan.group, value_tiles(plan, config), 1
+    OUTPUT(grid, tensors, (strides, plan.sizes, scale), constants_of(plan, config))
 
 
-def _value_tiles(plan: DeltaPlan, config: DeltaConfig) -> int:
+def value_tiles(plan: DeltaPlan, config: DeltaConfig) -> int:
+    """Return the tiles of value columns."""
     return plan.padded_v // min(config.block_v, plan.padded_v)
 
 
@@ -342,11 +345,11 @@ def walk_back(
 ) -> None:
     """Compute the gradients of all states and of v."""
     d_out, d_final, d_states = gradients
-    strides, config = _strides(*x[:3], d_out, *found[:3], x.decay, x.beta), plan.configs.walk_back
+    strides, config = strides_of(*x[:3], d_out, *found[:3], x.decay, x.beta), plan.configs.walk_back
     chunk = saved.gates, saved.inverse, saved.asks, saved.pairs
     tensors = x.q, x.k, d_out, *chunk, d_final, d_states, found.d_v, found.d_initial
-    constants = _constants_of(plan, config, has_state=d_final is not None)
-    WALK_BACK((plan.rows, _value_tiles(plan, config), 1), tensors, (strides, plan.sizes), constants)
+    constants = constants_of(plan, config, has_state=d_final is not None)
+    WALK_BACK((plan.rows, value_tiles(plan, config), 1), tensors, (strides, plan.sizes), constants)
 
 
 def compute_gradients(
@@ -359,8 +362,8 @@ def compute_gradients(
 ) -> None:
     """Compute the gradients of q, k, decay and beta."""
     d_out, d_states = gradients
-    strides, config = _strides(*x[:3], d_out, *found[:3], x.decay, x.beta), plan.configs.grad
+    strides, config = strides_of(*x[:3], d_out, *found[:3], x.decay, x.beta), plan.configs.grad
     chunk = saved.gates, saved.asks, saved.states, d_states, saved.updates
-    tensors = x.q, x.k, d_out, *chunk, found.d_v, found.d_q, found.d_k, found.d_decay, found.d_beta
+    tensors = x.q, x.k, d_out, *chunk, found.d_v, x.starts, found.d_q, found.d_k, found.d_decay, found.d_beta
     grid = plan.chunks * plan.rows, 1, 1
-    GRAD(grid, tensors, (strides, plan.sizes, scale), _constants_of(plan, config))
+    GRAD(grid, tensors, (strides, plan.sizes, scale), constants_of(plan, config))

@@ -25,20 +25,24 @@ SixTensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, beta: Tensor | None, starts: Tensor | None,
-    initial: Tensor | None, heads: int, scale: float,
+    initial: Tensor | None, heads: int, scale: float, needs_backward: bool,
 ) -> DeltaResults:  # fmt: skip
-    """Return outputs, the last state, and `SavedChunks`; `heads` are the states per batch element."""
+    """Return outputs, the last state, and `SavedChunks`; `heads` are the states per batch element.
+
+    Unless `needs_backward`, what only the backward reads is empty.
+    """
     x = DeltaOperands(q, k, v, decay, beta, starts).contiguous_rows()
     plan = plan_of_operands(x, heads)
     with torch.cuda.device_of(q):
-        out, final, saved = forward_passes(plan, x, None if initial is None else initial.contiguous(), scale)
+        first = None if initial is None else initial.contiguous()
+        out, final, saved = forward_passes(plan, x, first, scale, needs_backward)
     return out, final, *saved
 
 
-def _forward_fake(q, k, v, decay, beta, starts, initial, heads, scale):
+def _forward_fake(q, k, v, decay, beta, starts, initial, heads, scale, needs_backward):
     plan = plan_of_operands(DeltaOperands(q, k, v, decay, beta, starts), heads)
     final = q.new_empty(plan.batch, plan.heads, plan.key_dim, plan.value_dim, dtype=torch.float32)
-    saved = (q.new_empty(shape, dtype=dtype) for shape, dtype in plan.saved_shapes())
+    saved = (q.new_empty(shape, dtype=dtype) for shape, dtype in plan.saved_shapes(needs_backward))
     return q.new_empty(*q.shape[:3], v.shape[3]), final, *saved
 
 
@@ -81,7 +85,9 @@ delta_attention_backward = define("delta_attention_backward", _backward, _backwa
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: DeltaResults) -> None:
-    *tensors, initial, heads, scale = inputs
+    *tensors, initial, heads, scale, needs_backward = inputs
+    if not needs_backward:
+        raise ValueError("needs_backward=False, but an input requires a gradient")
     ctx.options, ctx.has_initial = (heads, scale), initial is not None
     ctx.save_for_backward(*tensors, *output[2:])
     ctx.set_materialize_grads(False)
@@ -101,8 +107,7 @@ def _gradients(ctx: Any, g: Tensor | None, g_final: Tensor | None, *_: Any) -> A
         None if beta is None else d_beta,
         None,
         d_initial if ctx.has_initial else None,
-        None,
-        None,
+        *(None,) * 3,
     )
 
 

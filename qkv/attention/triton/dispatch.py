@@ -124,20 +124,47 @@ def decode_step(
 
 
 def delta_forward(
-    q: Tensor, k: Tensor, v: Tensor, state: Tensor, modifiers: Modifiers, scale: float
+    tensors: tuple[Tensor, Tensor, Tensor], state: Tensor | None, heads: int, modifiers: Modifiers, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs and the new state of the delta rule; hidden keys and values are zero."""
+    """Return outputs and the new state of the delta rule, with this many states per batch element.
+
+    Hidden keys and values are zero. No state is one of zeros.
+    """
     from qkv.attention.triton.delta_op import delta_attention
 
-    heads, decay, beta = state.shape[1], modifiers.decay, modifiers.beta
-    if decay is not None and not modifiers.gated:
-        decay = decay[None, :, None].expand(q.shape[0], -1, q.shape[2])
-    elif decay is not None and modifiers.mask is not None:
-        decay = decay.masked_fill(~modifiers.mask[:, None], 0)
-    decay = None if decay is None else expand_heads(decay, heads)
-    beta = None if beta is None else expand_heads(beta, heads)
-    results = delta_attention(q, k, v, decay, beta, modifiers.starts, state, heads, scale)
+    q, k, v = tensors
+    decay, beta = _delta_rates(q, heads, modifiers)
+    inputs = q, k, v, decay, beta, modifiers.starts, state
+    needs_backward = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+    results = delta_attention(*inputs, heads, scale, needs_backward)
     return results[0], results[1]
+
+
+def delta_decode_step(
+    tensors: tuple[Tensor, Tensor, Tensor], state: Tensor, modifiers: Modifiers, scale: float
+) -> Tensor:
+    """Return the output of one new token per sequence, and write it to this state in place."""
+    from qkv.attention.triton.delta_decode import delta_step
+
+    decay, beta = _delta_rates(tensors[0], state.shape[1], modifiers)
+    out: Tensor = delta_step(*tensors, decay, beta, modifiers.starts, state, scale)
+    return out
+
+
+def _delta_rates(q: Tensor, heads: int, modifiers: Modifiers) -> tuple[Tensor | None, Tensor | None]:
+    """Return decay and beta of each state and token, 0 at hidden tokens."""
+    decay, beta = modifiers.decay, modifiers.beta
+    hidden = None if modifiers.mask is None else ~modifiers.mask[:, None]
+    if decay is not None and not modifiers.gated:  # a rate per head counts every place, hidden or not
+        decay = decay[None, :, None].expand(q.shape[0], -1, q.shape[2])
+    elif decay is not None and hidden is not None:
+        decay = decay.masked_fill(hidden, 0)
+    if beta is not None and hidden is not None:
+        beta = beta.masked_fill(hidden, 0)
+    return (
+        None if decay is None else expand_heads(decay, heads),
+        None if beta is None else expand_heads(beta, heads),
+    )
 
 
 def delta_multiplications(shape: Shape, heads: int) -> dict[str, int]:

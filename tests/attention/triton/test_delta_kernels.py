@@ -12,7 +12,8 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning"  # triton's interpreter does that
 )
 
-from qkv.attention.triton.delta_op import delta_attention
+from qkv.attention.triton.delta_decode import delta_step
+from qkv.attention.triton.delta_op import delta_attention, delta_attention_backward
 from qkv.cost import Shape, count_multiplications
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -51,6 +52,10 @@ CASES = {
     "beta 2": DeltaCase(beta=2.0),
     "zero keys": DeltaCase(zero_keys=True),
     "like keys": DeltaCase(cosine=0.99, beta=2.0, rate=None),
+    "largest": DeltaCase(tokens=67, heads=1, key_heads=1, gate_heads=1, key_dim=128, value_dim=256),
+    "everything": DeltaCase(
+        tokens=131, heads=4, key_heads=2, key_dim=5, value_dim=7, beta=2.0, masked=True, starts=True, zero_keys=True
+    ),
 }
 
 
@@ -136,6 +141,43 @@ def test_steps_continue_a_sequence(name):
     assert rms(state.kv_sum, expected.kv_sum) <= 2e-6
 
 
+@pytest.mark.parametrize("name", ["plain", "everything", "shared keys", "shared state", "fast gates"])
+def test_one_token_at_a_time_in_place(name):
+    case = CASES[name]
+    (q, k, v), rates, flags = draw(case)
+    delta, heads, tokens = Delta(backend="triton"), max(case.key_heads, case.gate_heads), 6
+    state = delta.start(2, case.heads, case.key_dim, case.value_dim, key_heads=heads, device=DEVICE)
+    kept, pieces, memory = torch.empty(0), [], state.kv_sum.data_ptr()
+    for t in range(tokens):
+        now = {n: x[..., t : t + 1] for n, x in (rates | flags).items()}
+        with torch.inference_mode():
+            before, (out, state) = state, delta.step(*(x[:, :, t : t + 1] for x in (q, k, v)), state, **now)
+        pieces.append(out)
+        with pytest.raises(ValueError, match="already continued in place"):
+            delta.step(*(x[:, :, t : t + 1] for x in (q, k, v)), before, **now)
+        if t == 2:
+            kept = state.kv_sum.clone()
+    assert state.kv_sum.data_ptr() == memory
+    assert state.length == tokens
+    assert not torch.equal(state.kv_sum, kept)
+    wide = {n: (x if x.dtype == torch.bool else x.double())[..., :tokens] for n, x in (rates | flags).items()}
+    q, k, v = (x[:, :, :tokens].double() for x in (q, k, v))
+    chunked = Delta(backend="chunked")
+    zeros = chunked.start(2, case.heads, *state.kv_sum.shape[2:], key_heads=heads, dtype=torch.float64, device=DEVICE)
+    expected, last = chunked.step(q, k, v, zeros, **wide)
+    assert rms(torch.cat(pieces, 2), expected) <= 1e-6
+    assert rms(state.kv_sum, last.kv_sum) <= 1e-6
+
+
+def test_steps_in_place_are_counted():
+    (q, k, v), _, _ = draw(DeltaCase(tokens=1))
+    delta = Delta(backend="triton")
+    state = delta.start(2, 2, 16, 16, device=DEVICE)
+    with torch.inference_mode(), count_multiplications(strict=False) as counted:
+        delta.step(q, k, v, state)
+    assert counted.total == sum(delta.cost(Shape(2, 2, 1, 1, 16, 16, causal=True)).needed.values())
+
+
 def test_gradient_of_a_state():
     """Through the last state to the first one."""
     (q, k, v), rates, _ = draw(CASES["gated"])
@@ -150,11 +192,122 @@ def test_gradient_of_a_state():
 
 
 def test_a_row_has_the_same_bits_alone_and_in_a_batch():
+    tensors, rates, flags = draw(CASES["everything"])
+    given = [*tensors, *rates.values()]
+    arriving = torch.randn(2, 4, 131, 7, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    delta, found = Delta(backend="triton"), []
+    for rows in (slice(None), slice(1, None)):
+        q, k, v, decay, beta = leaves = [x[rows].detach().requires_grad_() for x in given]
+        some = {name: x[rows] for name, x in flags.items()}
+        out = delta(q, k, v, causal=True, decay=decay, beta=beta, **some)
+        found.append([out, *torch.autograd.grad(out, leaves, arriving[rows])])
+    assert all(torch.equal(whole[1:], alone) for whole, alone in zip(*found, strict=True))
+
+
+def test_hidden_tokens_are_absent_whatever_they_hold():
+    (q, k, v), rates, _ = draw(CASES["gated"])
+    kept = (torch.arange(130) % 4 != 2).to(DEVICE)
+    names, given = ("q", "k", "v", *rates), [q, k, v, *rates.values()]
+    found = []
+    for backend, dtype in (("triton", torch.float32), ("reference", torch.float64)):
+        leaves = [x.to(dtype) for x in given]
+        if backend == "triton":
+            for x in leaves:
+                x[:, :, ~kept] = torch.nan
+        else:
+            leaves = [x[:, :, kept] for x in leaves]
+        named = dict(zip(names, [x.requires_grad_() for x in leaves], strict=True))
+        mask = kept.expand(2, 130) if backend == "triton" else None
+        out = Delta(backend=backend)(**named, causal=True, mask=mask)
+        out = out[:, :, kept] if backend == "triton" else out
+        gradients = torch.autograd.grad(out.square().sum(), leaves)
+        found.append([out, *(x[:, :, kept] if backend == "triton" else x for x in gradients)])
+        assert all(x.isfinite().all() for x in gradients)
+    assert max(rms(*pair) for pair in zip(*found, strict=True)) <= 4e-6
+
+
+def test_a_nan_reaches_no_earlier_chunk():
     (q, k, v), rates, _ = draw(CASES["gated"])
     delta = Delta(backend="triton")
-    whole = delta(q, k, v, causal=True, **rates)
-    alone = delta(q[1:], k[1:], v[1:], causal=True, **{n: x[1:] for n, x in rates.items()})
-    assert torch.equal(whole[1:], alone)
+    clean = delta(q, k, v, causal=True, **rates)
+    v[:, :, 70] = torch.nan
+    out = delta(q, k, v, causal=True, **rates)
+    assert torch.equal(out[:, :, :64], clean[:, :, :64])
+    assert out[:, :, 70:].isnan().all()
+
+
+def test_a_closed_gate_forgets_everything():
+    """A rate of infinity is a start, and its gradient is finite."""
+    (q, k, v), rates, _ = draw(CASES["gated"])
+    starts = (torch.arange(130, device=DEVICE) % 50 == 20).expand(2, 130)
+    delta, decay = Delta(backend="triton"), rates["decay"]
+    closed = decay.masked_fill(starts[:, None], torch.inf).requires_grad_()
+    out = delta(q, k, v, causal=True, decay=closed, beta=rates["beta"])
+    assert rms(out, delta(q, k, v, causal=True, starts=starts, **rates)) <= 2e-6
+    gradient = torch.autograd.grad(out.square().sum(), closed)[0]
+    assert gradient.isfinite().all()
+    assert gradient[starts[:, None].expand_as(gradient)].abs().max() <= 1e-4 * gradient.abs().max()
+
+
+def test_the_rate_of_a_start_has_no_gradient():
+    tensors, rates, flags = draw(CASES["starts"])
+    *_, to_decay, _ = outputs_and_gradients(Delta(backend="triton"), tensors, rates, flags, torch.float32)
+    begins = flags["starts"][:, None].expand_as(to_decay)
+    assert (to_decay[begins] == 0).all()
+    assert (to_decay[~begins] != 0).any()
+
+
+def test_beta_of_0_writes_nothing_and_has_a_gradient():
+    (q, k, v), rates, _ = draw(CASES["gated"])
+    rates["beta"][:, :, ::2] = 0
+    found = outputs_and_gradients(Delta(backend="triton"), (q, k, v), rates, {}, torch.float32)
+    expected = outputs_and_gradients(Delta(backend="reference"), (q, k, v), rates, {}, torch.float64)
+    assert max(rms(*pair) for pair in zip(found, expected, strict=True)) <= 4e-6
+    assert rms(found[-1][:, :, ::2], expected[-1][:, :, ::2]) <= 4e-6
+
+
+def test_without_a_backward_the_bits_are_the_same_and_less_is_kept():
+    (q, k, v), rates, flags = draw(CASES["mask and starts"])
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    out = Delta(backend="triton")(*leaves, causal=True, **rates, **flags)
+    with torch.no_grad():
+        assert torch.equal(Delta(backend="triton")(*leaves, causal=True, **rates, **flags), out)
+    inputs = *(x.detach() for x in leaves), None, None, None, None, 2, 0.25
+    kept = [[x.numel() for x in delta_attention(*inputs, needs)[6:]] for needs in (False, True)]
+    assert kept == [[0, 0], [4 * 192, 4 * 3 * 64 * 64]]
+    with pytest.raises(ValueError, match="needs_backward=False, but an input requires a gradient"):
+        delta_attention(*leaves, None, None, None, None, 2, 0.25, False)
+
+
+def test_autocast_changes_nothing():
+    (q, k, v), rates, _ = draw(CASES["gated"])
+    found = []
+    for enabled in (False, True):
+        leaves = [x.detach().requires_grad_() for x in (q, k, v, *rates.values())]
+        with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=enabled):
+            out = Delta(backend="triton")(*leaves[:3], causal=True, decay=leaves[3], beta=leaves[4])
+            found.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_double_backward_raises():
+    q, k, v = (torch.randn(1, 1, 5, 4, device=DEVICE, requires_grad=True) for _ in range(3))
+    out = Delta(backend="triton")(q, k, v, causal=True)
+    with pytest.raises(RuntimeError, match=r"second derivatives .*backend=\"reference\""):
+        torch.autograd.grad(out.sum(), q, create_graph=True)
+
+
+def test_compiled_in_one_graph_for_any_length():
+    mechanism = Delta(backend="triton")
+    compiled = torch.compile(mechanism, backend="aot_eager", fullgraph=True, dynamic=True)
+    for tokens in (19, 70):
+        (q, k, v), rates, flags = draw(DeltaCase(tokens=tokens, heads=4, starts=True, masked=True))
+        leaves = [x.requires_grad_() for x in (q, k, v, *rates.values())]
+        results = []
+        for call in (mechanism, compiled):
+            out = call(q, k, v, causal=True, **rates, **flags)
+            results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_strided_inputs():
@@ -186,7 +339,13 @@ def test_operator_is_registered():
     (q, k, v), rates, _ = draw(DeltaCase(tokens=65, heads=1, key_heads=1, gate_heads=1))
     arguments = [x.requires_grad_() for x in (q, k, v, *rates.values())]
     state = torch.zeros(2, 1, 16, 16, device=DEVICE)
-    torch.library.opcheck(delta_attention, (*arguments, None, state, 1, 0.25))
+    torch.library.opcheck(delta_attention, (*arguments, None, state, 1, 0.25, True))
+    with torch.no_grad():
+        torch.library.opcheck(delta_attention, (*arguments, None, None, 1, 0.25, False))
+        out, final, *saved = delta_attention(*arguments, None, state, 1, 0.25, True)
+        torch.library.opcheck(delta_attention_backward, (out, final, *arguments, None, *saved, 1, 0.25))
+        token = [x.detach()[:, :, :1] for x in arguments]
+        torch.library.opcheck(delta_step, (*token, None, state, 0.25))
 
 
 def test_unsupported_calls_name_the_limit():

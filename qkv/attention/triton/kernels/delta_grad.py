@@ -40,6 +40,7 @@ class DeltaGradPointers(NamedTuple):
     d_states: Pointer
     updates: Pointer
     d_errors: Pointer
+    starts: Pointer
     d_q: Pointer
     d_k: Pointer
     """(batch, heads, length, key_dim)"""
@@ -60,29 +61,33 @@ def delta_grad(pointers, strides, sizes, scale, TILES: tl.constexpr):
     inverse, read = load_gate(base, INVERSE), load_gate(base, READ)
     k = load_rows(pointers.k, strides.k, batch, head * sizes.key_heads // sizes.heads, start, valid, TILES.KEY_DIM,
                   TILES.BLOCK_K, TILES.KEY_DIM == TILES.BLOCK_K).to(TILES.DTYPE)  # [CHUNK, BLOCK_K]  # fmt: skip
+    factors = pair_factors(base, TILES)  # [CHUNK, CHUNK]
+    d_key = tl.zeros([CHUNK, TILES.BLOCK_K], tl.float32)
+    to_read, to_write = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32)
+    for member in range(TILES.GROUP):
+        by_query, by_key, d_key = _query_part(
+            d_key, k, factors, inverse, read, row, member, chunk, batch, head, start, valid, pointers, strides, sizes,
+            scale, TILES,
+        )  # fmt: skip
+        to_read += by_query
+        to_write += by_key
     products, by_read, by_write, d_beta, kept = _key_parts(
         row, chunk, batch, head, start, valid, pointers, strides, sizes, TILES
     )
-    factors = pair_factors(base, TILES)  # [CHUNK, CHUNK]
-    strict = tl.where(tokens[:, None] > tokens[None, :], factors, 0.0)
-    products = (-products * strict * inverse[:, None] * inverse[None, :]).to(TILES.DTYPE)
-    # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
-    d_key = tl.dot(products, k, by_read * (-inverse * read)[:, None], input_precision=TILES.PRECISION)
     wide = k.to(tl.float32)
-    to_read = tl.sum(wide * d_key, 1)  # [CHUNK]
     by_write *= (load_gate(base, WRITE) * inverse)[:, None]
     to_end = tl.sum(wide * by_write, 1)  # [CHUNK]
     d_key += by_write
+    strict = tl.where(tokens[:, None] > tokens[None, :], factors, 0.0)
+    products = (-products * strict * inverse[:, None] * inverse[None, :]).to(TILES.DTYPE)
     # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
-    d_pairs = tl.dot(tl.trans(products), k, input_precision=TILES.PRECISION)
-    for member in range(TILES.GROUP):
-        to_query, d_pairs, d_key = _query_part(
-            d_pairs, d_key, k, factors, inverse, read, row, member, chunk, batch, head, start, valid, pointers, strides,
-            sizes, scale, TILES,
-        )  # fmt: skip
-        to_read += to_query
-    to_write = tl.sum(wide * d_pairs, 1)  # [CHUNK]
-    d_key += d_pairs
+    by_read = tl.dot(products, k, by_read * (-inverse * read)[:, None], input_precision=TILES.PRECISION)
+    to_read += tl.sum(wide * by_read, 1)  # [CHUNK]
+    d_key += by_read
+    # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
+    by_pairs = tl.dot(tl.trans(products), k, input_precision=TILES.PRECISION)
+    to_write += tl.sum(wide * by_pairs, 1)  # [CHUNK]
+    d_key += by_pairs
     d_key -= wide * (tl.sum(wide * d_key, 1) * inverse * inverse)[:, None]
     store_rows(pointers.d_k, d_key, strides.d_k, batch, head, start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
                TILES.KEY_DIM == TILES.BLOCK_K)  # [CHUNK, BLOCK_K]  # fmt: skip
@@ -94,6 +99,9 @@ def delta_grad(pointers, strides, sizes, scale, TILES: tl.constexpr):
         later = tl.cumsum(to_write - to_read, 0, reverse=True)  # from each token to the end
         earlier = tl.cumsum(to_end, 0) - to_end
         d_decay = later - earlier - kept * tl.load(base + KEEP * CHUNK)  # [CHUNK]
+        if TILES.HAS_STARTS:  # nothing before a start is seen, so its rate has no effect
+            at = pointers.starts + batch.to(tl.int64) * sizes.length + start + tokens
+            d_decay = tl.where(tl.load(at, mask=valid, other=0) != 0, 0.0, d_decay)  # [CHUNK]
         tl.store(pointers.d_decay + flat, d_decay, mask=valid)  # [CHUNK]
 
 
@@ -126,13 +134,13 @@ def _key_parts(row, chunk, batch, head, start, valid, pointers, strides, sizes, 
 
 @triton.jit
 def _query_part(
-    d_pairs, d_key, k, factors, inverse, read, row, member, chunk, batch, head, start, valid, pointers, strides,
-    sizes, scale, TILES: tl.constexpr,
+    d_key, k, factors, inverse, read, row, member, chunk, batch, head, start, valid, pointers, strides, sizes, scale,
+    TILES: tl.constexpr,
 ):  # fmt: skip
-    """Store the gradient of one query head; return q.g_q of each token, and `d_pairs` plus G' q.
+    """Store the gradient of one query head; return q.g_q and k.(G' q) of each token, and `d_key` plus G' q.
 
-    Both without the diagonal of G, which has no gate: beside fast gates it would be a large difference of equal sums.
-    Its part is added to `d_key`.
+    The products are without the diagonal of G, which has no gate: beside fast gates it would be a large difference of
+    equal sums.
     """
     index, query_head = row.to(tl.int64) * sizes.chunks + chunk, head * TILES.GROUP + member
     query_index = (row * TILES.GROUP + member).to(tl.int64) * sizes.chunks + chunk
@@ -157,16 +165,16 @@ def _query_part(
     # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
     d_query = tl.dot(products, k, d_query * (asks * read)[:, None], input_precision=TILES.PRECISION)
     # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
-    d_pairs = tl.dot(tl.trans(products), q, d_pairs, input_precision=TILES.PRECISION)
-    wide = q.to(tl.float32)
-    to_query = tl.sum(wide * d_query, 1)  # [CHUNK]
-    d_key += wide * diagonal[:, None]
-    d_query += k.to(tl.float32) * diagonal[:, None]
+    by_pairs = tl.dot(tl.trans(products), q, input_precision=TILES.PRECISION)
+    wide, wide_k = q.to(tl.float32), k.to(tl.float32)
+    to_query, to_key = tl.sum(wide * d_query, 1), tl.sum(wide_k * by_pairs, 1)  # [CHUNK]
+    d_key += by_pairs + wide * diagonal[:, None]
+    d_query += wide_k * diagonal[:, None]
     along = tl.sum(wide * d_query, 1)  # [CHUNK]
     d_query -= wide * (along * (asks / scale) * (asks / scale))[:, None]
     store_rows(pointers.d_q, d_query, strides.d_q, batch, query_head, start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
                TILES.KEY_DIM == TILES.BLOCK_K)  # [CHUNK, BLOCK_K]  # fmt: skip
-    return to_query, d_pairs, d_key
+    return to_query, to_key, d_key
 
 
 @triton.jit

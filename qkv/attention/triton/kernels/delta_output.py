@@ -32,6 +32,7 @@ class DeltaOutputPointers(NamedTuple):
     updates: Pointer
     out: Pointer
     asks: Pointer
+    """None if there is no backward."""
     pairs: Pointer
 
 
@@ -56,7 +57,7 @@ def delta_output(pointers, strides, sizes, scale, TILES: tl.constexpr):
     pairs = tl.dot(q, tl.trans(k), input_precision=TILES.PRECISION)
     pairs *= asks[:, None] * load_gate(base, INVERSE)[None, :]
     pairs = (pairs * pair_factors(base, TILES)).to(TILES.DTYPE)
-    if first == 0:
+    if pointers.pairs is not None and first == 0:
         tl.store(pointers.pairs + query_index * (CHUNK * CHUNK) + matrix_offsets(), pairs)  # [CHUNK, CHUNK]
         tl.store(pointers.asks + query_index * CHUNK + tl.arange(0, CHUNK), asks)  # [CHUNK]
     state = tl.load(
