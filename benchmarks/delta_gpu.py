@@ -16,12 +16,13 @@ import sys
 import tempfile
 import time
 import traceback
+from ast import literal_eval
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ CANDIDATES: dict[tuple[str, int], tuple[tuple[int, ...], ...]] = {
     ("walk", 64): ((32, 4, 2), (32, 4, 3), (32, 8, 2), (64, 4, 2), (64, 4, 3), (64, 8, 2), (16, 4, 3)),
     ("walk", 128): ((32, 4, 1), (32, 4, 2), (32, 4, 3), (64, 4, 1), (64, 4, 2), (64, 8, 2), (64, 8, 3)),
     ("output", 64): ((32, 4, 1), (64, 4, 1), (64, 8, 1)),
-    ("output", 128): ((32, 4, 1), (64, 4, 1), (64, 8, 1), (128, 4, 1), (128, 8, 1)),
+    ("output", 128): ((64, 4, 1), (64, 8, 1), (128, 4, 1), (128, 4, 1, 168), (128, 8, 1)),
     ("walk_back", 64): ((32, 4, 1), (32, 4, 2), (32, 4, 3), (64, 4, 2), (64, 8, 2), (16, 4, 2)),
     ("walk_back", 128): ((32, 4, 1), (32, 4, 2), (32, 8, 2), (64, 4, 1), (64, 8, 1), (64, 8, 2)),
     ("grad", 64): ((32, 8, 1), (32, 8, 2), (64, 8, 1), (32, 4, 1), (64, 4, 1)),
@@ -77,7 +78,7 @@ def cold_cache() -> Iterator[None]:
             knobs.cache.dir = usual
 
 
-def time_shape(name: str, dim: int) -> dict[str, Any]:
+def time_shape(name: str, dim: int, cold: bool = True) -> dict[str, Any]:
     """Return times of forward, with backward, and of each pass, in ms; and of the first call, in seconds."""
     inputs, case = define_inputs(name, dim)
     q, k, v, decay, beta, _, _ = inputs
@@ -92,10 +93,10 @@ def time_shape(name: str, dim: int) -> dict[str, Any]:
 
     torch.cuda.synchronize()
     began = time.perf_counter()
-    with cold_cache():
+    with cold_cache() if cold else nullcontext():
         both()
         torch.cuda.synchronize()
-        found: dict[str, Any] = {"first call cold s": time.perf_counter() - began}
+    found: dict[str, Any] = {"first call cold s": time.perf_counter() - began} if cold else {}
     with torch.no_grad():
         found["forward"] = milliseconds(forward)
     torch.cuda.reset_peak_memory_stats()
@@ -113,11 +114,13 @@ def passes(inputs: list[Any], case: CheckCase) -> dict[str, Callable[[], Any]]:
     plan = delta_launch.plan_of_operands(x, case.heads)
     out, final, saved = delta_launch.forward_passes(plan, x, None, scale, True)
     found = delta_launch.backward_passes(plan, x, saved, out, None, scale)
-    d_states = torch.empty_like(saved.states)
+    d_states, none = torch.empty_like(saved.states), out.new_empty(0)
+    without = saved._replace(asks=none, pairs=none)
     return {
         "prepare": lambda: delta_launch.prepare(plan, x, saved),
         "walk": lambda: delta_launch.walk(plan, x, saved, None, final),
-        "output": lambda: delta_launch.read_outputs(plan, x, saved, out, scale),
+        "output": lambda: delta_launch.read_outputs(plan, x, without, out, scale),
+        "output for backward": lambda: delta_launch.read_outputs(plan, x, saved, out, scale),
         "walk_back": lambda: delta_launch.walk_back(plan, x, saved, (out, None, d_states), found),
         "grad": lambda: delta_launch.compute_gradients(plan, x, saved, (out, d_states), found, scale),
     }
@@ -183,6 +186,18 @@ def try_configs(name: str, dim: int, number: str, deadline: float) -> dict[str, 
     return dict(sorted(times.items(), key=lambda item: item[1]))
 
 
+def time_fastest(found: dict[str, Any], name: str, dim: int) -> dict[str, Any]:
+    """Return times with the fastest configuration of each pass that `try_configs` found."""
+    fastest = {number: next(iter(found.get(f"configs {name} {dim} {number}", {})), "") for number in PASSES}
+    configs = {number: DeltaConfig(*literal_eval(x)) for number, x in fastest.items() if x.endswith(")")}
+    usual: DeltaConfigs = delta_launch.CONFIGS[False, dim]
+    delta_launch.CONFIGS[False, dim] = replace(usual, **configs)
+    try:
+        return {"configs": fastest} | time_shape(name, dim, cold=False)
+    finally:
+        delta_launch.CONFIGS[False, dim] = usual
+
+
 def measure_peer(folder: str, dim: int, seconds: float) -> dict[str, Any]:
     """Return what `delta_gpu_peer` measures in this time."""
     command = [sys.executable, "-m", "benchmarks.delta_gpu_peer", folder, str(dim)]
@@ -226,29 +241,56 @@ class Results:
             self.problems += 1
             result, line = {"error": traceback.format_exc()}, f"{type(problem).__name__}: {str(problem)[:300]}"
         self.found[name] = result
-        print(f"{name}: {line} [{time.monotonic() - began:.1f} s]", flush=True)
+        seconds = time.monotonic() - began
+        print(f"{name}: {line}" + (f" [{seconds:.1f} s]" if seconds > 0.1 else ""), flush=True)
         if self.path:
             self.path.write_text(json.dumps(self.found, indent=1))
 
 
-def run_together(found: Results, tasks: dict[str, Callable[[], Any]], workers: int, seconds: float) -> None:
-    """Run what is not timed in several processes; those that are late are ended and count as failed."""
-    if not tasks:
-        return
-    # a process for each task: after an error of the GPU, a process can do nothing more
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1)
-    waiting = {pool.submit(task): name for name, task in tasks.items()}
+def send_result(pipe: Any, task: Callable[[], Any]) -> None:
+    """Run a task in this process, and send its result or its error."""
     try:
-        for future in as_completed(dict(waiting), timeout=max(1.0, seconds)):
-            found.add(waiting.pop(future), future.result)
-    except TimeoutError:
-        found.add("late: " + "; ".join(waiting.values())[:2000], lambda: None)
-        found.problems += 1
-    processes = list((pool._processes or {}).values())
-    pool.shutdown(wait=False, cancel_futures=True)
-    for process in processes if waiting else ():
+        pipe.send((task(), ""))
+    except Exception as problem:  # noqa: BLE001 it is raised where it is received
+        pipe.send((None, f"{type(problem).__name__}: {problem}"[:2000]))
+
+
+def receive_result(pipe: Any) -> Any:
+    """Return what `send_result` sent, or raise."""
+    try:
+        result, problem = pipe.recv()
+    except EOFError:
+        problem = "the process ended"
+    if problem:
+        raise RuntimeError(problem)
+    return result
+
+
+def run_together(found: Results, tasks: dict[str, Callable[[], Any]], workers: int, seconds: float) -> None:
+    """Run what is not timed in several processes; those that are late are ended and count as failed.
+
+    A process for each task: after an error of the GPU, a process can do nothing more.
+    """
+    context, deadline = multiprocessing.get_context("spawn"), time.monotonic() + seconds
+    waiting, running = list(tasks.items()), {}
+    while (waiting or running) and time.monotonic() < deadline:
+        while waiting and len(running) < workers:
+            name, task = waiting.pop(0)
+            receiving, sending = context.Pipe(duplex=False)
+            process = context.Process(target=send_result, args=(sending, task))
+            process.start()
+            sending.close()  # so that the end of the process ends the pipe
+            running[receiving] = name, process
+        for pipe in connection.wait(list(running), max(0.0, deadline - time.monotonic())):
+            name, process = running.pop(pipe)  # type: ignore[index]
+            found.add(name, partial(receive_result, pipe))
+            process.join()
+    for name, process in running.values():
         process.kill()
+        waiting.append((name, partial(int)))
+    if waiting:
+        found.problems += 1
+        print("late:", "; ".join(name for name, _ in waiting), flush=True)
 
 
 def run_in_turn(found: Results, options: argparse.Namespace, deadline: float) -> None:
@@ -257,12 +299,12 @@ def run_in_turn(found: Results, options: argparse.Namespace, deadline: float) ->
     if options.time:
         parts += [(f"time {name} {dim}", partial(time_shape, name, dim)) for name, dim in product(SHAPES, (128, 64))]
         parts += [(f"time step {dim}", partial(time_step, dim)) for dim in (128, 64)]
-    if options.fla:
-        limit = min(options.fla_seconds, options.seconds / 2)
-        parts += [(f"fla X {dim}", partial(measure_peer, options.fla, dim, limit)) for dim in (128, 64)]
     if options.configs:
-        for dim, number in product((128, 64), PASSES):
-            parts.append((f"configs X {dim} {number}", partial(try_configs, "X", dim, number, deadline)))
+        for dim in (128, 64):
+            parts += [(f"configs X {dim} {one}", partial(try_configs, "X", dim, one, deadline)) for one in PASSES]
+            parts.append((f"fastest X {dim}", partial(time_fastest, found.found, "X", dim)))
+    if options.fla:
+        parts += [(f"fla X {dim}", partial(measure_peer, options.fla, dim, options.fla_seconds)) for dim in (128, 64)]
     for name, call in parts:
         if time.monotonic() > deadline:
             found.add(f"{name}: no time left", lambda: None)

@@ -54,7 +54,7 @@ CONFIGS: dict[tuple[bool, int], DeltaConfigs] = {
     (False, 128): DeltaConfigs(
         prepare=DeltaConfig(0, 1, 1),
         walk=DeltaConfig(64, 4, 2),
-        output=DeltaConfig(128, 8, 1),
+        output=DeltaConfig(128, 4, 1),
         walk_back=DeltaConfig(64, 4, 1),
         grad=DeltaConfig(32, 8, 1),
     ),
