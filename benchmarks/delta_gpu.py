@@ -272,7 +272,8 @@ def run_together(found: Results, tasks: dict[str, Callable[[], Any]], workers: i
     A process for each task: after an error of the GPU, a process can do nothing more.
     """
     context, deadline = multiprocessing.get_context("spawn"), time.monotonic() + seconds
-    waiting, running = list(tasks.items()), {}
+    waiting = list(tasks.items())
+    running: dict[Any, tuple[str, Any]] = {}
     while (waiting or running) and time.monotonic() < deadline:
         while waiting and len(running) < workers:
             name, task = waiting.pop(0)
@@ -282,7 +283,7 @@ def run_together(found: Results, tasks: dict[str, Callable[[], Any]], workers: i
             sending.close()  # so that the end of the process ends the pipe
             running[receiving] = name, process
         for pipe in connection.wait(list(running), max(0.0, deadline - time.monotonic())):
-            name, process = running.pop(pipe)  # type: ignore[index]
+            name, process = running.pop(pipe)
             found.add(name, partial(receive_result, pipe))
             process.join()
     for name, process in running.values():

@@ -91,6 +91,15 @@ def delta_grad(pointers, strides, sizes, scale, TILES: tl.constexpr):
     d_key -= wide * (tl.sum(wide * d_key, 1) * inverse * inverse)[:, None]
     store_rows(pointers.d_k, d_key, strides.d_k, batch, head, start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
                TILES.KEY_DIM == TILES.BLOCK_K)  # [CHUNK, BLOCK_K]  # fmt: skip
+    _store_rates(d_beta, to_read, to_write, to_end, kept, base, row, batch, start, valid, pointers, sizes, TILES)
+
+
+@triton.jit
+def _store_rates(
+    d_beta, to_read, to_write, to_end, kept, base, row, batch, start, valid, pointers, sizes, TILES: tl.constexpr
+):
+    """Store the gradients of beta and decay."""
+    tokens = tl.arange(0, CHUNK)  # [CHUNK]
     flat = row.to(tl.int64) * sizes.length + start + tokens
     if TILES.HAS_BETA:
         beta = load_gate(base, BETA)
