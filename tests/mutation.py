@@ -30,6 +30,10 @@ ATTENTION = (
 )
 FORWARD = (KERNELS + "::test_outputs_and_gradients",)
 DELTA = ("tests/attention/test_delta.py",)
+DELTA_KERNELS = "tests/attention/triton/test_delta_kernels.py"
+HIDDEN = (DELTA_KERNELS + "::test_hidden_tokens_are_absent_whatever_they_hold",)
+GATED = (DELTA_KERNELS + "::test_outputs_and_gradients[gated]",)
+IN_PLACE = (DELTA_KERNELS + "::test_one_token_at_a_time_in_place[fast gates]",)
 TRANSFORMERS = "tests/interop/huggingface/test_register.py"
 WIDTHS = (KERNELS + "::test_widths_and_groups",)
 ONE_TOKEN = (KERNELS + "::test_one_token_at_a_time_in_place",)
@@ -103,6 +107,9 @@ MUTANTS = (
     Mutant("layers/multi_head.py", 'modifiers | {"starts": packing.starts}', "modifiers", LAYER_GATES),
     Mutant("layers/multi_head.py", "= (out * self.gates.output(x)).to", "= out.to", LAYER_GATES),
     Mutant("models/fast/fused.py", "        and heads.gates is None\n", "", ("tests/models/test_layer_spec.py",)),
+    Mutant("attention/triton/dispatch.py", "beta = beta.masked_fill(hidden, 0)", "pass", HIDDEN),
+    Mutant("attention/triton/kernels/delta_grad.py", "later - earlier - kept", "later - kept", GATED),
+    Mutant("attention/triton/kernels/delta_step.py", "state *= tl.exp(-", "state *= tl.exp(0 * ", IN_PLACE),
     # the weight itself
     Mutant("attention/taylor.py", "x, total, value=1 / n", "x, total, value=1.0"),
     Mutant("attention/taylor.py", "x * r**-0.5", "x * r**-1.0"),

@@ -97,6 +97,31 @@ def test_detection_page_has_the_figures_of_detr():
     assert detection_encoder.table(json.loads((RESULTS.parent / "detection_encoder_h200.json").read_text())) in page
 
 
+def test_pages_have_the_figures_of_gates_and_delta():
+    kernels, delta = (
+        " ".join((ROOT / "docs" / name).read_text().split()) for name in ("kernels.md", "attention/delta.md")
+    )
+    for row in json.loads((RESULTS.parent / "gates_h200.json").read_text())["rows"]:
+        times = f"{row['ungated']:.2f} | {row['gated']:.2f} | {row['ratio']:.2f}"
+        assert f"| `{row['kind']}` | {row['pass']} | {times} |" in kernels
+    timed = json.loads((RESULTS.parent / "delta_h200.json").read_text())
+    for name, shape in (("X", "8 x 16 x 8,192"), ("Z", "1 x 4 x 131,072")):
+        for dim in (64, 128):
+            found = timed[f"time {name} {dim}"]
+            times = f"{found['forward']:.2f} | {found['with backward']:.2f} | {found['peak GiB']:.2f}"
+            assert f"| {shape}, d {dim} | {times} |" in kernels
+    measured = json.loads((RESULTS.parent / "delta_cpu.json").read_text())
+    peer, softmax = (
+        measured["gated delta rule, qkv and transformers"],
+        measured["gated delta rule and softmax (SDPA), forward"],
+    )
+    forward, both = peer["forward"], peer["forward and backward"]
+    assert f"{forward['speedup']:.2f} times as fast as the torch code of transformers" in delta
+    assert f"{both['speedup']:.2f} times with backward" in delta
+    assert f"in {forward['memory_ratio']:.3f} and {both['memory_ratio']:.3f} of its memory" in delta
+    assert f"it is {softmax['speedup']:.2f} times as fast as softmax attention" in delta
+
+
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if blocks(path)], ids=lambda path: path.name)
 def test_python_in_documents_runs(path, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

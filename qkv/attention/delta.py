@@ -38,6 +38,7 @@ from qkv.attention.internal.precision import no_autocast, upcast, upcast_dtype
 from qkv.attention.internal.validation import Modifiers, check_inputs
 from qkv.attention.law import Law
 from qkv.attention.recurrent_state import RecurrentState
+from qkv.attention.triton import dispatch
 from qkv.cost import Cost, Shape
 from qkv.shapes import Beta, Bias, Decay, Keys, Mask, Outputs, Queries, Starts, StepBias, Values, Weights
 
@@ -48,7 +49,7 @@ class Delta(Attention):
 
     accepts = frozenset({"decay", "gate", "channel_gate", "beta", "rotation"})
     causal_only = True
-    backends: ClassVar[tuple[str, ...]] = ("reference", "chunked")
+    backends: ClassVar[tuple[str, ...]] = ("reference", "chunked", "triton")
     normalizes = False
 
     def __init__(self, *, scale: float | None = None, chunk: int | None = None, backend: str = "auto"):
@@ -99,14 +100,14 @@ class Delta(Attention):
         beta: Beta | None = None,
         starts: Starts | None = None,
     ) -> Outputs:
-        """Compute weights(q, k) @ v chunk by chunk, in torch on every device."""
+        """Compute weights(q, k) @ v chunk by chunk: in torch, or with backend="triton" by the kernels."""
         modifiers = Modifiers(causal, mask, bias, decay, beta, starts)
         check_inputs(self, q, k, v, modifiers)
         if graph_op.is_node(self):
             return graph_op.forward(self, q, k, v, modifiers)
         q, k, v = _repair_hidden(q, mask), zero_hidden(k, mask), zero_hidden(v, mask)
         if self.backend != "reference":
-            return self._run(q, k, v, self._start(q, k, v, modifiers), modifiers)[0]
+            return self._run(q, k, v, None, modifiers)[0]
 
         def attend(k: Tensor, v: Tensor) -> Tensor:
             return self._unrounded_weights(q, k, modifiers) @ upcast(expand_heads(v, q.shape[1]))
@@ -170,8 +171,13 @@ class Delta(Attention):
             )
         state.require_unconsumed()
         q, k, v = _repair_hidden(q, mask), zero_hidden(k, mask), zero_hidden(v, mask)
-        out, new = self._run(q, k, v, state.kv_sum, modifiers)
-        return out, RecurrentState(new, length=state.length + k.shape[2])
+        new, length = state.kv_sum, state.length + k.shape[2]
+        if self._steps_in_place(q, v, new, modifiers):
+            state.consume()
+            out = dispatch.delta_decode_step((q, k, v), new, modifiers, self._factor(q.shape[3]))
+        else:
+            out, new = self._run(q, k, v, new, modifiers)
+        return out, RecurrentState(new, length=length)
 
     def cost(self, shape: Shape) -> Cost:
         """Return the cost of the chunks: pairs and triangular solve inside, state between them."""
@@ -183,6 +189,8 @@ class Delta(Attention):
         }
         if self.backend == "reference":
             executed = self._reference_multiplications(shape)
+        elif self.backend == "triton":
+            executed = dispatch.delta_multiplications(shape, rows // shape.batch)
         else:
             chunk = self._chunk_size()
             # not divmod, which torch.compile cannot trace for a symbolic length
@@ -250,9 +258,15 @@ class Delta(Attention):
         sizes = q.shape[0], _state_heads(q, k, modifiers), q.shape[3], v.shape[3]
         return torch.zeros(sizes, dtype=upcast_dtype(k.dtype), device=k.device)
 
-    def _run(self, q: Queries, k: Keys, v: Values, state: Tensor, modifiers: Modifiers) -> tuple[Outputs, Tensor]:
-        """Run the chunks from this state; hidden keys and values are zero. Return outputs and the new state."""
-        heads, mask, starts = state.shape[1], modifiers.mask, modifiers.starts
+    def _run(
+        self, q: Queries, k: Keys, v: Values, first: Tensor | None, modifiers: Modifiers
+    ) -> tuple[Outputs, Tensor]:
+        """Run the chunks from a state, or from zeros; hidden keys and values are zero. Return outputs and state."""
+        heads = _state_heads(q, k, modifiers) if first is None else first.shape[1]
+        if self._select_backend(q, v, modifiers) == "triton":
+            return dispatch.delta_forward((q, k, v), first, heads, modifiers, self._factor(q.shape[3]))
+        state = self._start(q, k, v, modifiers) if first is None else first
+        mask, starts = modifiers.mask, modifiers.starts
         decay, beta = _rates(k, modifiers), modifiers.beta
         beta = None if beta is None else expand_heads(zero_hidden(beta[..., None], mask), heads)
         decay = None if decay is None else expand_heads(decay, heads)
@@ -269,6 +283,20 @@ class Delta(Attention):
         if q.shape[2] > 1 and not all_finite(out):
             out = keep_past_finite(lambda k, v: attend(k, v)[0], k, v)
         return out, new
+
+    def _select_backend(self, q: Queries, v: Values, modifiers: Modifiers) -> str:
+        """Return "triton" if it was asked for, else "chunked"; raise if the kernels cannot take the call."""
+        if self.backend != "triton":
+            return "chunked"
+        if reason := dispatch.unsupported_delta_reason(q, v, self.scale, modifiers):
+            raise ValueError(f"backend='triton' cannot take this call of attention kind {self.kind!r}: {reason}")
+        return "triton"
+
+    def _steps_in_place(self, q: Queries, v: Values, state: Tensor, modifiers: Modifiers) -> bool:
+        """Return whether the kernel of one token takes this step: in inference mode, as it updates the state."""
+        if q.shape[2] != 1 or not torch.is_inference_mode_enabled() or not state.is_contiguous():
+            return False
+        return self._select_backend(q, v, modifiers) == "triton"
 
     @classmethod
     def example(cls, key_dim: int) -> "Delta":

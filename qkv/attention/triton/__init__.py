@@ -1,1 +1,1 @@
-"""GPU kernels of the feature-map kinds: dispatch, launch plans and custom operators."""
+"""GPU kernels of the feature-map kinds and of delta: dispatch, launch plans and custom operators."""

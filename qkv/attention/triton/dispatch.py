@@ -25,6 +25,7 @@ TRITON_INSTALLED = find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton's own switch: the kernels then run on the CPU in an interpreter, for tests."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MAX_DELTA_KEY_DIM = 128
 
 StateSums = tuple[Tensor, ...]
 """Sum of features times values and, if the kind normalizes, of features."""
@@ -48,22 +49,39 @@ def unsupported_reason(mechanism: "FeatureMap", q: Tensor, v: Tensor, modifiers:
     kernel = mechanism.triton
     if kernel is None:
         return "it has no kernels: its class attribute `triton` is None"
-    if not TRITON_INSTALLED:
-        return "the package triton is not installed"
-    if not q.is_cuda and not INTERPRETED:
-        return f"its kernels run on CUDA, and q is on {q.device}"
+    if reason := _unsupported_device(q):
+        return reason
     if modifiers is not None and modifiers.channel_gated:
         return "its kernels take a gate per token, not per channel"
     if reason := kernel.unsupported_reason(mechanism):
         return reason
-    return _unsupported_sizes(kernel, q, v, mechanism.scale)
+    return _unsupported_sizes(kernel.max_key_dim, q, v, mechanism.scale)
 
 
-def _unsupported_sizes(kernel: KernelKind, q: Tensor, v: Tensor, scale: float | None) -> str | None:
+def unsupported_delta_reason(q: Tensor, v: Tensor, scale: float | None, modifiers: Modifiers) -> str | None:
+    """Return why the kernels of the delta rule cannot take this call; None if they can."""
+    if reason := _unsupported_device(q):
+        return reason
+    if modifiers.channel_gated:
+        return "its kernels take a gate per token, not per channel"
+    if q.is_cuda and q.dtype != torch.bfloat16:  # on an H200, some gradients of float32 were wrong
+        return f"its kernels take bfloat16 on CUDA, got {q.dtype}"
+    return _unsupported_sizes(MAX_DELTA_KEY_DIM, q, v, scale)
+
+
+def _unsupported_device(q: Tensor) -> str | None:
+    if not TRITON_INSTALLED:
+        return "the package triton is not installed"
+    if not q.is_cuda and not INTERPRETED:
+        return f"its kernels run on CUDA, and q is on {q.device}"
+    return None
+
+
+def _unsupported_sizes(max_key_dim: int, q: Tensor, v: Tensor, scale: float | None) -> str | None:
     from qkv.attention.triton.plan import MAX_VALUE_DIM
 
-    if q.shape[3] > kernel.max_key_dim:
-        return f"its kernels take a key_dim up to {kernel.max_key_dim}, got {q.shape[3]}"
+    if q.shape[3] > max_key_dim:
+        return f"its kernels take a key_dim up to {max_key_dim}, got {q.shape[3]}"
     if v.shape[3] > MAX_VALUE_DIM:
         return f"its kernels take a value_dim up to {MAX_VALUE_DIM}, got {v.shape[3]}"
     if 0 in (q.shape[3], v.shape[3]) or scale == 0:
@@ -127,6 +145,62 @@ def decode_step(
     state = sums if len(sums) > 1 else (sums[0], None)
     out: Tensor = feature_map_step(q, k, v, modifiers.mask, _decay_rates(modifiers, k), *state, kernel.name, scale)
     return out
+
+
+def delta_forward(
+    tensors: tuple[Tensor, Tensor, Tensor], state: Tensor | None, heads: int, modifiers: Modifiers, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Return outputs and the new state of the delta rule, with this many states per batch element.
+
+    Hidden keys and values are zero. No state is one of zeros.
+    """
+    from qkv.attention.triton.delta_op import delta_attention
+
+    q, k, v = tensors
+    decay, beta = _delta_rates(q, heads, modifiers)
+    inputs = q, k, v, decay, beta, modifiers.starts, state
+    needs_backward = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+    results = delta_attention(*inputs, heads, scale, needs_backward)
+    return results[0], results[1]
+
+
+def delta_decode_step(
+    tensors: tuple[Tensor, Tensor, Tensor], state: Tensor, modifiers: Modifiers, scale: float
+) -> Tensor:
+    """Return the output of one new token per sequence, and write it to this state in place."""
+    from qkv.attention.triton.delta_decode import delta_step
+
+    decay, beta = _delta_rates(tensors[0], state.shape[1], modifiers)
+    out: Tensor = delta_step(*tensors, decay, beta, modifiers.starts, state, scale)
+    return out
+
+
+def _delta_rates(q: Tensor, heads: int, modifiers: Modifiers) -> tuple[Tensor | None, Tensor | None]:
+    """Return decay and beta of each state and token, 0 at hidden tokens."""
+    decay, beta = modifiers.decay, modifiers.beta
+    hidden = None if modifiers.mask is None else ~modifiers.mask[:, None]
+    if decay is not None and not modifiers.gated:  # a rate per head counts every place, hidden or not
+        decay = decay[None, :, None].expand(q.shape[0], -1, q.shape[2])
+    elif decay is not None and hidden is not None:
+        decay = decay.masked_fill(hidden, 0)
+    if beta is not None and hidden is not None:
+        beta = beta.masked_fill(hidden, 0)
+    return (
+        None if decay is None else expand_heads(decay, heads),
+        None if beta is None else expand_heads(beta, heads),
+    )
+
+
+def delta_multiplications(shape: Shape, heads: int) -> dict[str, int]:
+    """Return the multiplications that the kernels of the delta rule execute, with this many states per batch element.
+
+    2-byte elements count as bfloat16.
+    """
+    from qkv.attention.triton.delta_launch import DeltaPlan
+
+    sizes = shape.batch, heads, shape.heads // heads, heads, shape.keys, shape.key_dim, shape.value_dim
+    wide = shape.element_bytes == 4
+    return DeltaPlan(*sizes, wide, has_decay=False, has_beta=False, has_starts=False).forward_multiplications()
 
 
 def multiplications(mechanism: "FeatureMap", shape: Shape) -> dict[str, int]:

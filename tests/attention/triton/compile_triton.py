@@ -17,7 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from qkv.attention.triton import decode, gate, launch, op
+from qkv.attention.triton import decode, delta_decode, delta_launch, delta_op, gate, launch, op
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
@@ -154,5 +154,23 @@ def compile_all(dtype):
             step(*token, None, rates, *state, kind, 0.25)
 
 
+def compile_delta(dtype):
+    """Compile forward and backward of the delta rule, at the benchmark's sizes and at the largest."""
+    passes = delta_launch.PREPARE, delta_launch.WALK, delta_launch.OUTPUT, delta_launch.WALK_BACK, delta_launch.GRAD
+    for cached in (*passes, delta_decode.DELTA_STEP):
+        cached.kernel = CompileOnly(cached.kernel, reads_code=dtype == torch.bfloat16)
+    for key_dim, value_dim, group in ((64, 64, 1), (128, 128, 1), (128, 256, 2)):
+        q = torch.zeros(1, 2 * group, 1024, key_dim, dtype=dtype)
+        k, v = (torch.zeros(1, 2, 1024, dim, dtype=dtype) for dim in (key_dim, value_dim))
+        rates, starts = torch.zeros(1, 2, 1024), torch.zeros(1, 1024, dtype=torch.bool) if group > 1 else None
+        inputs = q, k, v, rates, rates, starts
+        delta_op._forward(*inputs, None, 2, 0.25, False)
+        out, final, *saved = delta_op._forward(*inputs, None, 2, 0.25, True)
+        delta_op._backward(out, final, *inputs, *saved, 2, 0.25)
+        token = (None if x is None else x[:, :, :1] if x.dim() > 2 else x[:, :1] for x in inputs)
+        delta_decode.delta_step._init_fn(*token, final, 0.25)
+
+
 if __name__ == "__main__":
     compile_all(getattr(torch, sys.argv[1]))
+    compile_delta(getattr(torch, sys.argv[1]))
