@@ -82,7 +82,7 @@ def draw(case, seed=0):
         if chance:
             flags[name] = torch.rand(2, case.tokens, generator=generator) < chance
     tensors = [x.to(case.dtype) for x in (q, k, v)]
-    return tensors, {name: x for name, x in rates.items()}, flags
+    return tensors, rates, flags
 
 
 def outputs_and_gradients(mechanism, tensors, rates, flags, dtype):
