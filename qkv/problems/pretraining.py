@@ -52,9 +52,7 @@ def filling_in_and_writing_on() -> Answer:
     bert_losses = fit(job.objective(bert, settings), settings)
     train, valid = (NextTokenWindows(job.sentence_pairs(name).tokens.long()) for name in ("train", "valid"))
     gpt_losses = fit(train.objective(gpt), settings)
-
-    figures = job.evaluate(bert, "valid")
-    right = valid.accuracy(gpt)
+    figures, right = job.evaluate(bert, "valid"), valid.accuracy(gpt)
     *prompt, last = job.tokenizer.encode("New in version 3")
     (written,) = greedy(gpt, torch.tensor([prompt]), None, SearchLimits(max_length=12, start=last))
     ((fillers,),) = MaskedLM(bert, job.tokenizer).fill(["New in version 3 [MASK] 8"], best=3)
