@@ -90,7 +90,6 @@ class Attention(nn.Module, ABC):
         unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         cls.options = tuple(name for name, p in inspect.signature(cls).parameters.items() if p.kind not in unnamed)
 
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def is_built_by_its_options(self) -> bool:
         """Return whether the registry would build an equal mechanism from the options that this object has now."""
         known = [name for name in self.options if hasattr(self, name)]
@@ -102,6 +101,9 @@ class Attention(nn.Module, ABC):
         state = {name: x for name, x in vars(self).items() if name in built or not name.startswith("_")}
         changed = [x for name, x in state.items() if name not in MODULE_ATTRIBUTES and not _is_same(x, built.get(name))]
         return not changed and built.keys() == state.keys()
+
+    # what torch.compiler.assume_constant_result sets; calling that imports torch._dynamo, which takes a second
+    is_built_by_its_options._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     @property
     def kind(self) -> str:
