@@ -339,9 +339,7 @@ MUTANTS = (
         "layers/packing.py", "all_starts[:, :1] = True", "all_starts[:, :1] |= False", ("tests/layers/test_packing.py",)
     ),
     Mutant("layers/packing.py", "(index >= first) & ", "", ("tests/layers/test_packing.py",)),
-    Mutant(
-        "layers/multi_head.py", "return relative and isinstance", "return isinstance", ("tests/layers/test_packing.py",)
-    ),
+    Mutant("layers/multi_head.py", "if relative and isinstance", "if isinstance", ("tests/layers/test_packing.py",)),
     Mutant(
         "attention/scored.py",
         "ScoreMask(windowed, self.window, mask, bias)",

@@ -22,7 +22,6 @@ from qkv.layers import (
     WriteGate,
     pack_documents,
 )
-from qkv.models.builders import HeadNorm
 from qkv.positions import Alibi, Rope
 
 DIM = 14
@@ -44,7 +43,7 @@ def layer_of(kind, parts, shape="one", positions=None, gate_heads=None):
         output_norm=nn.RMSNorm(value_dim),
         gates=Gates(
             forget=forget if {"f", "c"} & set(parts) else None,
-            write=WriteGate(DIM, heads, largest=2) if "w" in parts else None,
+            write=WriteGate(DIM, heads, largest=2.0) if "w" in parts else None,
             output=OutputGate(DIM, count, value_dim) if "o" in parts else None,
         ),
     )
@@ -336,7 +335,7 @@ def test_nothing_hidden_reaches_a_gate_of_the_state():
         (lambda: ProjectionConvolution(0), "channels must be at least 1, got 0"),
     ],
 )
-def test_what_does_not_fit_is_refused(build, message):
+def test_bad_input_that_does_not_fit_is_refused(build, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         build()
 
@@ -354,12 +353,12 @@ def test_what_does_not_fit_is_refused(build, message):
         (lambda: WriteGate(7, 3, largest="2"), "largest must be a number, got '2'"),
     ],
 )
-def test_what_is_no_gate_is_refused(build, message):
+def test_bad_input_that_is_no_gate_is_refused(build, message):
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         build()
 
 
-def test_cross_attention_takes_no_gates():
+def test_bad_input_of_cross_attention_with_gates():
     gated, mixed = layer_of(Softmax(), "o"), MultiHead(DIM, 7, Softmax(), convolution=ProjectionConvolution(42, 3))
     for call in (lambda: gated.project_context(torch.zeros(1, 2, DIM)), lambda: gated.cross_attend(None, None)):
         with pytest.raises(ValueError, match="gates belong to the tokens of one sequence, but cross-attention has two"):
@@ -391,10 +390,17 @@ def test_half_precision_projections_stay_so_after_their_convolution():
     assert torch.equal(out, after(x, causal=True))
 
 
+class WideNorm(torch.nn.RMSNorm):
+    """A norm that computes in float32, under autocast too."""
+
+    def forward(self, x):
+        return super().forward(x.float()).to(x.dtype)
+
+
 @pytest.mark.parametrize("name", ["linear", "delta", "softmax"])
 def test_autocast_is_near_float32(name):
     layer, x = LAYERS[name](), torch.randn(2, 11, DIM)
-    layer.output_norm = HeadNorm(5)
+    layer.output_norm = WideNorm(5)
     expected = layer(x, causal=True)
     with torch.autocast("cpu", torch.float16):
         found, (stepped, _) = layer(x, causal=True), layer.step(x, layer.start(2))
