@@ -95,7 +95,7 @@ def test_channel_gate_equals_its_formula():
         near(rates[:, h], torch.log(1 + torch.exp(-pre[..., 5 * h : 5 * h + 5])) / 16)
 
 
-@pytest.mark.parametrize("largest", [1, 2, 1.5])
+@pytest.mark.parametrize("largest", [1.0, 2.0, 1.5])
 def test_write_gate_equals_its_formula(largest):
     gate, x = WriteGate(7, 3, largest=largest).double(), torch.randn(2, 5, 7).double()
     near(gate(x), (largest / (1 + torch.exp(-x @ gate.strength.weight.T))).transpose(1, 2))
