@@ -8,7 +8,8 @@ Coordinates count pixels from 1 and include the last one: xmin = 1, xmax = 320 i
 
 from collections.abc import Iterator
 from pathlib import Path
-from xml.etree.ElementTree import Element, ParseError, fromstring
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
 
 from qkv.data.boxes.record import BoxedImage, BoxFolder, LabeledBox, Problems, make_folder
 from qkv.data.files.image_files import list_images
@@ -47,7 +48,7 @@ def _read_picture(path: Path, pictures: dict[str, Path], problems: Problems) -> 
     width, height = size
     if not _sizes_agree(root, width, height):
         problems.add(path, f"its size is not that of {picture.name}, {width} x {height}; the picture's size is used")
-    boxes = [box for box in _boxes(root, path, problems) if problems.check_box(box, size, path)]
+    boxes = [box for box, line in _boxes(root, path, problems) if problems.check_box(box, size, path, line)]
     return BoxedImage(picture, width, height, tuple(boxes))
 
 
@@ -56,12 +57,22 @@ def _parse(path: Path) -> Element:
     if b"<!ENTITY" in data or b"<!DOCTYPE" in data:  # entities can expand without bound
         raise QkvError("a document type is not allowed")
     try:
-        root = fromstring(data)
-    except (ParseError, ValueError, LookupError) as error:
+        root = _tree_with_lines(data)
+    except (expat.ExpatError, ValueError, LookupError) as error:
         raise QkvError(f"it is not XML ({error})") from None
     if root.tag != "annotation":
         raise QkvError(f"it is not a Pascal VOC annotation: its root is <{root.tag}>")
     return root
+
+
+def _tree_with_lines(data: bytes) -> Element:
+    """Parse XML; the only attribute of each element is `line`, the line it begins on."""
+    parser, builder = expat.ParserCreate(), TreeBuilder()
+    parser.StartElementHandler = lambda tag, _: builder.start(tag, {"line": str(parser.CurrentLineNumber)})
+    parser.EndElementHandler = builder.end
+    parser.CharacterDataHandler = builder.data
+    parser.Parse(data, True)
+    return builder.close()
 
 
 def _sizes_agree(root: Element, width: int, height: int) -> bool:
@@ -69,16 +80,18 @@ def _sizes_agree(root: Element, width: int, height: int) -> bool:
     return given in ([str(width), str(height)], ["", ""])
 
 
-def _boxes(root: Element, path: Path, problems: Problems) -> Iterator[LabeledBox]:
+def _boxes(root: Element, path: Path, problems: Problems) -> Iterator[tuple[LabeledBox, int]]:
+    """Yield each object with its line in the file."""
     for found in root.iter("object"):
+        line = int(found.attrib["line"])
         label = (found.findtext("name") or "").strip()
         try:
             corners = [float(found.findtext(f"bndbox/{name}") or "") for name in ("xmin", "ymin", "xmax", "ymax")]
         except ValueError:
-            problems.add(path, f"the box of {label!r} does not have xmin, ymin, xmax and ymax as numbers")
+            problems.add(path, f"the box of {label!r} does not have xmin, ymin, xmax and ymax as numbers", line)
             continue
         if not label:
-            problems.add(path, "an object has no name")
+            problems.add(path, "an object has no name", line)
             continue
         difficult = (found.findtext("difficult") or "0").strip() not in ("", "0")
-        yield LabeledBox(label, corners[0] - 1, corners[1] - 1, corners[2], corners[3], difficult)
+        yield LabeledBox(label, corners[0] - 1, corners[1] - 1, corners[2], corners[3], difficult), line

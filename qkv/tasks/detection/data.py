@@ -153,5 +153,5 @@ def _notes(read: dict[str, BoxFolder]) -> list[str]:
         for problem in found.problems[:LISTED_PROBLEMS]:
             notes.append(f"left out: {problem}")
         if len(found.problems) > LISTED_PROBLEMS:
-            notes.append(f"left out: {len(found.problems) - LISTED_PROBLEMS:,} more bad places of {split}")
+            notes.append(f"{split} has {len(found.problems) - LISTED_PROBLEMS:,} more problems like these")
     return notes

@@ -22,7 +22,7 @@ def picture(path, size=(100, 80), mode="RGB"):
 
 def xml(boxes, size=(100, 80), name="a.jpg"):
     objects = "".join(
-        f"<object><name>{b.label}</name><difficult>{int(b.difficult)}</difficult><bndbox><xmin>{b.x1 + 1:g}</xmin>"
+        f"\n<object><name>{b.label}</name><difficult>{int(b.difficult)}</difficult><bndbox><xmin>{b.x1 + 1:g}</xmin>"
         f"<ymin>{b.y1 + 1:g}</ymin><xmax>{b.x2:g}</xmax><ymax>{b.y2:g}</ymax></bndbox></object>"
         for b in boxes
     )
@@ -123,7 +123,7 @@ def cut_off(folder):
 BAD = {
     "no area": (
         lambda f: voc(f, [KING, LabeledBox("king", 30, 20, 30, 60)]),
-        r"a\.xml: the box of 'king' \(30, 20, 30, 60\) has no area",
+        r"a\.xml:3: the box of 'king' \(30, 20, 30, 60\) has no area",
     ),
     "outside": (
         lambda f: voc(f, [KING, LabeledBox("king", 30, 20, 140, 60)]),
@@ -152,7 +152,7 @@ BAD = {
             voc(f, [KING]),
             (f / "a.xml").write_text(xml([KING, QUEEN]).replace("<ymax>80</ymax>", "<ymax>x</ymax>")),
         )[0],
-        "does not have xmin, ymin, xmax and ymax as numbers",
+        r"a\.xml:3: the box of 'queen' does not have xmin, ymin, xmax and ymax as numbers",
     ),
     "unknown class": (
         lambda f: yolo(f, "0 .5 .5 .5 .5\n7 .5 .5 .5 .5\n"),
