@@ -63,10 +63,11 @@ class Delta(Attention):
         """The matrix that defines the kind."""
         return Law(
             "delta rule",
-            r"P (I + B A)^{-1} B",
+            r"(P (I + B A)^{-1} B)_{ij}",
             "This kind overwrites: the weight of a key shrinks where later keys are like it. P holds q · k and A holds "
             "k · k of past keys, with unit vectors. B is the diagonal matrix of beta.",
             score=None,
+            decay_note="A decay acts inside: each entry of P and A fades by the rates of the tokens between the two. ",
         )
 
     def weights(

@@ -29,6 +29,8 @@ class Law:
     """Whether the weight is exp of the score: the largest score is then subtracted first."""
     taylor_order: int | None = None
     """Order of the Taylor polynomial that replaces exp; None for other laws."""
+    decay_note: str = ""
+    """Sentence about a decay that acts inside the formula; empty if it is a factor of the weight."""
 
 
 FEATURES = Law(

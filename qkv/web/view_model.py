@@ -30,7 +30,9 @@ class SiteDescription:
     bias: bool = False
     """Whether positions add to the scores."""
     decay: bool = False
-    """Whether positions decay the weights."""
+    """Whether a factor decays the weights: that of the positions, or that of a gate per token."""
+    gate: str = ""
+    """What else decays the weights than positions: "token" for a gate per token, "channel" for one per channel."""
     law: dict[str, Any] | None = field(default=None)
     """`Law` of the kind; None if only the matrix is known."""
 
@@ -68,6 +70,10 @@ class ViewModel(ABC):
     def check(self, site: int, head: int, weights: Tensor) -> WeightsCheck:
         """Verify these weights as far as possible."""
 
+    def gates(self, site: int, head: int) -> dict[str, Tensor]:
+        """Return the gates of one head by token, as far as it has some: `kept`, from 0 to 1, and `beta`."""
+        return {}
+
     def mean(self, site: int) -> Tensor:
         """Return the mean over the heads of a site, holding only two matrices at a time."""
         heads = self.sites[site].heads
@@ -93,6 +99,16 @@ class ModelViewModel(ViewModel):
         with torch.no_grad():
             return self.records[site].head(head).weights()[0, 0]
 
+    def gates(self, site: int, head: int) -> dict[str, Tensor]:
+        """Return `kept` = exp(-decay), (tokens,) or (tokens, channels), and `beta` (tokens,)."""
+        options = self.records[site].head(head).options
+        found = {}
+        if _gate(options.get("decay")):
+            found["kept"] = (-options["decay"].detach()[0, 0]).exp()
+        if options.get("beta") is not None:
+            found["beta"] = options["beta"].detach()[0, 0]
+        return found
+
     def check(self, site: int, head: int, weights: Tensor) -> WeightsCheck:
         """Compare weights @ v with the fast form; return the vectors that the scores come from."""
         call = self.records[site].head(head)
@@ -100,6 +116,10 @@ class ModelViewModel(ViewModel):
         scale = call.attention.score_scale(call.q.shape[-1])
         vectors = {} if scale is None else {"q": call.q[0, 0], "k": call.k[0, 0]}
         return WeightsCheck(error, scale, vectors)
+
+
+def _gate(decay: Tensor | None) -> str:
+    return "" if decay is None else {3: "token", 4: "channel"}.get(decay.dim(), "")
 
 
 def law_record(attention: Attention) -> dict[str, Any]:
@@ -110,6 +130,7 @@ def law_record(attention: Attention) -> dict[str, Any]:
 def _describe(record: AttentionRecord) -> SiteDescription:
     attention = record.site.attention
     options = record.call.options
+    gate = _gate(options.get("decay"))
     return SiteDescription(
         record.site.name,
         record.site.rows,
@@ -119,6 +140,7 @@ def _describe(record: AttentionRecord) -> SiteDescription:
         causal=bool(options.get("causal", False)),
         normalizes=attention.normalizes,
         bias=options.get("bias") is not None,
-        decay=options.get("decay") is not None,
+        decay=options.get("decay") is not None and gate != "channel" and not attention.law.decay_note,
+        gate=gate,
         law=law_record(attention),
     )

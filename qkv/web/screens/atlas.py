@@ -74,11 +74,12 @@ def head_map(view_model: ViewModel, params: Params) -> Response:
     weights = view_model.weights(site, head)
     check = view_model.check(site, head, weights)
     record = {"site": site, "head": head, "fast_path_error": check.fast_path_error, "scale": check.scale}
-    return Response(record, {"weights": weights, **check.vectors})
+    return Response(record, {"weights": weights, **check.vectors, **view_model.gates(site, head)})
 
 
 def pool(weights: Tensor, max_size: int) -> Tensor:
-    """Return the largest weight of each block of cells, in at most `max_size` rows and columns."""
+    """Return the largest magnitude of each block of cells, in at most `max_size` rows and columns."""
+    weights = weights.abs()
     rows, columns = (-(-size // max_size) for size in weights.shape)
     if rows == columns == 1:
         return weights
@@ -97,8 +98,8 @@ def color_range(weights: Tensor) -> float:
 
 
 def shades(weights: Tensor, largest: float) -> Tensor:
-    """Return |weights| scaled to 0..255 by `largest`; larger ones are 255."""
-    return (weights.abs() / max(largest, 1e-30) * 255).nan_to_num(0).clamp(max=255).round().to(torch.uint8)
+    """Return magnitudes scaled to 0..255 by `largest`; larger ones are 255."""
+    return (weights / max(largest, 1e-30) * 255).nan_to_num(0).clamp(max=255).round().to(torch.uint8)
 
 
 screen = Atlas()

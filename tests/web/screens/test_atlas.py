@@ -12,11 +12,23 @@ from qkv import inference, runs
 from qkv.explain import observe
 from qkv.web.backend import RunBackend
 from qkv.web.external import TensorBackend
+from qkv.web.screens.atlas import pool
 from tests.web.client import query
 from tests.web.pages import download, go, location, number, opened, press, reach, settle, wait_until, walk
 from tests.web.runs import serving
+from tests.web.screens.test_printed_formulas import decoder
 
 TEXT = "fabcde"
+FIRST_COLUMN = """async () => {
+  const picture = new Image();
+  picture.src = document.querySelector("#main svg image").getAttribute("href");
+  await picture.decode();
+  const canvas = new OffscreenCanvas(picture.width, picture.height);
+  const pen = canvas.getContext("2d");
+  pen.drawImage(picture, 0, 0);
+  const bytes = pen.getImageData(0, 0, 1, picture.height).data;
+  return Array.from({ length: picture.height }, (_, i) => [...bytes.slice(4 * i, 4 * i + 4)]);
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +62,47 @@ def test_the_summaries_and_thumbnails(server, records):
     assert record["summaries"][0][1]["first"] == pytest.approx(float(head[:, 0].mean()), abs=1e-6)
     shown = tensors["thumbnails"][36:72].reshape(6, 6)
     assert torch.equal(shown, (head / head.max() * 255).round().long())
+
+
+@pytest.mark.parametrize("kind", ["delta+forget+write(largest=2)", "linear+channel(rank=3)"])
+def test_gates_of_a_head_are_curves(browser, kind):
+    backend = decoder(kind, "none")
+    options = backend.records[0].head(1).options
+    kept = (-options["decay"][0, 0]).exp()
+    with serving(backend) as server, opened(browser, server.address) as page:
+        go(page, head=1, row=2)
+        shown = [float(x) for x in page.locator("#gates .number").all_inner_texts()]
+        expected = [kept[2]] if kept.dim() == 1 else [kept[2].mean(), kept[2].min(), kept[2].max()]
+        expected += [options["beta"][0, 0, 2]] if "beta" in options else []
+        assert shown == pytest.approx([float(x) for x in expected], abs=6e-5)
+        assert page.locator("#gates polyline").count() == len(expected)
+        go(page, head=-1)
+        assert page.locator("#gates").count() == 0
+
+
+def test_a_head_without_gates_has_no_curves(browser, server):
+    with opened(browser, server.address) as page:
+        assert page.locator("#gates").count() == 0
+
+
+def test_negative_weights_have_colors_of_their_own(browser):
+    """The first column of the map is blue where a weight is positive, and orange where it is negative."""
+    weights = torch.tensor([[1.0, 0.0], [-1.0, 0.5]])
+    with (
+        serving(TensorBackend([weights[None]], {"tokens": ["a", "b"]})) as server,
+        opened(browser, server.address) as page,
+    ):
+        assert page.get_by_text("\u22121.000 to 1.000").count() == 1
+        pixels = page.evaluate(FIRST_COLUMN)
+        assert pixels[0][2] > pixels[0][0] + 50  # blue
+        assert pixels[1][0] > pixels[1][2] + 50  # orange
+
+
+def test_thumbnails_show_magnitudes():
+    weights = torch.zeros(50, 50)
+    weights[10, 10], weights[40, 3] = -1.0, 0.5
+    small = pool(weights, 10)
+    assert (small[2, 2], small[8, 0]) == (1.0, 0.5)
 
 
 def test_checks_are_green_and_turn_red(browser, server):

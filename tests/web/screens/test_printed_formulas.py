@@ -92,6 +92,36 @@ def test_the_printed_equations_hold(browser, kind, positions):
             assert number(page, "#weight") == pytest.approx(float(call.weights()[0, 0, row, column]), abs=6e-5)
 
 
+@pytest.mark.parametrize(
+    "kind", ["linear+forget", "softmax+forget", pytest.param("taylor+forget", marks=pytest.mark.slow)]
+)
+def test_the_printed_equations_hold_with_a_gate(browser, kind):
+    backend = decoder(kind, "none")
+    call = backend.records[0].head(0)
+    with serving(backend) as server, opened(browser, server.address) as page:
+        for row, column in CELLS:
+            go(page, screen="stepwise", head=0, row=row, column=column, step=7)
+            assert check_lines(printed_lines(page), stepwise_values(call, row, column)) >= 3
+            go(page, screen="atlas", head=0, row=row, column=column)
+            assert check_lines(printed_lines(page), *atlas_values(call, row, column)) >= 1
+            assert "A gate multiplies the weight by g" in page.inner_text("#explain")
+
+
+def test_a_gate_inside_the_formula_is_no_factor_of_the_weight(browser):
+    """The delta rule, and a gate per channel: neither prints a score or one factor g."""
+    for kind, note in (("delta+forget+write", "A decay acts inside"), ("linear+channel", "A gate per channel fades")):
+        backend = decoder(kind, "none")
+        weights = backend.records[0].head(1).weights()[0, 0]
+        with serving(backend) as server, opened(browser, server.address) as page:
+            go(page, screen="atlas", head=1, row=4, column=2)
+            formula, last = printed_lines(page)  # the formula, then its value
+            assert "g_ij" not in formula[1]
+            assert not any(token.startswith("s_") for side in formula for token in side)
+            assert number(page, "#weight") == pytest.approx(float(weights[4, 2]), abs=6e-5)
+            assert float("".join(last[1]).strip("()")) == pytest.approx(float(weights[4, 2]), abs=6e-5)
+            assert note in page.inner_text("#explain")
+
+
 def test_a_masked_key_has_no_weight(browser):
     backend = decoder("softmax", "alibi")
     with serving(backend) as server, opened(browser, server.address) as page:

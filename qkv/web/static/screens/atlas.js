@@ -4,6 +4,7 @@ import { request } from "../api.js";
 import { arcs, textHeat } from "../arcs.js";
 import { candidatesCard } from "./candidates.js";
 import { drawSide, hasThumbnails } from "./atlas_side.js";
+import { gatesCard } from "./atlas_gates.js";
 import { cellTable, csvRows } from "./atlas_table.js";
 import { announce, choice, digits, h, slider, tokenText, whole, within } from "../dom.js";
 import { formula, lawParts, lawSum, over, root, row, sub, sum, words } from "../formula.js";
@@ -99,7 +100,7 @@ function drawMain(viewModel) {
     rows: () => csvRows(viewModel, picture),
     python: () => python(viewModel),
     table: () => cellTable(viewModel),
-    below: candidatesCard(viewModel),
+    below: [gatesCard(viewModel), candidatesCard(viewModel)],
   });
   explain(viewModel);
 }
@@ -108,12 +109,14 @@ function drawMap(viewModel, readout) {
   const { matrix, site } = viewModel;
   const large = Math.max(matrix.rows, matrix.columns) > 64;
   const view = viewOf(matrix.rows, matrix.columns, now().zoom, viewModel.row, viewModel.column);
+  const signed = matrix.data.some((value) => value < 0);
   const { svg, mark } = heat(now().row_scale ? { ...matrix, data: scaleRows(matrix) } : matrix, {
     view,
     width: viewModel.context.width(),
     causal: site.causal,
+    signed,
     largest: now().row_scale ? null : colorRange(matrix),
-    scale: now().row_scale ? "each row from 0 to its largest" : null,
+    scale: now().row_scale ? (signed ? "each row up to its largest magnitude" : "each row from 0 to its largest") : null,
     tip: (i, j) => cellText(viewModel, i, j),
     title: `Attention weights of ${site.name}`,
     rowTitle: `queries: ${site.rows}`,
@@ -325,9 +328,10 @@ function explain(viewModel) {
   const lines = [];
   const isMean = viewModel.head === -1;
   if (isMean) lines.push([a(), "=", over("1", String(site.heads)), sum("h"), sub("a", "h", "i", "j")]);
+  else if (site.gate === "channel" && !law.decay_note) lines.push([a(), "=", ...channelParts(record.scale, tensors.q.shape[1])]);
   else if (law && site.normalizes) lines.push([a(), "=", over(row(...lawParts(law, "i", "j", site)), lawSum(law, "i", site))]);
   else if (law) lines.push([a(), "=", ...lawParts(law, "i", "j", site)]);
-  if (value !== null) lines.push([sub("s", "i", "j"), "=", ...scoreParts(record.scale, tensors.q.shape[1]), "=", digits(value)]);
+  if (value !== null && site.gate !== "channel") lines.push([sub("s", "i", "j"), "=", ...scoreParts(record.scale, tensors.q.shape[1]), "=", digits(value)]);
   lines.push([a(), "=", digits(weight), site.causal && j > i && words(", masked")].filter(Boolean));
   context.explain({
     formula: formula(...lines),
@@ -338,7 +342,7 @@ function explain(viewModel) {
         : "This kind adds up values without dividing: weights may be negative and need not sum to 1. ",
       site.rows === "generated" ? "Each row is a generated token, each column a source token. " : "",
       site.bias && !isMean ? "Positions add b to the score: step by step has its values. " : "",
-      site.decay && !isMean ? "Positions multiply the weight by g: step by step has its values. " : "",
+      isMean ? "" : decayText(site),
       "A weight shows what was mixed in; alone it does not explain the model's decision.",
     ].join(""),
     values: [
@@ -351,6 +355,21 @@ function explain(viewModel) {
     python: python(viewModel),
   });
 }
+
+/** What fades a weight besides its score. */
+function decayText({ decay, gate, law }) {
+  if (decay) return `${gate ? "A gate multiplies" : "Positions multiply"} the weight by g: step by step has its values. `;
+  return gate && law.decay_note ? law.decay_note : gate ? "A gate per channel fades each product by its own factor g. " : "";
+}
+
+/** The weight under a gate per channel: each product has a factor of its own. */
+const channelParts = (scale, d) => [
+  ...(Math.abs(scale - d ** -0.5) < 1e-6 ? [over("1", root("d"))] : [digits(scale)]),
+  sum("c"),
+  sub("g", "i", "j", "c"),
+  sub("q", "i", "c"),
+  sub("k", "j", "c"),
+];
 
 /** scale · q_i · k_j, with the usual scale as 1/√d. */
 function scoreParts(scale, d) {
