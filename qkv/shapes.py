@@ -35,7 +35,7 @@ Beta = Float[Tensor, "batch gate_heads keys"]  # heads or key_heads
 Starts = Bool[Tensor, "batch keys"]
 Rows = Int[Tensor, " rows"]
 
-Index = Int[Tensor, " time"]
-QueryIndex = Int[Tensor, " queries"]
+Index = Int[Tensor, "... time"]
+QueryIndex = Int[Tensor, "... queries"]  # (queries,), or (batch, queries) where rows begin at different places
 KeyIndex = Int[Tensor, " keys"]
 Hidden = Float[Tensor, "batch time dim"]

@@ -12,19 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from qkv.attention.law import Law, ScoreTerms
+from qkv.attention.state import StateValue
 from qkv.cost import Cost, Shape
 from qkv.registry import Registry
-from qkv.shapes import Beta, Bias, Decay, Keys, Mask, Outputs, Queries, Rows, Starts, StepBias, Values, Weights
+from qkv.shapes import Beta, Bias, Decay, Keys, Mask, Outputs, Queries, Starts, StepBias, Values, Weights
 
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 """Attributes of every module."""
 
 
-class State(ABC):
+class State(StateValue):
     """Decoding state of a mechanism after some tokens: a KV cache or a recurrent state."""
 
     length: int
-    """Number of tokens processed so far."""
+    """Number of tokens processed so far, padding included."""
 
     @property
     @abstractmethod
@@ -35,10 +36,6 @@ class State(ABC):
     @abstractmethod
     def addressable_keys(self) -> int:
         """Number of past keys that can still be attended to one by one (0 if they are summed)."""
-
-    @abstractmethod
-    def select(self, rows: Rows) -> "State":
-        """Return the state of these batch rows, in this order; beam search reorders with it."""
 
 
 class Attention(nn.Module, ABC):

@@ -1,11 +1,14 @@
 """The KV cache: the state of mechanisms that attend to every past key again."""
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor
 
 from qkv.attention.base import State
 from qkv.attention.internal import graph_op
 from qkv.attention.internal.gates import document_index, running_sums
+from qkv.attention.state import join_rows, pad_front
 from qkv.shapes import Decay, Keys, Mask, Rows, Starts, Values
 
 MAX_PREALLOCATED = 2**16
@@ -85,6 +88,50 @@ class KVCache(State):
         copy.decay_sums, copy.documents = sums, documents
         return copy
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return keys, values and length, and mask, sums of a gate and documents if there are any."""
+        named = {"keys": self.keys, "values": self.values, "length": torch.tensor(self.length)}
+        optional = {"mask": self.mask, "decay_sums": self.decay_sums, "documents": self.documents}
+        return named | {name: x for name, x in optional.items() if x is not None}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "KVCache":
+        """Return a cache of these tensors, with the same capacity."""
+        length, mask = int(tensors["length"]), tensors.get("mask")
+        cache = KVCache(tensors["keys"], tensors["values"], length, mask, self.capacity)
+        cache.decay_sums, cache.documents = tensors.get("decay_sums"), tensors.get("documents")
+        return cache
+
+    def join(self, *others: "KVCache") -> "KVCache":
+        """Return one cache of all rows; the mask hides the padding of those with fewer cached tokens."""
+        states = (self, *others)
+        widest = max(state.addressable_keys for state in states)
+        keys = join_rows("keys", [pad_front(state.keys, 2, widest) for state in states])
+        values = join_rows("values", [pad_front(state.values, 2, widest) for state in states])
+        cache = KVCache(keys, values, max(state.length for state in states), None, self.capacity)
+        if any(state.mask is not None or state.addressable_keys < widest for state in states):
+            cache.mask = join_rows("mask", [pad_front(state._visible(), 1, widest) for state in states])
+        cache.decay_sums = _join_optional("decay_sums", [state.decay_sums for state in states], states, widest)
+        cache.documents = _join_optional("documents", [state.documents for state in states], states, widest)
+        return cache
+
+    def drop_places(self, count: int) -> "KVCache":
+        """Return the cache without its first `count` places; those that a window has dropped count too."""
+        kept = min(self.addressable_keys, self.length - count)
+        start = self.addressable_keys - kept
+        named = self.tensors()
+        for name, axis in (("keys", 2), ("values", 2), ("mask", -1), ("decay_sums", -1), ("documents", -1)):
+            if name in named:
+                named[name] = named[name].narrow(axis, start, kept)
+        if "mask" in named and bool(named["mask"].all()):
+            del named["mask"]
+        return self.with_tensors({**named, "length": torch.tensor(self.length - count)})
+
+    def _visible(self) -> Tensor:
+        """Return the mask (batch, keys) of the cached tokens."""
+        if self.mask is not None:
+            return self.mask
+        return self.keys.new_ones(self.keys.shape[0], self.addressable_keys, dtype=torch.bool)
+
     def _append_in_place(self, k: Keys, v: Values, mask: Mask | None) -> "KVCache":
         new = k.shape[2]
         if self._buffers is None or self._end + new > self._buffers[0].shape[2]:
@@ -117,7 +164,7 @@ class KVCache(State):
     def _append_mask(self, k: Keys, mask: Mask | None) -> Tensor | None:
         if mask is None and self.mask is None:
             return None
-        past = k.new_ones(k.shape[0], self.addressable_keys, dtype=torch.bool) if self.mask is None else self.mask
+        past = self._visible()
         new = k.new_ones(k.shape[0], k.shape[2], dtype=torch.bool) if mask is None else mask
         return torch.cat((past, new), 1)
 
@@ -147,6 +194,16 @@ class KVCache(State):
         if past is None:
             past = torch.zeros(batch, self.addressable_keys, dtype=torch.long, device=k.device)
         return _continue(past, document_index(starts))
+
+
+def _join_optional(name: str, parts: Sequence[Tensor | None], states: Sequence[KVCache], widest: int) -> Tensor | None:
+    """Join sums or documents along the batch; a cache without them has zeros."""
+    example = next((x for x in parts if x is not None), None)
+    if example is None:
+        return None
+    zeros = (example.new_zeros(s.keys.shape[0], *example.shape[1:-1], s.addressable_keys) for s in states)
+    filled = [zero if own is None else own for own, zero in zip(parts, zeros, strict=True)]
+    return join_rows(name, [pad_front(x, x.dim() - 1, widest) for x in filled])
 
 
 def _continue(past: Tensor, new: Tensor) -> Tensor:

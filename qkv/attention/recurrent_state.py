@@ -3,12 +3,14 @@
 It takes the role of the KV cache, as the state of a linear recurrence: S += phi(k) v', z += phi(k).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from qkv.attention.base import State
+from qkv.attention.state import join_rows
 from qkv.shapes import Rows
 
 
@@ -59,3 +61,27 @@ class RecurrentState(State):
     def select(self, rows: Rows) -> "RecurrentState":
         """Return a copy of these batch rows."""
         return RecurrentState.from_sums([x[rows] for x in self.sums], self.length)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the sums and the length."""
+        self.require_unconsumed()
+        named = zip(("kv_sum", "k_sum"), self.sums, strict=False)
+        return {**dict(named), "length": torch.tensor(self.length)}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "RecurrentState":
+        """Return a state of these sums."""
+        k_sum = None if self.k_sum is None else tensors["k_sum"]
+        return RecurrentState(tensors["kv_sum"], k_sum, int(tensors["length"]))
+
+    def join(self, *others: "RecurrentState") -> "RecurrentState":
+        """Return one state of all rows: sums have no places, so none is padded."""
+        states = (self, *others)
+        for state in states:
+            state.require_unconsumed()
+        named = zip(("kv_sum", "k_sum"), zip(*(state.sums for state in states), strict=True), strict=False)
+        sums = [join_rows(name, parts) for name, parts in named]
+        return RecurrentState.from_sums(sums, max(state.length for state in states))
+
+    def drop_places(self, count: int) -> "RecurrentState":
+        """Return the same sums after `count` tokens fewer."""
+        return replace(self, length=self.length - count)

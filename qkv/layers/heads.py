@@ -1,10 +1,13 @@
 """Sizes of heads, their decoding state, and the keys and values of another sequence."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from qkv.attention import State
+from qkv.attention.state import StateValue, join_offsets, join_rows, pad_front, under_prefix, with_prefix
 from qkv.shapes import Keys, Mask, Rows, Values
 
 
@@ -37,12 +40,14 @@ class Heads:
 
 
 @dataclass(frozen=True)
-class HeadsState:
+class HeadsState(StateValue):
     """Decoding state of one multi-head layer."""
 
     attention: State
     convolution: Tensor | None = None
     """The last tokens or, of a convolution after the projections, their projections."""
+    offsets: Rows | None = None
+    """Place of each row's position 0; None: place 0 in every row."""
 
     @property
     def length(self) -> int:
@@ -56,12 +61,44 @@ class HeadsState:
 
     def select(self, rows: Rows) -> "HeadsState":
         """Return the state of these batch rows."""
-        convolution = None if self.convolution is None else self.convolution[rows]
-        return HeadsState(self.attention.select(rows), convolution)
+        convolution, offsets = (None if x is None else x[rows] for x in (self.convolution, self.offsets))
+        return HeadsState(self.attention.select(rows), convolution, offsets)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the mechanism, the convolution and the offsets."""
+        optional = {"convolution": self.convolution, "offsets": self.offsets}
+        named = {name: x for name, x in optional.items() if x is not None}
+        return with_prefix("attention", self.attention.tensors()) | named
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "HeadsState":
+        """Return a state of these tensors."""
+        convolution = None if self.convolution is None else tensors["convolution"]
+        attention = self.attention.with_tensors(under_prefix("attention", tensors))
+        return HeadsState(attention, convolution, tensors.get("offsets"))
+
+    def join(self, *others: "HeadsState") -> "HeadsState":
+        """Return one state of all rows; those of a shorter state get a larger offset."""
+        states = (self, *others)
+        rows = [next(x for x in state.attention.tensors().values() if x.dim()).shape[0] for state in states]
+        offsets = join_offsets([state.offsets for state in states], [state.length for state in states], rows)
+        attention = self.attention.join(*(state.attention for state in others))
+        if self.convolution is None:
+            return HeadsState(attention, None, offsets)
+        held = [state.convolution for state in states if state.convolution is not None]
+        return HeadsState(attention, join_rows("convolution", held), offsets)
+
+    def drop_places(self, count: int) -> "HeadsState":
+        """Return the state without its first `count` places; every row keeps its positions."""
+        first = next(x for x in self.attention.tensors().values() if x.dim())
+        offsets = torch.zeros(first.shape[0], dtype=torch.int64, device=first.device)
+        offsets = (offsets if self.offsets is None else self.offsets) - count
+        return replace(
+            self, attention=self.attention.drop_places(count), offsets=offsets if bool(offsets.any()) else None
+        )
 
 
 @dataclass(frozen=True)
-class Context:
+class Context(StateValue):
     """Keys and values of another sequence for cross-attention, projected once and used at every step."""
 
     k: Keys
@@ -71,3 +108,27 @@ class Context:
     def select(self, rows: Rows) -> "Context":
         """Return the context of these batch rows."""
         return Context(self.k[rows], self.v[rows], None if self.mask is None else self.mask[rows])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return keys, values and the mask, if there is one."""
+        return {"k": self.k, "v": self.v} | ({} if self.mask is None else {"mask": self.mask})
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Context":
+        """Return a context of these tensors."""
+        return Context(tensors["k"], tensors["v"], tensors.get("mask"))
+
+    def join(self, *others: "Context") -> "Context":
+        """Return one context of all rows; shorter ones get padding in front, which the mask hides."""
+        contexts = (self, *others)
+        widest = max(context.k.shape[2] for context in contexts)
+        k = join_rows("k", [pad_front(context.k, 2, widest) for context in contexts])
+        v = join_rows("v", [pad_front(context.v, 2, widest) for context in contexts])
+        visible = [
+            x.k.new_ones(x.k.shape[0], x.k.shape[2], dtype=torch.bool) if x.mask is None else x.mask for x in contexts
+        ]
+        mask = join_rows("mask", [pad_front(x, 1, widest) for x in visible])
+        return Context(k, v, None if bool(mask.all()) else mask)
+
+    def drop_places(self, count: int) -> "Context":
+        """Return the same context: its places are those of another sequence."""
+        return self

@@ -25,7 +25,7 @@ from qkv.layers.gates import Gates
 from qkv.layers.heads import Context, Heads, HeadsState
 from qkv.layers.packing import Packing
 from qkv.positions import Positions, incompatible_error
-from qkv.shapes import Bias, Hidden, Keys, Mask, Outputs, Queries, Values
+from qkv.shapes import Bias, Hidden, Keys, Mask, Outputs, Queries, Rows, Values
 
 Projections = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values before they are split into heads: (batch, time, heads * dim)."""
@@ -116,16 +116,17 @@ class MultiHead(nn.Module):
             x, convolution = self.convolution.step(x, convolution, mask=mask)
         past, end = state.attention, state.attention.length + x.shape[1]
         index = torch.arange(past.length, end, device=x.device)
+        own_index = index if state.offsets is None else self._row_positions(index, state.offsets)
         projections = self._project(x)
         if self.projection_convolution is not None:
             assert convolution is not None
             joined, convolution = self.projection_convolution.step(torch.cat(projections, -1), convolution, mask=mask)
             projections = _split_like(joined, projections)
-        q, k, v = self._split_and_rotate(projections, index)
+        q, k, v = self._split_and_rotate(projections, own_index)
         key_index = torch.arange(past.length - past.addressable_keys, end, device=x.device)
         modifiers = self._position_modifiers(q, index, key_index) | self._gate(x)
         out, new = self.attention.step(q, k, v, past, mask=mask, **modifiers)
-        return self._join(out, x), HeadsState(new, convolution)
+        return self._join(out, x), HeadsState(new, convolution, state.offsets)
 
     def project_context(self, context: Hidden, mask: Mask | None = None) -> Context:
         """Project the keys and values of another sequence, for `cross_attend`."""
@@ -168,6 +169,15 @@ class MultiHead(nn.Module):
             part: Any = getattr(self, name)
             total = total if part is None else total + part.cost(span).within(name)
         return total
+
+    def _row_positions(self, index: Tensor, offsets: Rows) -> Tensor:
+        """Return the positions (batch, time) of rows that begin at different places."""
+        if self.positions is not None and self.position_role == "bias" and not self.positions.relative:
+            raise ValueError(
+                f"positions {self.positions.kind!r} give a bias of absolute positions, so that rows of different "
+                "lengths cannot share a state; decode them one by one"
+            )
+        return index - offsets.to(index.device)[:, None]
 
     def _check_input(self, name: str, x: Hidden) -> None:
         if x.dim() != 3 or x.shape[2] != self.dim:

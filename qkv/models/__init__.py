@@ -36,5 +36,8 @@ from .recurrent import RecurrentDecoderState as RecurrentDecoderState
 from .registry import Family as Family
 from .registry import families as families
 from .registry import family as family
+from .state_file import fingerprint as fingerprint
+from .state_file import load_state as load_state
+from .state_file import save_state as save_state
 from .word_vectors import WordVectors as WordVectors
 from .word_vectors import WordVectorsConfig as WordVectorsConfig

@@ -56,6 +56,15 @@ class PositionEmbedding(nn.Module):
         if self._scheme is not None and "input" in self._scheme.gives:
             self.added = self._scheme.from_sizes(self._sizes)
 
+    def add(self, x: Hidden, index: Tensor) -> Tensor:
+        """Return x (batch, time, dim) with its positions added, (time,) or (batch, time); x itself if none are."""
+        if self.added is None:
+            return x
+        if index.dim() == 1:
+            return self.added(x, index)
+        # joined rows: a scheme takes one index for all rows
+        return self.added(x.flatten(0, 1)[None], index.flatten())[0].view_as(x)
+
     def for_heads(self) -> Positions | None:
         """Return a new position scheme for the heads of one block, or None if positions are added to the input."""
         if self._scheme is None or self.added is not None:

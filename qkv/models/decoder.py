@@ -1,10 +1,12 @@
 """The decoder-only Transformer: causal attention, predicts the next token."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from qkv.attention.state import StateValue, join_offsets, under_prefix, with_prefix
 from qkv.cost import Cost, Span, linear, parameters_only
 from qkv.layers import HeadsState, Packing
 from qkv.layers.activation import make_activation
@@ -51,12 +53,17 @@ class DecoderConfig:
 
 
 @dataclass(frozen=True)
-class DecoderState:
+class DecoderState(StateValue):
     """The attention state of each block after the tokens so far."""
 
     blocks: tuple[HeadsState, ...]
     padding: Rows | None = None
-    """Padding tokens of each row; None: no padding."""
+    """Padding in front of each row; None: no padding."""
+
+    @property
+    def length(self) -> int:
+        """Number of places: tokens of the longest row, and padding that all rows have."""
+        return self.blocks[0].length
 
     @property
     def bytes(self) -> int:
@@ -67,6 +74,53 @@ class DecoderState:
         """Return the state of these rows."""
         padding = None if self.padding is None else self.padding[rows]
         return DecoderState(tuple(state.select(rows) for state in self.blocks), padding)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of each block, and the padding."""
+        named = {} if self.padding is None else {"padding": self.padding}
+        for number, block in enumerate(self.blocks):
+            named |= with_prefix(f"blocks.{number}", block.tensors())
+        return named
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderState":
+        """Return a state of these tensors."""
+        blocks = (x.with_tensors(under_prefix(f"blocks.{number}", tensors)) for number, x in enumerate(self.blocks))
+        return DecoderState(tuple(blocks), tensors.get("padding"))
+
+    def join(self, *others: "DecoderState") -> "DecoderState":
+        """Return one state of all rows, first those of this one; shorter rows get padding in front."""
+        states = (self, *others)
+        pairs = zip(*(state.blocks for state in states), strict=True)
+        blocks = tuple(first.join(*rest) for first, *rest in pairs)
+        rows = [state.rows for state in states]
+        padding = join_offsets([state.padding for state in states], [state.length for state in states], rows)
+        return DecoderState(blocks, padding)
+
+    def drop_places(self, count: int) -> "DecoderState":
+        """Return the state without its first `count` places, which must be padding in every row."""
+        if not count:
+            return self
+        if self.padding is None or int(self.padding.min()) < count:
+            least = 0 if self.padding is None else int(self.padding.min())
+            raise ValueError(f"count={count} places cannot be dropped: a row has only {least} places of padding")
+        padding = self.padding - count
+        blocks = tuple(block.drop_places(count) for block in self.blocks)
+        return DecoderState(blocks, padding if bool(padding.any()) else None)
+
+    def compact(self) -> "DecoderState":
+        """Return the state without the padding that all rows share, such as after the longest row was left out."""
+        return self if self.padding is None else self.drop_places(int(self.padding.min()))
+
+    @property
+    def rows(self) -> int:
+        """Number of sequences."""
+        return next(x for x in self.blocks[0].tensors().values() if x.dim()).shape[0]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Number of tokens of each row, without padding."""
+        padding = [0] * self.rows if self.padding is None else self.padding.tolist()
+        return [self.length - count for count in padding]
 
 
 @register("decoder", DecoderConfig)
@@ -125,6 +179,15 @@ class Decoder(nn.Module):
         x, state = self._advance(tokens[:, None], state, None)
         return self.lm_head(self.norm(x))[:, 0], state
 
+    def extend(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Return logits (rows, time, tokens) after each of several more tokens per row, and the new state."""
+        x, state = self._advance(tokens, state, None)
+        return self.lm_head(self.norm(x)), state
+
+    def prefill(self, tokens: Tensor, state: DecoderState) -> DecoderState:
+        """Return the state after several more tokens (rows, time): `extend` without logits, for a prompt in pieces."""
+        return self._advance(tokens, state, None)[1]
+
     def cost(self, span: Span) -> Cost:
         """Return the cost of the blocks and the output layer; tied weights are counted once."""
         total = blocks_cost(self.blocks, span).within("blocks")
@@ -152,20 +215,12 @@ class Decoder(nn.Module):
             return self.dropout(x)
         index = torch.arange(start, end, device=tokens.device)
         if padding is not None:
-            row_positions = index - padding[:, None]
+            index = index - padding[:, None]
         elif mask is not None:
-            row_positions = (mask.cumsum(1) - 1).clamp(min=0)
-        else:
-            return self.dropout(self.positions.added(x, index))
-        return self.dropout(self._add_positions(x, row_positions))
+            index = (mask.cumsum(1) - 1).clamp(min=0)
+        return self.dropout(self.positions.add(x, index))
 
     def _embed_packed(self, tokens: Tensor, packing: Packing) -> Tensor:
         require_length(tokens.shape[1], self.config.max_length)
         x = self.embed(tokens) * self.config.dim**0.5
-        return self.dropout(x if self.positions.added is None else self._add_positions(x, packing.positions))
-
-    def _add_positions(self, x: Tensor, row_positions: Tensor) -> Tensor:
-        """Add positions that differ between rows, by joining the rows: a scheme takes one index for all rows."""
-        assert self.positions.added is not None
-        added: Tensor = self.positions.added(x.flatten(0, 1)[None], row_positions.flatten())
-        return added[0].view_as(x)
+        return self.dropout(self.positions.add(x, packing.positions))

@@ -202,10 +202,9 @@ class Encoder(nn.Module):
         if self.positions.added is None:
             return x
         if mask is None:
-            return self.positions.added(x, torch.arange(tokens.shape[1], device=tokens.device))
+            return self.positions.add(x, torch.arange(tokens.shape[1], device=tokens.device))
         own = (mask.cumsum(1) - 1).clamp(min=0)
-        # a scheme takes one index for all rows; where rows differ, all tokens become one row
-        return self.positions.added(x.flatten(0, 1)[None], own.flatten())[0].view_as(x)
+        return self.positions.add(x, own)
 
 
 def mean_pool(x: Hidden, mask: Mask | None = None) -> Float[Tensor, "batch dim"]:

@@ -3,11 +3,13 @@
 Paper: https://arxiv.org/abs/1706.03762.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from qkv.attention.state import StateValue, join_offsets, under_prefix, with_prefix
 from qkv.cost import Cost, Span, linear, parameters_only
 from qkv.layers import Context, HeadsState
 from qkv.models.attention_pattern import kinds_of_layers, split_encoder_decoder
@@ -53,16 +55,60 @@ class EncoderDecoderConfig:
 
 
 @dataclass(frozen=True)
-class EncoderDecoderState:
+class EncoderDecoderState(StateValue):
     """The decoding state: per block its self-attention state, and the keys and values of the source."""
 
     blocks: tuple[HeadsState, ...]
     contexts: tuple[Context, ...]
+    padding: Rows | None = None
+    """Padding in front of each row; None: no padding."""
+
+    @property
+    def length(self) -> int:
+        """Number of target tokens of the longest row."""
+        return self.blocks[0].length
 
     def select(self, rows: Rows) -> "EncoderDecoderState":
         """Return the state of these rows."""
         blocks = tuple(state.select(rows) for state in self.blocks)
-        return EncoderDecoderState(blocks, tuple(context.select(rows) for context in self.contexts))
+        padding = None if self.padding is None else self.padding[rows]
+        return EncoderDecoderState(blocks, tuple(context.select(rows) for context in self.contexts), padding)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of each block and context, and the padding."""
+        named = {} if self.padding is None else {"padding": self.padding}
+        for number, (block, context) in enumerate(zip(self.blocks, self.contexts, strict=True)):
+            named |= with_prefix(f"blocks.{number}", block.tensors())
+            named |= with_prefix(f"contexts.{number}", context.tensors())
+        return named
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "EncoderDecoderState":
+        """Return a state of these tensors."""
+        blocks = (x.with_tensors(under_prefix(f"blocks.{number}", tensors)) for number, x in enumerate(self.blocks))
+        contexts = (
+            x.with_tensors(under_prefix(f"contexts.{number}", tensors)) for number, x in enumerate(self.contexts)
+        )
+        return EncoderDecoderState(tuple(blocks), tuple(contexts), tensors.get("padding"))
+
+    def join(self, *others: "EncoderDecoderState") -> "EncoderDecoderState":
+        """Return one state of all rows; shorter targets and sources get padding in front."""
+        states = (self, *others)
+        blocks = tuple(first.join(*rest) for first, *rest in zip(*(state.blocks for state in states), strict=True))
+        contexts = (first.join(*rest) for first, *rest in zip(*(state.contexts for state in states), strict=True))
+        rows = [state.contexts[0].k.shape[0] for state in states]
+        padding = join_offsets([state.padding for state in states], [state.length for state in states], rows)
+        return EncoderDecoderState(blocks, tuple(contexts), padding)
+
+    def drop_places(self, count: int) -> "EncoderDecoderState":
+        """Return the state without its first `count` target places, which must be padding in every row."""
+        if not count:
+            return self
+        if self.padding is None or int(self.padding.min()) < count:
+            least = 0 if self.padding is None else int(self.padding.min())
+            raise ValueError(f"count={count} places cannot be dropped: a row has only {least} places of padding")
+        padding = self.padding - count
+        blocks = tuple(block.drop_places(count) for block in self.blocks)
+        return EncoderDecoderState(blocks, self.contexts, padding if bool(padding.any()) else None)
 
 
 @register("encoder_decoder", EncoderDecoderConfig)
@@ -112,12 +158,14 @@ class EncoderDecoder(nn.Module):
 
     def step(self, tokens: Rows, state: EncoderDecoderState) -> tuple[Tensor, EncoderDecoderState]:
         """Return logits (rows, targets) after one more token per row, and the new state."""
-        x = self._embed(self.target_embedding, self.target_positions, tokens[:, None], state.blocks[0].length)
+        x = self._embed(self.target_embedding, self.target_positions, tokens[:, None], state.length, state.padding)
         states = []
         for block, before, context in zip(self.decoder, state.blocks, state.contexts, strict=True):
             x, after = as_decoder_block(block).step(x, before, context=context)
             states.append(after)
-        return self.lm_head(self.decoder_norm(x))[:, 0], EncoderDecoderState(tuple(states), state.contexts)
+        return self.lm_head(self.decoder_norm(x))[:, 0], EncoderDecoderState(
+            tuple(states), state.contexts, state.padding
+        )
 
     def cost(self, span: Span) -> Cost:
         """Return the cost of the encoder over the source (`span.context`), the decoder and the output layer."""
@@ -143,10 +191,16 @@ class EncoderDecoder(nn.Module):
         x = self.encoder_norm(x)
         return tuple(as_decoder_block(block).project_context(x, mask) for block in self.decoder)
 
-    def _embed(self, table: nn.Embedding, positions: PositionEmbedding, tokens: Tensor, start: int) -> Tensor:
+    def _embed(
+        self,
+        table: nn.Embedding,
+        positions: PositionEmbedding,
+        tokens: Tensor,
+        start: int,
+        padding: Rows | None = None,
+    ) -> Tensor:
         end = start + tokens.shape[1]
         require_length(end, self.config.max_length)
         x = table(tokens) * self.config.dim**0.5
-        if positions.added is not None:
-            x = positions.added(x, torch.arange(start, end, device=tokens.device))
-        return self.dropout(x)
+        index = torch.arange(start, end, device=tokens.device)
+        return self.dropout(positions.add(x, index if padding is None else index - padding[:, None]))

@@ -4,13 +4,14 @@ Ensemble([first, second, third])      predicts and decodes like a single model
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from qkv.attention.state import StateValue, under_prefix, with_prefix
 from qkv.shapes import Mask, Rows
 
 
@@ -23,7 +24,7 @@ class EnsembleConfig:
 
 
 @dataclass(frozen=True)
-class EnsembleState:
+class EnsembleState(StateValue):
     """The states of the members."""
 
     members: tuple[Any, ...]
@@ -31,6 +32,27 @@ class EnsembleState:
     def select(self, rows: Rows) -> "EnsembleState":
         """Return the state of these rows."""
         return EnsembleState(tuple(state.select(rows) for state in self.members))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of every member."""
+        named: dict[str, Tensor] = {}
+        for number, member in enumerate(self.members):
+            named |= with_prefix(f"members.{number}", member.tensors())
+        return named
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "EnsembleState":
+        """Return a state of these tensors."""
+        members = (x.with_tensors(under_prefix(f"members.{number}", tensors)) for number, x in enumerate(self.members))
+        return EnsembleState(tuple(members))
+
+    def join(self, *others: "EnsembleState") -> "EnsembleState":
+        """Return one state of all rows, member by member."""
+        pairs = zip(self.members, *(state.members for state in others), strict=True)
+        return EnsembleState(tuple(first.join(*rest) for first, *rest in pairs))
+
+    def drop_places(self, count: int) -> "EnsembleState":
+        """Return the state without its first `count` places, member by member."""
+        return EnsembleState(tuple(member.drop_places(count) for member in self.members))
 
 
 class Ensemble(nn.Module):

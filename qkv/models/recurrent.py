@@ -7,13 +7,15 @@ Without attention the decoder sees only the encoder's last state, however long t
 Papers: https://arxiv.org/abs/1409.3215 (without), https://arxiv.org/abs/1409.0473 (with).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from qkv.attention import Additive, Attention, Softmax
+from qkv.attention.state import StateValue, join_rows
 from qkv.cost import Cost, Shape, Span, linear, parameters_only, recurrent
 from qkv.errors import unknown_name_error
 from qkv.models.registry import register
@@ -56,7 +58,7 @@ class RecurrentConfig:
 
 
 @dataclass(frozen=True)
-class RecurrentDecoderState:
+class RecurrentDecoderState(StateValue):
     """The decoding state; batch is the first axis of each tensor."""
 
     hidden: tuple[Tensor, ...]
@@ -73,6 +75,35 @@ class RecurrentDecoderState:
         """Return the state of these rows."""
         hidden, mask = tuple(x[rows] for x in self.hidden), None if self.mask is None else self.mask[rows]
         return RecurrentDecoderState(hidden, self.context[rows], self.source[rows], mask, self.length)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the hidden states, the context, the source and its mask, and the length."""
+        named = {f"hidden.{number}": x for number, x in enumerate(self.hidden)}
+        named |= {"context": self.context, "source": self.source, "length": torch.tensor(self.length)}
+        return named if self.mask is None else {**named, "mask": self.mask}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "RecurrentDecoderState":
+        """Return a state of these tensors."""
+        hidden = tuple(tensors[f"hidden.{number}"] for number in range(len(self.hidden)))
+        mask, length = tensors.get("mask"), int(tensors["length"])
+        return RecurrentDecoderState(hidden, tensors["context"], tensors["source"], mask, length)
+
+    def join(self, *others: "RecurrentDecoderState") -> "RecurrentDecoderState":
+        """Return one state of all rows; shorter sources get padding at their ends, which the mask hides."""
+        states = (self, *others)
+        widest = max(state.source.shape[1] for state in states)
+        hidden = tuple(join_rows("hidden", parts) for parts in zip(*(x.hidden for x in states), strict=True))
+        source = join_rows("source", [_pad_end(state.source, widest) for state in states])
+        visible = (
+            x.source.new_ones(x.source.shape[:2], dtype=torch.bool) if x.mask is None else x.mask for x in states
+        )
+        mask = join_rows("mask", [_pad_end(x, widest) for x in visible])
+        context = join_rows("context", [state.context for state in states])
+        return RecurrentDecoderState(hidden, context, source, mask, max(state.length for state in states))
+
+    def drop_places(self, count: int) -> "RecurrentDecoderState":
+        """Return the same state after `count` tokens fewer: it has no places."""
+        return replace(self, length=self.length - count)
 
 
 @register("recurrent", RecurrentConfig)
@@ -170,6 +201,11 @@ class Recurrent(nn.Module):
         """Concatenate the last states of both directions: (layers * 2, batch, dim / 2) -> (batch, layers, dim)."""
         layers = last.unflatten(0, (self.config.layers, 2))
         return torch.cat((layers[:, 0], layers[:, 1]), -1).transpose(0, 1)
+
+
+def _pad_end(x: Tensor, width: int) -> Tensor:
+    """Return x (batch, time, ...) with zeros (False) at the end, up to this many places."""
+    return functional.pad(x, (0, 0) * (x.dim() - 2) + (0, width - x.shape[1]))
 
 
 def _states(last: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -58,7 +58,10 @@ class Positions(nn.Module, ABC):
         return cls.role_for(accepts) is not None
 
     def rotate(self, x: Queries, index: QueryIndex) -> Queries:
-        """Rotate queries or keys by their positions; only for schemes that give a "rotation"."""
+        """Rotate queries or keys by their positions; only for schemes that give a "rotation".
+
+        `index` is (time,), or (batch, time) if the rows of a state begin at different places.
+        """
         raise NotImplementedError(f"positions {self.kind!r} give no rotation")
 
     def bias(self, q: Queries, query_index: QueryIndex, key_index: KeyIndex) -> Bias:
@@ -75,10 +78,11 @@ class Positions(nn.Module, ABC):
 
 
 def check_index(x: Tensor, index: Tensor) -> None:
-    """Raise unless `index` has one position per token of `x` (..., time, dim); a single one would broadcast."""
-    if index.shape != x.shape[-2:-1]:
+    """Raise unless `index` has one position per token of `x` (batch, ..., time, dim); a single one would broadcast."""
+    if index.shape not in (x.shape[-2:-1], (x.shape[0], x.shape[-2])):
         raise ValueError(
-            f"index must hold one position per token, shape (time,) = ({x.shape[-2]},), got {tuple(index.shape)}"
+            f"index must hold one position per token, shape (time,) = ({x.shape[-2]},) or (batch, time), "
+            f"got {tuple(index.shape)}"
         )
 
 

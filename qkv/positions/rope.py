@@ -35,6 +35,8 @@ class Rope(Positions):
             raise ValueError(f"rope rotates pairs, so key_dim must be even, got {x.shape[-1]}")
         check_index(x, index)
         angle = rotary_angles(index, x.shape[-1], self.base)
+        if index.dim() == 2:
+            angle = angle[:, None]  # [batch, 1, time, dim / 2]
         cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         left, right = x.chunk(2, -1)
         return torch.cat((left * cosine - right * sine, right * cosine + left * sine), -1)
@@ -45,6 +47,6 @@ class Rope(Positions):
 
 
 def rotary_angles(index: Index, dim: int, base: float) -> Tensor:
-    """Return position / base^(2i/dim): (time, dim/2), in float64, since far positions give large angles."""
+    """Return position / base^(2i/dim): (..., time, dim/2), in float64, since far positions give large angles."""
     wave = torch.arange(0, dim, 2, device=index.device, dtype=torch.float64)
-    return index[:, None] * base ** (-wave / dim)
+    return index[..., None] * base ** (-wave / dim)
