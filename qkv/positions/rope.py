@@ -36,7 +36,7 @@ class Rope(Positions):
         check_index(x, index)
         angle = rotary_angles(index, x.shape[-1], self.base)
         if index.dim() == 2:
-            angle = angle[:, None]  # [batch, 1, time, dim / 2]
+            angle = angle.unflatten(0, (-1, *(1,) * (x.dim() - 3)))  # [batch, 1, time, dim / 2]
         cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         left, right = x.chunk(2, -1)
         return torch.cat((left * cosine - right * sine, right * cosine + left * sine), -1)

@@ -53,11 +53,20 @@ def test_methods_a_scheme_lacks_raise():
 
 
 @pytest.mark.parametrize("apply", [Sinusoidal(8), Learned(8, 5), Rope().rotate])
-@pytest.mark.parametrize("index", [torch.arange(1), torch.arange(4), torch.zeros(2, 5, dtype=torch.long)])
+@pytest.mark.parametrize("index", [torch.arange(1), torch.arange(4), torch.zeros(3, 5, dtype=torch.long)])
 def test_bad_input_index_needs_one_position_per_token(apply, index):
     x = torch.zeros(2, 5, 8)  # rope rotates any (..., time, dim)
-    with pytest.raises(ValueError, match=r"index must hold .* shape \(time,\) = \(5,\), got"):
+    with pytest.raises(ValueError, match=r"index must hold .* shape \(time,\) = \(5,\) or \(batch, time\), got"):
         apply(x, index)
+
+
+@pytest.mark.parametrize(
+    ("apply", "axes"), [(Sinusoidal(8), ()), (Learned(8, 9), ()), (Rope().rotate, ()), (Rope().rotate, (3,))]
+)
+def test_each_row_may_have_positions_of_its_own(apply, axes):
+    x, index = torch.randn(2, *axes, 5, 8), torch.stack((torch.arange(5), torch.arange(4, 9)))
+    rows = torch.cat([apply(x[row : row + 1], index[row]) for row in range(2)])
+    assert torch.equal(apply(x, index), rows)
 
 
 def test_an_unregistered_scheme_is_named_by_its_class():

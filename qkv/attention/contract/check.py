@@ -113,6 +113,7 @@ IDENTITIES = (
     Identity("grouped heads = repeated heads", identities.grouped_heads_error, _all_cases),
     Identity("masked keys = absent keys", identities.dropped_keys_error, _bidirectional_cases),
     Identity("selected state = selected inputs", identities.reordered_state_error, _causal_cases),
+    Identity("joined states = states alone", identities.joined_state_error, _causal_cases),
     Identity("causality (exact)", identities.future_influence, _causal_cases, 0.0),
     Identity("future NaN or inf: no influence (exact)", identities.future_nonfinite_influence, _causal_cases, 0.0),
     Identity("masked NaN or inf: no influence (exact)", identities.hidden_influence, _all_cases, 0.0),

@@ -318,6 +318,27 @@ def reordered_state_error(mechanism: Attention, case: Case) -> float:
     return distance([after], [forward_output(mechanism, chosen)[:, :, middle:]])
 
 
+def joined_state_error(mechanism: Attention, case: Case) -> float:
+    """Return the distance between rows that share a joined state, of which some began later, and the same rows alone.
+
+    The joined state is also taken apart into tensors and put together again, as a file would.
+    """
+    case = replace(case, causal=True, queries=case.keys)
+    x, late, middle = draw_inputs(case, mechanism), case.keys // 3, case.keys // 2
+    starts = 0, late
+    states = [step_range(mechanism, x, start_state(mechanism, x), start, middle)[1] for start in starts]
+    joined = states[0].join(states[1])
+    joined = joined.with_tensors(joined.tensors())
+    twice = x.rows(torch.arange(case.batch).repeat(2))
+    after, last = step_range(mechanism, twice, joined, middle, middle + 1)
+    # the rows that began at the start leave: what is padding in all others is dropped
+    rest = last.select(torch.arange(case.batch, 2 * case.batch)).drop_places(late)
+    later, _ = step_range(mechanism, x, rest, middle + 1, case.keys)
+    alone = [step_range(mechanism, x, state, middle, middle + 1) for state in states]
+    expected, _ = step_range(mechanism, x, alone[1][1], middle + 1, case.keys)
+    return distance([after, later], [torch.cat([out for out, _ in alone]), expected])
+
+
 def multiplication_error(mechanism: Attention, case: Case) -> float:
     """Return the difference between the multiplications counted in `forward` and those that `cost` declares."""
     x = draw_inputs(case, mechanism)
