@@ -22,8 +22,10 @@ ROOT = Path(__file__).parent.parent
 # the kernels are interpreted, number by number: only their own mutants pay for that
 KERNELS = "tests/attention/triton/test_triton.py"
 ATTENTION = (
-    *sorted(
-        str(path.relative_to(ROOT)) for path in (ROOT / "tests/attention").glob("test_*.py") if path != ROOT / KERNELS
+    *(
+        str(path.relative_to(ROOT))
+        for folder in ("tests/attention", "tests/attention/internal")
+        for path in sorted((ROOT / folder).glob("test_*.py"))
     ),
     *("tests/positions", "tests/layers", "tests/cost/test_record.py", "tests/cost/test_counter.py"),
     "tests/contract",
@@ -106,7 +108,7 @@ MUTANTS = (
     Mutant("layers/gates.py", "steps + torch.log(-torch.expm1(-steps))", "steps", LAYER_GATES),
     Mutant("layers/multi_head.py", 'modifiers | {"starts": packing.starts}', "modifiers", LAYER_GATES),
     Mutant("layers/multi_head.py", "= (out * self.gates.output(x)).to", "= out.to", LAYER_GATES),
-    Mutant("models/fast/fused.py", "        and heads.gates is None\n", "", ("tests/models/test_layer_spec.py",)),
+    Mutant("models/fast/fused.py", "        and heads.gates is None\n", "", ("tests/layers/test_layer_spec.py",)),
     Mutant("attention/triton/dispatch.py", "beta = beta.masked_fill(hidden, 0)", "pass", HIDDEN),
     Mutant("attention/triton/kernels/delta_grad.py", "later - earlier - kept", "later - kept", GATED),
     Mutant("attention/triton/kernels/delta_step.py", "state *= tl.exp(-", "state *= tl.exp(0 * ", IN_PLACE),
@@ -189,22 +191,28 @@ MUTANTS = (
         "sums[0] + torch.bmm(features",
         "0 * sums[0] + torch.bmm(features",
     ),
-    Mutant("attention/chunked.py", "outputs[..., start:end, :] = output", "outputs[..., : end - start, :] = output"),
     Mutant(
-        "attention/chunked.py", "carry_gradient = tuple(found[1])", "carry_gradient = tuple(0 * x for x in found[1])"
+        "attention/internal/chunked.py",
+        "outputs[..., start:end, :] = output",
+        "outputs[..., : end - start, :] = output",
     ),
-    Mutant("attention/chunked.py", "total.add_(part)", "total.copy_(part)"),
     Mutant(
-        "attention/chunked.py",
+        "attention/internal/chunked.py",
+        "carry_gradient = tuple(found[1])",
+        "carry_gradient = tuple(0 * x for x in found[1])",
+    ),
+    Mutant("attention/internal/chunked.py", "total.add_(part)", "total.copy_(part)"),
+    Mutant(
+        "attention/internal/chunked.py",
         " or torch._C._are_functorch_transforms_active()",
         "",
-        ("tests/attention/test_chunked.py",),
+        ("tests/attention/internal/test_chunked.py",),
     ),
     Mutant(
         "attention/internal/double_backward.py",
         "if torch.is_grad_enabled():",
         "if False:",
-        ("tests/attention/test_chunked.py",),
+        ("tests/attention/internal/test_chunked.py",),
     ),
     Mutant(
         "attention/softmax.py", "first = max(start - self.window + 1, 0)", "first = max(start - self.window + 2, 0)"
@@ -261,7 +269,7 @@ MUTANTS = (
         "attention/internal/precision.py",
         "torch.autocast(device_type, enabled=False) if active",
         "nullcontext() if active",
-        ("tests/attention/test_softmax.py", "tests/attention/test_chunked.py"),
+        ("tests/attention/test_softmax.py", "tests/attention/internal/test_chunked.py"),
     ),
     # positions
     Mutant("positions/rope.py", "left * cosine - right * sine", "left * cosine + right * sine"),
