@@ -76,7 +76,8 @@ class StateValue(ABC):
     def to(self: Same, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Same:
         """Return a copy on this device, for a model of this dtype (default: as they are).
 
-        Sums of a linear kind stay in at least float32, and those of a gate in float64, whatever the dtype.
+        Sums of a linear kind stay in at least float32, and those of a gate in float64, whatever the dtype. Keys take it,
+        so that a kind with wider keys than its model, as `additive` has in half precision, raises at its next step.
         """
         moved = {
             name: x.to(device, _held_dtype(name, x, dtype), copy=True) if x.dim() else x
@@ -134,7 +135,7 @@ def check_joinable(states: Sequence[StateValue]) -> None:
     first = type(states[0]).__name__
     other = next((name for state in states if (name := type(state).__name__) != first), None)
     if other is not None:
-        raise ValueError(f"states cannot be joined: one is a {first}, another a {other}; join states of one model")
+        raise ValueError(f"states cannot be joined: they are of classes {first} and {other}; join states of one model")
 
 
 def join_parts(name: str, parts: Sequence[Sequence[Same]]) -> tuple[Same, ...]:

@@ -331,7 +331,7 @@ def test_bad_input_only_padding_is_dropped(count):
     ("other", "message"),
     [
         ({"layers": 1}, r"they have \[2, 1\] blocks"),
-        ({"attention": "taylor"}, "one is a KVCache, another a RecurrentState"),
+        ({"attention": "taylor"}, "they are of classes KVCache and RecurrentState"),
         ({"dim": 16, "key_dim": 6}, r"keys of one has shape \(1, 2, 3, 4\).*, that of another \(1, 2, 3, 6\)"),
         ({"convolution": 0}, "1 of 2 have a convolution"),
         ({"convolution": 5}, r"convolution of one has shape \(1, 2, 12\).*, that of another \(1, 4, 12\)"),
