@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant("layers/gates.py", "steps + torch.log(-torch.expm1(-steps))", "steps", LAYER_GATES),
     Mutant("layers/multi_head.py", 'modifiers | {"starts": packing.starts}', "modifiers", LAYER_GATES),
     Mutant("layers/multi_head.py", "= (out * self.gates.output(x)).to", "= out.to", LAYER_GATES),
-    Mutant("models/fast/fused.py", "        and heads.gates is None\n", "", ("tests/layers/test_layer_spec.py",)),
+    Mutant("models/fast/fused.py", "        and heads.gates is None\n", "", ("tests/models/test_layer_spec.py",)),
     Mutant("attention/triton/dispatch.py", "beta = beta.masked_fill(hidden, 0)", "pass", HIDDEN),
     Mutant("attention/triton/kernels/delta_grad.py", "later - earlier - kept", "later - kept", GATED),
     Mutant("attention/triton/kernels/delta_step.py", "state *= tl.exp(-", "state *= tl.exp(0 * ", IN_PLACE),
