@@ -169,8 +169,8 @@ def pad_end(x: Tensor, axis: int, size: int) -> Tensor:
 
 
 def join_offsets(
-    offsets: Sequence[Rows | None], lengths: Sequence[int], rows: Sequence[int], device: torch.device
-) -> Rows | None:
+    offsets: Sequence[Tensor | None], lengths: Sequence[int], rows: Sequence[int], device: torch.device
+) -> Tensor | None:
     """Return the offset of each row of the joined state, which is as long as the longest; None if all are 0."""
     longest = max(lengths)
     parts = [

@@ -152,7 +152,8 @@ def test_places_that_no_row_needs():
 
 
 def test_prefixes_of_names():
-    tensors = with_prefix("blocks.1", {"x": 1}) | with_prefix("blocks.10", {"x": 2, "y": 3})
-    assert tensors == {"blocks.1.x": 1, "blocks.10.x": 2, "blocks.10.y": 3}
-    assert under_prefix("blocks.1", tensors) == {"x": 1}
-    assert under_prefix("blocks.10", tensors) == {"x": 2, "y": 3}
+    one, two, three = torch.arange(3)
+    tensors = with_prefix("blocks.1", {"x": one}) | with_prefix("blocks.10", {"x": two, "y": three})
+    assert tensors == {"blocks.1.x": one, "blocks.10.x": two, "blocks.10.y": three}
+    assert under_prefix("blocks.1", tensors) == {"x": one}
+    assert under_prefix("blocks.10", tensors) == {"x": two, "y": three}
