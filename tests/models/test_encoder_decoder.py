@@ -271,6 +271,15 @@ def test_a_row_does_not_depend_on_the_others(attention, cross, positions, dtype)
     check_independent(model, sources(model, 3, 7, 2, 11), BOUNDS[dtype])
 
 
+def test_blocks_that_share_a_mask_are_saved(tmp_path):
+    """A file has no tensors that share memory."""
+    model, (source, mask) = tiny(), padded(3, 5, SOURCES)
+    with torch.inference_mode():
+        state = model.start(source, mask)
+    assert state.contexts[0].mask is state.contexts[1].mask
+    check_saved(model, state, torch.randint(4, TARGETS, (3, 4)), tmp_path / "x.safetensors")
+
+
 def test_forks_do_not_disturb_each_other():
     model = tiny()
     check_forked(model, ragged(model), *torch.randint(4, TARGETS, (2, 3, 5)))
