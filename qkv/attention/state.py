@@ -76,8 +76,8 @@ class StateValue(ABC):
     def to(self: Same, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Same:
         """Return a copy on this device, for a model of this dtype (default: as they are).
 
-        Sums of a linear kind stay in at least float32, and those of a gate in float64, whatever the dtype. Keys take it,
-        so that a kind with wider keys than its model, as `additive` has in half precision, raises at its next step.
+        Sums of a linear kind stay in at least float32, and those of a gate in float64, whatever the dtype. Keys take
+        it, so that a kind with wider keys than its model, as `additive` has in half precision, raises at its next step.
         """
         moved = {
             name: x.to(device, _held_dtype(name, x, dtype), copy=True) if x.dim() else x
