@@ -8,7 +8,7 @@ from torch import Tensor
 from qkv.attention.base import State
 from qkv.attention.internal import graph_op
 from qkv.attention.internal.gates import document_index, running_sums
-from qkv.attention.state import join_rows, pad_front
+from qkv.attention.state import check_joinable, join_rows, pad_front
 from qkv.shapes import Decay, Keys, Mask, Rows, Starts, Values
 
 MAX_PREALLOCATED = 2**16
@@ -104,7 +104,11 @@ class KVCache(State):
     def join(self, *others: "KVCache") -> "KVCache":
         """Return one cache of all rows; the mask hides the padding of those with fewer cached tokens."""
         states = (self, *others)
-        widest = max(state.addressable_keys for state in states)
+        check_joinable(states)
+        example = max(states, key=lambda state: state.addressable_keys)
+        widest = example.addressable_keys
+        for state in states:
+            state.adopt_dtype(example.keys, example.values)
         keys = join_rows("keys", [pad_front(state.keys, 2, widest) for state in states])
         values = join_rows("values", [pad_front(state.values, 2, widest) for state in states])
         cache = KVCache(keys, values, max(state.length for state in states), None, self.capacity)
@@ -116,8 +120,12 @@ class KVCache(State):
 
     def drop_places(self, count: int) -> "KVCache":
         """Return the cache without its first `count` places; those that a window has dropped count too."""
+        if not 0 <= count <= self.length:
+            raise ValueError(f"count must be from 0 to length={self.length}, got {count}")
         kept = min(self.addressable_keys, self.length - count)
         start = self.addressable_keys - kept
+        if bool(self._visible()[:, :start].any()):
+            raise ValueError(f"count={count} places cannot be dropped: some of them hold tokens that can be seen")
         named = self.tensors()
         for name, axis in (("keys", 2), ("values", 2), ("mask", -1), ("decay_sums", -1), ("documents", -1)):
             if name in named:

@@ -7,7 +7,16 @@ import torch
 from torch import Tensor
 
 from qkv.attention import State
-from qkv.attention.state import StateValue, join_offsets, join_rows, pad_front, under_prefix, with_prefix
+from qkv.attention.state import (
+    StateValue,
+    check_joinable,
+    join_offsets,
+    join_rows,
+    needed_places,
+    pad_front,
+    under_prefix,
+    with_prefix,
+)
 from qkv.shapes import Keys, Mask, Rows, Values
 
 
@@ -50,8 +59,13 @@ class HeadsState(StateValue):
     """Place of each row's position 0; None: place 0 in every row."""
 
     @property
+    def rows(self) -> int:
+        """Number of sequences."""
+        return self.attention.rows
+
+    @property
     def length(self) -> int:
-        """Number of tokens processed so far."""
+        """Number of tokens processed so far, padding included."""
         return self.attention.length
 
     @property
@@ -79,19 +93,21 @@ class HeadsState(StateValue):
     def join(self, *others: "HeadsState") -> "HeadsState":
         """Return one state of all rows; those of a shorter state get a larger offset."""
         states = (self, *others)
-        rows = [next(x for x in state.attention.tensors().values() if x.dim()).shape[0] for state in states]
-        offsets = join_offsets([state.offsets for state in states], [state.length for state in states], rows)
+        check_joinable(states)
         attention = self.attention.join(*(state.attention for state in others))
-        if self.convolution is None:
-            return HeadsState(attention, None, offsets)
         held = [state.convolution for state in states if state.convolution is not None]
-        return HeadsState(attention, join_rows("convolution", held), offsets)
+        if len(held) not in (0, len(states)):
+            raise ValueError(f"states cannot be joined: {len(held)} of {len(states)} have a convolution")
+        lengths, rows = [state.length for state in states], [state.rows for state in states]
+        offsets = join_offsets([state.offsets for state in states], lengths, rows, self.device)
+        return HeadsState(attention, join_rows("convolution", held) if held else None, offsets)
 
     def drop_places(self, count: int) -> "HeadsState":
         """Return the state without its first `count` places; every row keeps its positions."""
-        first = next(x for x in self.attention.tensors().values() if x.dim())
-        offsets = torch.zeros(first.shape[0], dtype=torch.int64, device=first.device)
-        offsets = (offsets if self.offsets is None else self.offsets) - count
+        offsets = self.offsets
+        if offsets is None:
+            offsets = torch.zeros(self.rows, dtype=torch.int64, device=self.device)
+        offsets = offsets - count
         return replace(
             self, attention=self.attention.drop_places(count), offsets=offsets if bool(offsets.any()) else None
         )
@@ -120,6 +136,7 @@ class Context(StateValue):
     def join(self, *others: "Context") -> "Context":
         """Return one context of all rows; shorter ones get padding in front, which the mask hides."""
         contexts = (self, *others)
+        check_joinable(contexts)
         widest = max(context.k.shape[2] for context in contexts)
         k = join_rows("k", [pad_front(context.k, 2, widest) for context in contexts])
         v = join_rows("v", [pad_front(context.v, 2, widest) for context in contexts])
@@ -132,3 +149,15 @@ class Context(StateValue):
     def drop_places(self, count: int) -> "Context":
         """Return the same context: its places are those of another sequence."""
         return self
+
+    def compact(self) -> "Context":
+        """Return the context without the places that the mask hides in every row."""
+        if self.mask is None:
+            return self
+        kept, mask = needed_places(self.mask)
+        return Context(self.k[:, :, kept], self.v[:, :, kept], mask)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the keys and values."""
+        return self.k.nbytes + self.v.nbytes
