@@ -70,9 +70,9 @@ class _Node:
 class PrefixCache:
     """States after prefixes of prompts, in at most `max_bytes`.
 
-    What counts are the bytes of the stored tensors, and 8 for each token of their prefixes; room is made before a tensor
-    is copied. The states that `start` returns are the caller's own and do not count. For any model with `start` and
-    `prefill` whose weights stay the same (else `clear`). Used from one thread at a time.
+    What counts are the bytes of the stored tensors, and 8 for each token of their prefixes; room is made before a
+    tensor is copied. The states that `start` returns are the caller's own and do not count. For any model with `start`
+    and `prefill` whose weights stay the same (else `clear`). Used from one thread at a time.
     """
 
     def __init__(self, model: Any, max_bytes: int, block: int = DEFAULT_BLOCK):
@@ -253,7 +253,9 @@ class _Writer:
             self.path.append(parent.children[key])
             return self.path[-1]
         block = len(key) // TOKEN_BYTES
-        parts = {name: tensors[name].narrow(axis, tensors[name].shape[axis] - block, block) for name, axis in axes.items()}
+        parts = {
+            name: tensors[name].narrow(axis, tensors[name].shape[axis] - block, block) for name, axis in axes.items()
+        }
         parts |= {name: x for name, x in tensors.items() if not x.dim()}
         if not self.cache.make_room(len(key) + _bytes(parts), self.path):
             return None
