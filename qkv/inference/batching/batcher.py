@@ -6,7 +6,8 @@ one token of every row.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -80,18 +81,13 @@ class Batcher:
 
     def step(self) -> bool:
         """Run one round on this thread; return False if nothing is left to do."""
-        if not self._stepping.acquire(blocking=False):
-            raise RuntimeError("step is running already; one thread calls it, and no callback")
-        try:
-            with torch.inference_mode():
-                self._remove_canceled()
-                self._admit()
-                self._add_ready()
-                tokens = sum(group.step() for group in self._groups.values())
-                self._remove_ended()
-        finally:
-            self._stepping.release()
-        self._count(tokens)
+        with self._alone(), torch.inference_mode():
+            self._remove_canceled()
+            self._admit()
+            self._add_ready()
+            tokens = sum(group.step() for group in self._groups.values())
+            self._remove_ended()
+            self._count(tokens)
         return not self.is_idle
 
     @property
@@ -112,17 +108,28 @@ class Batcher:
     def abort(self, reason: str) -> None:
         """Drain, and end every request with "error: " and this reason; on the thread that calls `step`."""
         self.drain()
-        with self._changed:
-            waiting, self._waiting = self._waiting, deque()
-        for row in (*waiting, *self._rows()):
-            row.fail(reason)
-        self._finish(waiting)
-        self._remove_ended()
-        self._count(0)
+        with self._alone():
+            with self._changed:
+                waiting, self._waiting = self._waiting, deque()
+            for row in (*waiting, *self._rows()):
+                row.fail(reason)
+            self._finish(waiting)
+            self._remove_ended()
+            self._count(0)
 
     def statistics(self) -> BatcherStatistics:
         """Return what is held and was done until the end of the last round; from any thread."""
         return replace(self._statistics, waiting=len(self._waiting))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse a second thread, and a callback."""
+        if not self._stepping.acquire(blocking=False):
+            raise RuntimeError("a round is running already; one thread calls step and abort, and no callback does")
+        try:
+            yield
+        finally:
+            self._stepping.release()
 
     def _make_row(self, generation: Generation) -> Row:
         """Return the row of a request, or raise ValueError."""
@@ -168,8 +175,9 @@ class Batcher:
 
     def _remove_ended(self) -> None:
         ended = self._prefill.remove_ended()
+        others_come = bool(self._waiting or self._prefill.rows)
         for places, group in list(self._groups.items()):
-            ended += group.remove_ended()
+            ended += group.remove_ended(others_come)
             if not group.slots:
                 self._copied_rows += self._groups.pop(places).copied_rows
         self._finish(ended)
@@ -183,19 +191,20 @@ class Batcher:
 
     def _admit(self) -> None:
         """Give states to waiting requests, first come first served, as far as the bounds allow."""
-        rows = len(self._rows())
+        rows, reserved = len(self._rows()), self._reserved()
         while self._waiting and rows < self.limits.max_rows:
             row = self._waiting[0]
             size = self._sizes.bytes_for(row.places)
-            if self._reserved() + size > self.limits.max_state_bytes:
+            if reserved + size > self.limits.max_state_bytes:
                 for group in self._groups.values():
                     group.drop_free_slots()
-                if self._reserved() + size > self.limits.max_state_bytes:
-                    return
+                reserved = self._reserved()
+            if reserved + size > self.limits.max_state_bytes:
+                return  # later requests do not overtake it
             with self._changed:
                 self._waiting.popleft()
             self._prefill.add(row)
-            rows += 1
+            rows, reserved = rows + 1, reserved + size
 
     def _add_ready(self) -> None:
         """Process a piece of the prompts, and let rows whose states are complete join those that decode."""

@@ -1,8 +1,8 @@
 """Rows that step together: one state, whose rows are taken by generations and become free again.
 
-Copying a state takes about as long as half a step, so a row that ends stays as a free slot. A new row takes over its
-slot in place if the state has one size per row. Slots are dropped, with a copy, once they waste an eighth. KV caches
-have no such slots: their rows are copied when others enter.
+Copying a state takes up to half as long as a step, so a row that ends stays as a free slot. A new row takes it over in
+place, if states have one size. Free slots are dropped, with a copy, once they are an eighth, or half if rows are about to
+come. KV caches differ in length, so there free slots are not taken: they are dropped when rows enter.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,10 @@ from qkv.inference.batching.generation import Row, describe
 Arrival = tuple[list[Row], Any]
 """Rows and their state, in one order."""
 
-MAX_WASTE = 1 / 8
-"""Largest share of a state that ended rows may hold."""
+MAX_FREE = 1 / 8
+"""Largest share of a state that free slots may hold."""
+MAX_FREE_FOR_OTHERS = 1 / 2
+"""The same while other rows are about to come."""
 
 
 class RowGroup:
@@ -97,7 +99,7 @@ class RowGroup:
             return 0
         return choose_tokens(logits, self.slots)
 
-    def remove_ended(self) -> list[Row]:
+    def remove_ended(self, others_come: bool) -> list[Row]:
         """Free the slots of rows that have ended, and return those rows."""
         ended = [row for row in self.rows if row.reason is not None]
         if ended:
@@ -106,7 +108,8 @@ class RowGroup:
             if self._grows:
                 held *= self._state.length
                 needed *= max((row.length for row in self.rows), default=0)
-            if needed <= (1 - MAX_WASTE) * held:
+            free = MAX_FREE_FOR_OTHERS if others_come and not self._grows else MAX_FREE
+            if needed <= (1 - free) * held:
                 self.drop_free_slots()
         return ended
 
