@@ -1,8 +1,8 @@
 """Rows that step together: one state, whose rows are taken by generations and become free again.
 
 Copying a state takes up to half as long as a step, so a row that ends stays as a free slot. A new row takes it over in
-place, if states have one size. Free slots are dropped, with a copy, once they are an eighth, or half while other rows are
-about to come. KV caches differ in length, so there free slots are not taken: they are dropped when rows enter.
+place, if states have one size. Free slots are dropped, with a copy, once they are an eighth, or half while other rows
+are about to come. KV caches differ in length: there free slots are never taken, but dropped when rows enter.
 """
 
 from collections.abc import Sequence
