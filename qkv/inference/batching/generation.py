@@ -38,7 +38,7 @@ class Generation:
 
 
 @dataclass(eq=False)
-class Row:
+class BatchRow:
     """A generation on its way: waiting, then with a state."""
 
     generation: Generation

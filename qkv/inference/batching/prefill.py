@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.inference.batching.generation import Row, describe
+from qkv.inference.batching.generation import BatchRow, describe
 from qkv.inference.batching.row_group import Arrival
 
 
@@ -22,13 +22,13 @@ class Prefill:
         self.model = model
         self._piece = piece
         self._device = device
-        self._short: deque[Row] = deque()
-        self._long: deque[Row] = deque()
-        self._begun: dict[Row, Any] = {}
+        self._short: deque[BatchRow] = deque()
+        self._long: deque[BatchRow] = deque()
+        self._begun: dict[BatchRow, Any] = {}
         """States of long prompts after some of their pieces."""
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[BatchRow]:
         """All rows, each with a part of its state at most."""
         return [*self._short, *self._long]
 
@@ -37,11 +37,11 @@ class Prefill:
         """Bytes of the states so far."""
         return sum(state.bytes for state in self._begun.values())
 
-    def add(self, row: Row) -> None:
+    def add(self, row: BatchRow) -> None:
         """Begin with a prompt."""
         (self._short if len(row.ids) <= self._piece else self._long).append(row)
 
-    def remove_ended(self) -> list[Row]:
+    def remove_ended(self) -> list[BatchRow]:
         """Drop rows that have ended, and return them."""
         ended = [row for row in self.rows if row.reason is not None]
         if ended:
@@ -55,7 +55,7 @@ class Prefill:
         return self._run_short() + self._run_long()
 
     def _run_short(self) -> list[Arrival]:
-        rows: list[Row] = []
+        rows: list[BatchRow] = []
         longest = 0
         while self._short:
             longest = max(longest, len(self._short[0].ids))
@@ -69,7 +69,7 @@ class Prefill:
         except Exception:  # noqa: BLE001 - find the row that it comes from
             return [arrival for row in rows for arrival in self._start_alone(row)]
 
-    def _start_alone(self, row: Row) -> list[Arrival]:
+    def _start_alone(self, row: BatchRow) -> list[Arrival]:
         try:
             return [([row], self._start([row]))]
         except Exception as error:  # noqa: BLE001 - the other rows go on
@@ -77,7 +77,7 @@ class Prefill:
             self._short.appendleft(row)  # for remove_ended
             return []
 
-    def _start(self, rows: Sequence[Row]) -> Any:
+    def _start(self, rows: Sequence[BatchRow]) -> Any:
         longest = max(len(row.ids) for row in rows)
         missing = [longest - len(row.ids) for row in rows]
         padded = [[0] * count + list(row.ids) for row, count in zip(rows, missing, strict=True)]
@@ -105,7 +105,7 @@ class Prefill:
                 self._long.append(row)
         return ready
 
-    def _advance(self, row: Row, budget: int) -> tuple[Any, int]:
+    def _advance(self, row: BatchRow, budget: int) -> tuple[Any, int]:
         """Return the state after at most `budget` more tokens, and how many were processed."""
         state = self._begun.pop(row, None)
         if state is None:
