@@ -169,6 +169,10 @@ class KVCache(State):
         view._buffer, view._end, view._era, view._is_view = self._buffer, self._end, self._era, True
         return view
 
+    def settled(self) -> "KVCache":
+        """Return the cache, or a copy if a window moves through its buffer."""
+        return self.fork() if self._has_dropped else self
+
     @property
     def _has_dropped(self) -> bool:
         return self.addressable_keys < self.length
@@ -215,7 +219,9 @@ class KVCache(State):
 
     def _grow(self, new: int) -> None:
         """Move the cache into a larger buffer: doubling it makes appending amortized constant."""
-        capacity = max(min(self.capacity, MAX_PREALLOCATED), 2 * (self.addressable_keys + new))
+        needed, capacity = self.addressable_keys + new, min(self.capacity, MAX_PREALLOCATED)
+        if needed > capacity:  # a power of two, so that rows of other heads stay aligned in memory
+            capacity = 2 ** (2 * needed - 1).bit_length()
         self._in_buffer(KVBuffer(self.keys, self.values, capacity), self.addressable_keys)
         self._is_view = False
 

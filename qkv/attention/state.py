@@ -69,6 +69,10 @@ class StateValue(ABC):
         self._require_rewindable(count)
         return self
 
+    def settled(self: Same) -> Same:
+        """Return the state in the memory layout that `with_tensors` gives, so that both continue with the same bits."""
+        return self
+
     def fork(self: Same, copies: int = 1) -> Same:
         """Return a copy with each row `copies` times in a row; both states can be continued."""
         if copies < 1:

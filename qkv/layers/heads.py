@@ -86,6 +86,10 @@ class HeadsState(StateValue):
         """Axis of the tokens in the tensors of the mechanism."""
         return {f"attention.{name}": axis for name, axis in self.attention.place_axes.items()}
 
+    def settled(self) -> "HeadsState":
+        """Return the state with the mechanism's state settled."""
+        return replace(self, attention=self.attention.settled())
+
     @property
     def needs_log(self) -> bool:
         """Whether the tokens of a step can be taken back only with a record of it."""

@@ -134,6 +134,10 @@ class DecoderState(StateValue):
         self._require_rewindable(count)
         return replace(self, blocks=tuple(block.rewind(count) for block in self.blocks))
 
+    def settled(self) -> "DecoderState":
+        """Return the state with every block settled."""
+        return replace(self, blocks=tuple(block.settled() for block in self.blocks))
+
     def with_undo_log(self) -> "DecoderState":
         """Return a state whose steps are recorded, so that `rewind` takes back tokens of the last one for any kind.
 
