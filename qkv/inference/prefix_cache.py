@@ -253,7 +253,9 @@ class _Writer:
             self.path.append(parent.children[key])
             return self.path[-1]
         block = len(key) // TOKEN_BYTES
-        parts = {name: tensors[name].narrow(axis, tensors[name].shape[axis] - block, block) for name, axis in axes.items()}
+        parts = {
+            name: tensors[name].narrow(axis, tensors[name].shape[axis] - block, block) for name, axis in axes.items()
+        }
         parts |= {name: x for name, x in tensors.items() if not x.dim()}
         if not self.cache.make_room(len(key) + _bytes(parts), self.path):
             return None

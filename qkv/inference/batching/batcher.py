@@ -19,6 +19,7 @@ from qkv.inference.batching.limits import EndRate, Limits, QueueFullError
 from qkv.inference.batching.prefill import Prefill
 from qkv.inference.batching.row_group import RowGroup
 from qkv.inference.batching.row_sizes import RowSizes
+from qkv.inference.prefix_cache import PrefixCache
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class BatcherStatistics:
 class Batcher:
     """Generations of one model, side by side. `submit` and `cancel` from any thread; one thread calls `step`."""
 
-    def __init__(self, model: nn.Module, limits: Limits, prefix_cache: Any = None):
+    def __init__(self, model: nn.Module, limits: Limits, prefix_cache: PrefixCache | None = None):
         for method in ("start", "step", "prefill", "cost"):
             if not hasattr(model, method):
                 raise TypeError(f"model must be a decoder, but {type(model).__name__} has no method {method}")
@@ -54,7 +55,7 @@ class Batcher:
         self._model: Any = model
         self._sizes = RowSizes(model)
         self._device = next((x.device for x in model.parameters()), torch.device("cpu"))
-        self._prefill = Prefill(model, limits.piece, self._device)
+        self._prefill = Prefill(model, limits.piece, prefix_cache, self._device)
         self._groups: dict[int, RowGroup] = {}
         self._ends = EndRate()
         self._ended: Counter[str] = Counter()
