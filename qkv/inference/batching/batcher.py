@@ -51,6 +51,8 @@ class Batcher:
         for method in ("start", "step", "prefill", "cost"):
             if not hasattr(model, method):
                 raise TypeError(f"model must be a decoder, but {type(model).__name__} has no method {method}")
+        if model.training:
+            raise ValueError("model must be in eval mode: with dropout, tokens would depend on the other rows")
         self.limits = limits
         self._model: Any = model
         self._sizes = RowSizes(model)

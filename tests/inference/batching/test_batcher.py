@@ -468,6 +468,11 @@ def test_a_model_that_is_no_decoder():
         Batcher(torch.nn.Linear(3, 2), Limits())
 
 
+def test_a_model_in_training():
+    with pytest.raises(ValueError, match="model must be in eval mode"):
+        Batcher(small().train(), Limits())
+
+
 def test_waiting_for_work():
     batcher = Batcher(small(), Limits())
     assert not batcher.wait(0)
