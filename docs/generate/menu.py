@@ -21,7 +21,7 @@ GROUPS = {
         "huggingface",
         "workbench",
     ),
-    "Concepts": ("gates", "cost", "kernels", "compatibility", "dependencies"),
+    "Concepts": ("gates", "states", "cost", "kernels", "compatibility", "dependencies"),
     "Results": ("results", "pronounce_model"),
 }
 CONCEPTS = ("attention", "positions")
