@@ -202,8 +202,11 @@ class Decoder(nn.Module):
             return DecoderState(blocks)
         if mask is not None and values_readable(mask) and bool((mask[:, :-1] & ~mask[:, 1:]).any()):
             raise ValueError("mask must be True at the last tokens of each row: a prompt needs its padding first")
-        state = self._advance(inputs, DecoderState(blocks), mask)[1]
-        return state if mask is None else replace(state, padding=(~mask).sum(1))
+        if mask is None:
+            return self._advance(inputs, DecoderState(blocks), None)[1]
+        padding = (~mask).sum(1)
+        blocks = tuple(replace(block, offsets=padding) for block in blocks)  # so that no position is beyond max_length
+        return replace(self._advance(inputs, DecoderState(blocks), mask)[1], padding=padding)
 
     def step(self, tokens: Rows, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Return logits (rows, tokens) after one more token per row, and the new state."""

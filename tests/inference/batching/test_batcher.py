@@ -200,6 +200,32 @@ def test_who_waits_for_a_canceled_prompt_goes_on():
     assert second.end == second.natural_end()
 
 
+class Placed(Decoder):
+    """Notes the highest position of a row, ended ones included."""
+
+    highest = 0
+
+    def _advance(self, tokens, state, mask):
+        offsets = state.blocks[0].offsets
+        place = state.length + tokens.shape[1] - 1
+        self.highest = max(self.highest, place - (0 if offsets is None else int(offsets.min())))
+        return super()._advance(tokens, state, mask)
+
+
+@pytest.mark.parametrize("attention", ["taylor", "softmax"])
+def test_no_position_is_beyond_the_longest_sequence(attention):
+    """A row that was padded when it entered, and goes on alone, has the positions of its own tokens."""
+    model = small(attention, model=Placed)
+    batcher = Batcher(model, Limits(max_rows=20, piece=100))
+    long, padded = Request([7] * 40, 2, **UNLIKELY_END), Request([8] * 36, LONGEST - 35, **UNLIKELY_END)
+    for request in (long, padded, *(Request([9] * number, 5, **UNLIKELY_END) for number in range(1, 10))):
+        batcher.submit(request.generation)
+    run(batcher)
+    assert model.highest == LONGEST - 1
+    assert_alone(model, padded, 1e-12)
+    assert padded.end == "length"
+
+
 def test_first_come_first_served():
     batcher, started = Batcher(small(), Limits(max_rows=2, piece=50)), []
     for number in range(7):
@@ -249,7 +275,8 @@ def test_the_work_of_a_round_is_bounded():
     model = small(model=Counting)
     limits = Limits(max_rows=9, piece=6)
     batcher, draw = Batcher(model, limits), random.Random(3)
-    requests = [random_request(draw, number) for number in range(40)]
+    requests = [random_request(draw, number, longest) for longest in (10, LONGEST) for number in range(20)]
+    draw.shuffle(requests)
     for request in requests:
         batcher.submit(request.generation)
     before, works = [0], []
