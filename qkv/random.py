@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+_to_json = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps builds an encoder in every call
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST_FACTOR = 0xBF58476D1CE4E5B9
 _SECOND_FACTOR = 0x94D049BB133111EB
@@ -29,7 +30,7 @@ def derive_seed(seed: int, purpose: str, *ids: int) -> int:
         seed, *ids_as_int = (int(index(number)) for number in (seed, *ids))
     except TypeError:
         raise TypeError(f"seed and ids must be whole numbers, got {(seed, *ids)}") from None
-    key = json.dumps([seed, purpose, *ids_as_int], separators=(",", ":"))
+    key = _to_json([seed, purpose, *ids_as_int])
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") >> 1
 
 
@@ -42,15 +43,17 @@ def generator(seed: int, purpose: str, *ids: int, device: torch.device | str = "
     return torch.Generator(device).manual_seed(derive_seed(seed, purpose, *ids))
 
 
-def uniforms(key: int, indices: Int64[Tensor, "*axes"]) -> Float64[Tensor, "*axes"]:
+def uniforms(key: int | Int64[Tensor, "*axes"], indices: Int64[Tensor, "*axes"]) -> Float64[Tensor, "*axes"]:
     """Return the outputs number `indices`, from 0, of SplitMix64 seeded with `key`: 53 bits each, as floats in [0, 1).
+
+    A tensor of keys, each at least 0, gives every output its own stream.
 
         x = key + (index + 1) golden;   x = (x ^ x >> 30) a;   x = (x ^ x >> 27) b;   x ^ x >> 31     (mod 2^64)
 
     Each output depends on its index alone, so any slice of a stream can be computed, with the same result on every
     device and version of torch. Paper: https://doi.org/10.1145/2660193.2660195.
     """
-    x = (indices + 1) * _signed(_GOLDEN) + _signed(key)
+    x = (indices + 1) * _signed(_GOLDEN) + (key if isinstance(key, Tensor) else _signed(key))
     x = (x ^ _shift(x, 30)) * _signed(_FIRST_FACTOR)
     x = (x ^ _shift(x, 27)) * _signed(_SECOND_FACTOR)
     return _shift(x ^ _shift(x, 31), 11).double() * 2.0**-53

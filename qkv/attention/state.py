@@ -63,6 +63,10 @@ class StateValue(ABC):
         """Return one state of all rows, first those of this one; shorter sequences get padding in front."""
         raise self._unsupported("join")
 
+    def put(self: Same, rows: Rows, other: Same) -> Same:
+        """Write all rows of `other` over these rows, in place: only the returned state can be continued."""
+        raise self._unsupported("put")
+
     def drop_places(self: Same, count: int) -> Same:
         """Return the state without its first `count` places, which must be padding in every row."""
         raise self._unsupported("drop_places")
@@ -213,6 +217,16 @@ def join_offsets(
     ]
     joined = torch.cat(parts)
     return joined.to(device) if bool(joined.any()) else None
+
+
+def put_offsets(offsets: Sequence[Tensor | None], lengths: Sequence[int], held: int, rows: Rows) -> Tensor | None:
+    """Return the offsets of a state of `held` rows after those of a second state were written over `rows`."""
+    joined = join_offsets(offsets, lengths, (held, len(rows)), rows.device)
+    if joined is None:
+        return None
+    written = joined[:held].clone()
+    written[rows] = joined[held:]
+    return written if bool(written.any()) else None
 
 
 def needed_places(mask: Mask) -> tuple[Rows, Mask | None]:

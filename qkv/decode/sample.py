@@ -103,6 +103,18 @@ def draw_tokens(weights: Tensor, shares: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, shares[:, None] * cumulative[:, -1:], right=True)[:, 0]
 
 
+def draw_rows(samplers: Sequence[Sampler], log_probabilities: Logits, positions: Sequence[int]) -> Tensor:
+    """Return a token for each row by its own sampler at its own position, as source 0; their options must be equal.
+
+    Each is the token that its sampler draws alone.
+    """
+    device = log_probabilities.device
+    seeds = [derive_seed(one.seed, "sample", position) for one, position in zip(samplers, positions, strict=True)]
+    ids = [0 if one.row_ids is None else one.row_ids[0] for one in samplers]
+    shares = uniforms(torch.tensor(seeds, device=device), torch.tensor(ids, device=device))
+    return draw_tokens(samplers[0].weights(log_probabilities), shares)
+
+
 def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
     """Raise ValueError for a value that is out of range."""
     if not 0 < temperature < math.inf:

@@ -14,6 +14,7 @@ from qkv.attention.state import (
     join_rows,
     needed_places,
     pad_front,
+    put_offsets,
     under_prefix,
     with_prefix,
 )
@@ -144,6 +145,14 @@ class HeadsState(StateValue):
         lengths, rows = [state.length for state in states], [state.rows for state in states]
         offsets = join_offsets([state.offsets for state in states], lengths, rows, self.device)
         return HeadsState(attention, join_rows("convolution", held) if held else None, offsets)
+
+    def put(self, rows: Rows, other: "HeadsState") -> "HeadsState":
+        """Write all rows of `other` over these rows, in place."""
+        offsets = put_offsets((self.offsets, other.offsets), (self.length, other.length), self.rows, rows)
+        attention = self.attention.put(rows, other.attention)
+        if self.convolution is not None and other.convolution is not None:
+            self.convolution[rows] = other.convolution
+        return HeadsState(attention, self.convolution, offsets)
 
     def drop_places(self, count: int) -> "HeadsState":
         """Return the state without its first `count` places; every row keeps its positions."""

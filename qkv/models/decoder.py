@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from qkv.attention.state import RaggedState, check_joinable, join_offsets, join_parts, under_prefix, with_prefix
+from qkv.attention.state import (
+    RaggedState,
+    check_joinable,
+    join_offsets,
+    join_parts,
+    put_offsets,
+    under_prefix,
+    with_prefix,
+)
 from qkv.cost import Cost, Span, linear, parameters_only
 from qkv.layers import HeadsState, Packing
 from qkv.layers.activation import make_activation
@@ -100,6 +108,13 @@ class DecoderState(RaggedState):
         lengths, rows = [state.length for state in states], [state.rows for state in states]
         return DecoderState(blocks, join_offsets([state.padding for state in states], lengths, rows, self.device))
 
+    def put(self, rows: Rows, other: "DecoderState") -> "DecoderState":
+        """Write all rows of `other` over these rows, in place; for recurrent states, whose rows have one size."""
+        lengths = (self.length, other.length)
+        padding = put_offsets((self.padding, other.padding), lengths, self.rows, rows)
+        pairs = zip(self.blocks, other.blocks, strict=True)
+        return DecoderState(tuple(mine.put(rows, theirs) for mine, theirs in pairs), padding)
+
     def _without_places(self, count: int, padding: Rows | None) -> "DecoderState":
         return DecoderState(tuple(block.drop_places(count) for block in self.blocks), padding)
 
@@ -187,8 +202,11 @@ class Decoder(nn.Module):
             return DecoderState(blocks)
         if mask is not None and values_readable(mask) and bool((mask[:, :-1] & ~mask[:, 1:]).any()):
             raise ValueError("mask must be True at the last tokens of each row: a prompt needs its padding first")
-        state = self._advance(inputs, DecoderState(blocks), mask)[1]
-        return state if mask is None else replace(state, padding=(~mask).sum(1))
+        if mask is None:
+            return self._advance(inputs, DecoderState(blocks), None)[1]
+        padding = (~mask).sum(1)
+        blocks = tuple(replace(block, offsets=padding) for block in blocks)  # so that no position is beyond max_length
+        return replace(self._advance(inputs, DecoderState(blocks), mask)[1], padding=padding)
 
     def step(self, tokens: Rows, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Return logits (rows, tokens) after one more token per row, and the new state."""
