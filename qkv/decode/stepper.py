@@ -13,6 +13,9 @@ from qkv.decode.protocol import Decodable, Inputs, Logits, S
 from qkv.shapes import Mask
 
 
+INVALID_LOGITS = "NaN, +inf, or -inf for every allowed token"
+
+
 class Stepper(Generic[S]):
     """The state of a model, with its rows aligned to those of a search."""
 
@@ -39,27 +42,41 @@ class Stepper(Generic[S]):
             tokens = torch.tensor(tokens, dtype=torch.int64, device=self.device)
         logits, self.state = self.model.step(tokens, self.state)
         self._check_logits(logits)
-        allowed = logits.index_fill(-1, self.forbidden, -torch.inf)
-        result = (allowed if allowed.dtype == torch.float64 else allowed.float()).log_softmax(-1)
-        if math.isnan(result.sum().item()):  # log-probabilities are never +inf, so only NaN gives NaN; one sync
-            broken = result.isnan().any(-1)
-            raise ValueError(
-                f"model.step returned invalid logits for {int(broken.sum())} of {self.rows} rows: "
-                "NaN, +inf, or -inf for every allowed token"
-            )
+        result = normalize(logits, self.forbidden)
+        broken = len(broken_rows(result))
+        if broken:
+            raise ValueError(f"model.step returned invalid logits for {broken} of {self.rows} rows: {INVALID_LOGITS}")
         return result
 
     def _check_logits(self, logits: Tensor) -> None:
-        if logits.dim() != 2 or logits.shape[0] != self.rows:
-            raise ValueError(
-                f"model.step must return logits of shape (rows, vocabulary) = ({self.rows}, ...), "
-                f"got {tuple(logits.shape)}"
-            )
+        check_logits_shape(logits, self.rows)
         highest = max(self.limits.end, *self.limits.forbidden, 0)
         if logits.shape[1] <= highest:
             raise ValueError(
                 f"limits has token {highest}, but model.step returned logits of {logits.shape[1]} tokens only"
             )
+
+
+def normalize(logits: Logits, forbidden: Tensor) -> Logits:
+    """Return log-probabilities in float32 or float64; forbidden tokens are masked first, so the others sum to 1."""
+    allowed = logits.index_fill(-1, forbidden, -torch.inf)
+    return (allowed if allowed.dtype == torch.float64 else allowed.float()).log_softmax(-1)
+
+
+def broken_rows(log_probabilities: Logits) -> list[int]:
+    """Return the rows that no token can be chosen from, because of their logits; see INVALID_LOGITS."""
+    if not math.isnan(log_probabilities.sum().item()):  # log-probabilities are never +inf, so only NaN gives NaN
+        return []  # with one sync
+    broken: list[int] = log_probabilities.isnan().any(-1).nonzero()[:, 0].tolist()
+    return broken
+
+
+def check_logits_shape(logits: Tensor, rows: int) -> None:
+    """Raise unless there is one row of logits for each row of the state."""
+    if logits.dim() != 2 or logits.shape[0] != rows:
+        raise ValueError(
+            f"model.step must return logits of shape (rows, vocabulary) = ({rows}, ...), got {tuple(logits.shape)}"
+        )
 
 
 def best_tokens(log_probabilities: Logits, count: int) -> tuple[Tensor, Tensor]:
