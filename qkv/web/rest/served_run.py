@@ -1,8 +1,9 @@
 """The run behind the API: its model, and which routes it has."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -12,6 +13,13 @@ from qkv.errors import QkvError
 from qkv.inference import MaskedLM, PredictOptions, Predictor
 from qkv.pronunciation.bundled import run_folder
 from qkv.tasks import Task
+
+
+class ExampleRequest(NamedTuple):
+    """A request to print as an example."""
+
+    path: str
+    body: str
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,16 @@ class ServedRun:
             "max_length": longest,
             "routes": self.routes,
         }
+
+    def example_request(self) -> "ExampleRequest":
+        """Return a request that this run answers."""
+        if self.predicts and self.make_predictor(PredictOptions()).reads_pictures:
+            return ExampleRequest("/v1/predict", '{"input": {"picture": "BASE64"}}')
+        reader = self.task.text_input(self.model)
+        text = "0,1" if reader is None else reader.example
+        if self.tokenizer is not None:
+            return ExampleRequest("/v1/completions", json.dumps({"prompt": text, "max_tokens": 20}))
+        return ExampleRequest("/v1/predict" if self.predicts else "/v1/embeddings", json.dumps({"input": text}))
 
     @property
     def routes(self) -> list[str]:
