@@ -42,15 +42,17 @@ def generator(seed: int, purpose: str, *ids: int, device: torch.device | str = "
     return torch.Generator(device).manual_seed(derive_seed(seed, purpose, *ids))
 
 
-def uniforms(key: int, indices: Int64[Tensor, "*axes"]) -> Float64[Tensor, "*axes"]:
+def uniforms(key: int | Int64[Tensor, "*axes"], indices: Int64[Tensor, "*axes"]) -> Float64[Tensor, "*axes"]:
     """Return the outputs number `indices`, from 0, of SplitMix64 seeded with `key`: 53 bits each, as floats in [0, 1).
+
+    A tensor of keys, each at least 0, gives every output its own stream.
 
         x = key + (index + 1) golden;   x = (x ^ x >> 30) a;   x = (x ^ x >> 27) b;   x ^ x >> 31     (mod 2^64)
 
     Each output depends on its index alone, so any slice of a stream can be computed, with the same result on every
     device and version of torch. Paper: https://doi.org/10.1145/2660193.2660195.
     """
-    x = (indices + 1) * _signed(_GOLDEN) + _signed(key)
+    x = (indices + 1) * _signed(_GOLDEN) + (key if isinstance(key, Tensor) else _signed(key))
     x = (x ^ _shift(x, 30)) * _signed(_FIRST_FACTOR)
     x = (x ^ _shift(x, 27)) * _signed(_SECOND_FACTOR)
     return _shift(x ^ _shift(x, 31), 11).double() * 2.0**-53

@@ -82,6 +82,15 @@ class RecurrentState(State):
         sums = [join_rows(name, parts) for name, parts in named]
         return RecurrentState.from_sums(sums, max(state.length for state in states))
 
+    def put(self, rows: Rows, other: "RecurrentState") -> "RecurrentState":
+        """Write all rows of `other` over these rows, in place."""
+        self.require_unconsumed()
+        other.require_unconsumed()
+        for mine, theirs in zip(self.sums, other.sums, strict=True):
+            mine[rows] = theirs
+        self.consume()
+        return RecurrentState.from_sums(self.sums, max(self.length, other.length))
+
     def drop_places(self, count: int) -> "RecurrentState":
         """Return the same sums after `count` tokens fewer."""
         return replace(self, length=self.length - count)

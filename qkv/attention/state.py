@@ -39,6 +39,10 @@ class StateValue(ABC):
         """Return one state of all rows, first those of this one; shorter sequences get padding in front."""
         raise self._unsupported("join")
 
+    def put(self: Same, rows: Rows, other: Same) -> Same:
+        """Write all rows of `other` over these rows, in place: only the returned state can be continued."""
+        raise self._unsupported("put")
+
     def drop_places(self: Same, count: int) -> Same:
         """Return the state without its first `count` places, which must be padding in every row."""
         raise self._unsupported("drop_places")
@@ -87,6 +91,16 @@ def join_offsets(offsets: Sequence[Rows | None], lengths: Sequence[int], rows: S
     joined = torch.cat(parts)
     device = next((own.device for own in offsets if own is not None), torch.device("cpu"))
     return joined.to(device) if bool(joined.any()) else None
+
+
+def put_offsets(offsets: Sequence[Rows | None], lengths: Sequence[int], held: int, rows: Rows) -> Rows | None:
+    """Return the offsets of a state of `held` rows after those of a second state were written over `rows`."""
+    joined = join_offsets(offsets, lengths, (held, len(rows)))
+    if joined is None:
+        return None
+    written = joined[:held].clone()
+    written[rows] = joined[held:]
+    return written if bool(written.any()) else None
 
 
 def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

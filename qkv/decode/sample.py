@@ -8,6 +8,7 @@ a pure function of (seed, row, position): it depends neither on the rest of the 
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.limits import SearchLimits
 from qkv.decode.protocol import Decodable, Inputs, Logits, S
-from qkv.decode.single_path import TokenChooser, search_single_path
+from qkv.decode.single_path import search_single_path
 from qkv.decode.stepper import best_tokens
 from qkv.random import derive_seed, uniforms
 from qkv.shapes import Mask
@@ -47,22 +48,56 @@ def sampler(
     top_k: int | None = None,
     top_p: float | None = None,
     row_ids: Sequence[int] | None = None,
-) -> TokenChooser:
+) -> "Sampler":
     """Return a function that samples a token for each row.
 
     `row_ids` identify the inputs (default: 0, 1, ...). With several batches, pass distinct ids, or the draws repeat.
     """
-    check_sampling(temperature, top_k, top_p)
+    return Sampler(seed, temperature, top_k, top_p, None if row_ids is None else tuple(row_ids))
 
-    def draw(log_probabilities: Tensor, sources: list[int], position: int) -> Tensor:
-        cumulative = _sampling_weights(log_probabilities, temperature, top_k, top_p).cumsum(-1)
-        ids = sources if row_ids is None else [row_ids[source] for source in sources]
-        rows = torch.tensor(ids, dtype=torch.int64, device=cumulative.device)
+
+@dataclass(frozen=True)
+class Sampler:
+    """A chooser of tokens by sampling, see `sampler`."""
+
+    seed: int
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    row_ids: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_sampling(self.temperature, self.top_k, self.top_p)
+
+    def __call__(self, log_probabilities: Tensor, sources: list[int], position: int) -> Tensor:
+        """Return a token for each row."""
+        ids = torch.tensor([self._id(source) for source in sources], dtype=torch.int64, device=log_probabilities.device)
+        return self._pick(log_probabilities, uniforms(self._key(position), ids))
+
+    def _id(self, source: int) -> int:
+        return source if self.row_ids is None else self.row_ids[source]
+
+    def _key(self, position: int) -> int:
+        return derive_seed(self.seed, "sample", position)
+
+    def _pick(self, log_probabilities: Tensor, shares: Tensor) -> Tensor:
+        """Return the token at which the cumulative probability passes the share of each row."""
+        cumulative = _sampling_weights(log_probabilities, self.temperature, self.top_k, self.top_p).cumsum(-1)
         # below the total even after rounding, since a uniform is at most 1 - 2^-53
-        target = uniforms(derive_seed(seed, "sample", position), rows)[:, None] * cumulative[:, -1:]
+        target = shares[:, None] * cumulative[:, -1:]
         return torch.searchsorted(cumulative, target, right=True)[:, 0]
 
-    return draw
+
+def draw_rows(samplers: Sequence[Sampler], log_probabilities: Logits, positions: Sequence[int]) -> Tensor:
+    """Return a token for each row from its own sampler at its own position, as source 0; their options are equal.
+
+    Each is what its sampler would draw alone.
+    """
+    device = log_probabilities.device
+    pairs = zip(samplers, positions, strict=True)
+    keys = torch.tensor([one._key(position) for one, position in pairs], dtype=torch.int64, device=device)
+    ids = torch.tensor([one._id(0) for one in samplers], dtype=torch.int64, device=device)
+    return samplers[0]._pick(log_probabilities, uniforms(keys, ids))
 
 
 def _sampling_weights(log_probabilities: Logits, temperature: float, top_k: int | None, top_p: float | None) -> Tensor:

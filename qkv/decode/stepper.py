@@ -12,7 +12,6 @@ from qkv.decode.limits import SearchLimits
 from qkv.decode.protocol import Decodable, Inputs, Logits, S
 from qkv.shapes import Mask
 
-
 INVALID_LOGITS = "NaN, +inf, or -inf for every allowed token"
 
 

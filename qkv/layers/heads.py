@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qkv.attention import State
-from qkv.attention.state import StateValue, join_offsets, join_rows, pad_front, under_prefix, with_prefix
+from qkv.attention.state import StateValue, join_offsets, join_rows, pad_front, put_offsets, under_prefix, with_prefix
 from qkv.shapes import Keys, Mask, Rows, Values
 
 
@@ -86,6 +86,15 @@ class HeadsState(StateValue):
             return HeadsState(attention, None, offsets)
         held = [state.convolution for state in states if state.convolution is not None]
         return HeadsState(attention, join_rows("convolution", held), offsets)
+
+    def put(self, rows: Rows, other: "HeadsState") -> "HeadsState":
+        """Write all rows of `other` over these rows, in place."""
+        held = next(x for x in self.attention.tensors().values() if x.dim()).shape[0]
+        offsets = put_offsets((self.offsets, other.offsets), (self.length, other.length), held, rows)
+        attention = self.attention.put(rows, other.attention)
+        if self.convolution is not None and other.convolution is not None:
+            self.convolution[rows] = other.convolution
+        return HeadsState(attention, self.convolution, offsets)
 
     def drop_places(self, count: int) -> "HeadsState":
         """Return the state without its first `count` places; every row keeps its positions."""

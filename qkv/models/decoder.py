@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from qkv.attention.state import StateValue, join_offsets, under_prefix, with_prefix
+from qkv.attention.state import StateValue, join_offsets, put_offsets, under_prefix, with_prefix
 from qkv.cost import Cost, Span, linear, parameters_only
 from qkv.layers import HeadsState, Packing
 from qkv.layers.activation import make_activation
@@ -95,6 +95,13 @@ class DecoderState(StateValue):
         rows = [state.rows for state in states]
         padding = join_offsets([state.padding for state in states], [state.length for state in states], rows)
         return DecoderState(blocks, padding)
+
+    def put(self, rows: Rows, other: "DecoderState") -> "DecoderState":
+        """Write all rows of `other` over these rows, in place; for recurrent states, whose rows have one size."""
+        lengths = (self.length, other.length)
+        padding = put_offsets((self.padding, other.padding), lengths, self.rows, rows)
+        pairs = zip(self.blocks, other.blocks, strict=True)
+        return DecoderState(tuple(mine.put(rows, theirs) for mine, theirs in pairs), padding)
 
     def drop_places(self, count: int) -> "DecoderState":
         """Return the state without its first `count` places, which must be padding in every row."""

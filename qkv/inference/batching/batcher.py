@@ -1,194 +1,238 @@
-"""Continuous batching: generations enter and leave a running batch between decoding steps."""
+"""Continuous batching: generations enter and leave a running batch between decoding steps.
+
+A round drops what was canceled, admits waiting requests in their order, processes a piece of their prompts, and decodes
+one token of every row.
+"""
 
 import threading
-from collections import deque
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from qkv.decode.stepper import INVALID_LOGITS, broken_rows, normalize
-from qkv.inference.batching.generation import Generation
-from qkv.inference.batching.limits import Limits, QueueFullError
+from qkv.inference.batching.generation import Generation, Row
+from qkv.inference.batching.limits import EndRate, Limits, QueueFullError
+from qkv.inference.batching.prefill import Prefill
+from qkv.inference.batching.row_group import RowGroup
+from qkv.inference.batching.row_sizes import RowSizes
 
 
 @dataclass(frozen=True)
 class BatcherStatistics:
-    """What a batcher holds, and what it has done."""
+    """What a batcher holds after its last round, and what it has done."""
 
-    waiting: int
-    running: int
-    """Generations that hold a state, prompts that are being processed included."""
-    state_bytes: int
-    """Bytes of the states of all rows."""
-    tokens: int
-    """Tokens generated so far."""
-    rounds: int
-    """Rounds so far."""
-
-
-@dataclass(eq=False)
-class Row:
-    """A generation with a state."""
-
-    generation: Generation
-    token: int
-    position: int = 0
-    state: Any = None
-    prefilled: int = 0
-    end: str | None = field(default=None)
+    waiting: int = 0
+    """Requests without a state."""
+    running: int = 0
+    """Generations that hold a state, or a part of it."""
+    state_bytes: int = 0
+    """Bytes of all states."""
+    reserved_bytes: int = 0
+    """Bytes that those states may grow to; at most `Limits.max_state_bytes`."""
+    tokens: int = 0
+    """Tokens generated."""
+    rounds: int = 0
+    """Rounds run."""
+    copied_rows: int = 0
+    """Rows whose states were copied because others entered or left."""
+    ended: Mapping[str, int] = field(default_factory=dict)
+    """Number of requests that ended, by reason: "stop", "length", "canceled" and "error"."""
 
 
 class Batcher:
-    """Runs many generations of one model side by side."""
+    """Generations of one model, side by side. `submit` and `cancel` from any thread; one thread calls `step`."""
 
     def __init__(self, model: nn.Module, limits: Limits, prefix_cache: Any = None):
-        self.model: Any = model
+        for method in ("start", "step", "prefill", "cost"):
+            if not hasattr(model, method):
+                raise TypeError(f"model must be a decoder, but {type(model).__name__} has no method {method}")
         self.limits = limits
-        self.prefix_cache = prefix_cache
-        self.device = next(model.parameters()).device
-        self._lock = threading.Lock()
-        self._waiting: deque[Generation] = deque()
+        self._model: Any = model
+        self._sizes = RowSizes(model)
+        self._device = next((x.device for x in model.parameters()), torch.device("cpu"))
+        self._prefill = Prefill(model, limits.piece, self._device)
+        self._groups: dict[int, RowGroup] = {}
+        self._ends = EndRate()
+        self._ended: Counter[str] = Counter()
+        self._copied_rows = 0
+        self._statistics = BatcherStatistics()
+        self._waiting: deque[Row] = deque()
         self._draining = False
-        self._prefilling: list[Row] = []
-        self._rows: list[Row] = []
-        self._state: Any = None
-        self._tokens = self._rounds = 0
+        self._changed = threading.Condition()  # guards the two above
+        self._stepping = threading.Lock()
 
     def submit(self, generation: Generation) -> None:
-        """Accept a request or raise: QueueFullError, or ValueError for one that can never run; from any thread."""
-        self._check(generation)
-        with self._lock:
+        """Accept a request; raise QueueFullError if too many wait, ValueError if it can never run. From any thread."""
+        row = self._make_row(generation)
+        with self._changed:
+            if generation.submitted:
+                raise ValueError("this generation was submitted before; make a new one")
             if self._draining:
-                raise QueueFullError("the batcher is draining", 1.0)
+                raise QueueFullError("the batcher drains and takes no more requests", self._retry_after())
             if len(self._waiting) >= self.limits.max_waiting:
-                raise QueueFullError(f"{len(self._waiting)} requests are waiting already", 1.0)
-            self._waiting.append(generation)
-
-    def drain(self) -> None:
-        """Refuse new requests; `step` finishes those that were accepted."""
-        with self._lock:
-            self._draining = True
-
-    def statistics(self) -> BatcherStatistics:
-        """Return what is held now and was done so far; from any thread."""
-        prefilling, rows, state = list(self._prefilling), list(self._rows), self._state
-        held = sum(row.state.bytes for row in prefilling if row.state is not None)
-        held += 0 if state is None else state.bytes
-        return BatcherStatistics(
-            len(self._waiting), len(prefilling) + len(rows), held, self._tokens, self._rounds
-        )
+                raise QueueFullError(f"{len(self._waiting)} requests wait already", self._retry_after())
+            generation.submitted = True
+            self._waiting.append(row)
+            self._changed.notify_all()
 
     def step(self) -> bool:
-        """Run one round: drop canceled rows, admit, prefill one piece, decode one token of each row.
-
-        Returns False when nothing is left to do.
-        """
-        with torch.inference_mode():
-            self._cancel()
+        """Run one round on this thread; return False if nothing is left to do."""
+        with self._alone(), torch.inference_mode():
+            self._remove_canceled()
             self._admit()
-            self._prefill()
-            self._decode()
-        self._rounds += 1
-        return bool(self._waiting or self._prefilling or self._rows)
+            self._add_ready()
+            tokens = sum(group.step() for group in self._groups.values())
+            self._remove_ended()
+            self._count(tokens)
+        return not self.is_idle
 
-    def _check(self, generation: Generation) -> None:
-        prompt, limits = generation.prompt, generation.limits
-        if not len(prompt):
-            raise ValueError("prompt must have at least one token, the one that the search starts from")
-        if limits.start != prompt[-1]:
-            raise ValueError(f"limits.start={limits.start} must be the last token of the prompt, {prompt[-1]}")
-        longest = self.model.config.max_length
-        if len(prompt) + limits.max_length - 1 > longest:
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing runs."""
+        return not (self._waiting or self._prefill.rows or self._groups)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until there is something to do, or `timeout` seconds; return whether there is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self.is_idle, timeout)
+
+    def drain(self) -> None:
+        """Refuse new requests from now on; `step` finishes those that were accepted."""
+        with self._changed:
+            self._draining = True
+
+    def abort(self, reason: str) -> None:
+        """Drain, and end every request with "error: " and this reason; on the thread that calls `step`."""
+        self.drain()
+        with self._alone():
+            with self._changed:
+                waiting, self._waiting = self._waiting, deque()
+            for row in (*waiting, *self._rows()):
+                row.fail(reason)
+            self._finish(waiting)
+            self._remove_ended()
+            self._count(0)
+
+    def statistics(self) -> BatcherStatistics:
+        """Return what is held and was done until the end of the last round; from any thread."""
+        return replace(self._statistics, waiting=len(self._waiting))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse a second thread, and a callback."""
+        if not self._stepping.acquire(blocking=False):
+            raise RuntimeError("a round is running already; one thread calls step and abort, and no callback does")
+        try:
+            yield
+        finally:
+            self._stepping.release()
+
+    def _make_row(self, generation: Generation) -> Row:
+        """Return the row of a request, or raise ValueError."""
+        ids, limits = tuple(generation.prompt), generation.limits
+        if not ids:
+            raise ValueError("prompt must have at least one token, which the search starts from, got none")
+        if limits.start != ids[-1]:
+            raise ValueError(f"limits.start={limits.start} must be the last token of the prompt, {ids[-1]}")
+        tokens = self._model.embed.num_embeddings
+        wrong = [x for x in (*ids, limits.end, *limits.forbidden) if not 0 <= x < tokens]
+        if wrong:
+            raise ValueError(f"prompt and limits must have tokens of the model, 0 to {tokens - 1}, got {wrong[0]}")
+        fed, longest = len(ids) + limits.max_length - 1, int(self._model.config.max_length)
+        if fed > longest:
             raise ValueError(
-                f"the prompt has {len(prompt)} tokens, and {limits.max_length} more exceed the model's "
-                f"max_length={longest}"
+                f"the prompt has {len(ids)} tokens, and {limits.max_length} more exceed "
+                f"the model's max_length={longest}"
             )
+        row = Row(generation, ids[:-1], ids[-1], self._sizes.places_for(fed))
+        if self._sizes.bytes_for(row.places) > self.limits.max_state_bytes:
+            raise ValueError(
+                f"a state of {fed} tokens takes {self._sizes.bytes_for(row.places):,} bytes with padding, more than "
+                f"max_state_bytes={self.limits.max_state_bytes:,}"
+            )
+        return row
 
-    def _cancel(self) -> None:
-        with self._lock:
-            canceled = [one for one in self._waiting if one.canceled]
-            self._waiting = deque(one for one in self._waiting if not one.canceled)
-        for one in canceled:
-            _finish(one, "canceled")
-        for row in (*self._prefilling, *self._rows):
+    def _retry_after(self) -> float:
+        return self._ends.seconds_for(len(self._waiting))
+
+    def _rows(self) -> list[Row]:
+        return [*self._prefill.rows, *(row for group in self._groups.values() for row in group.rows)]
+
+    def _remove_canceled(self) -> None:
+        with self._changed:
+            canceled = [row for row in self._waiting if row.generation.canceled]
+            if canceled:
+                self._waiting = deque(row for row in self._waiting if not row.generation.canceled)
+        for row in (*canceled, *self._rows()):
             if row.generation.canceled:
-                row.end = "canceled"
-        self._drop_ended()
+                row.reason = "canceled"
+        self._finish(canceled)
+        self._remove_ended()
 
-    def _drop_ended(self) -> None:
-        ended = [row for row in (*self._prefilling, *self._rows) if row.end is not None]
-        self._prefilling = [row for row in self._prefilling if row.end is None]
-        kept = [number for number, row in enumerate(self._rows) if row.end is None]
-        if len(kept) < len(self._rows):
-            self._rows = [self._rows[number] for number in kept]
-            self._state = self._state.select(torch.tensor(kept, device=self.device)).compact() if kept else None
-        for row in ended:
-            _finish(row.generation, row.end or "")
+    def _remove_ended(self) -> None:
+        ended = self._prefill.remove_ended()
+        others_come = bool(self._waiting or self._prefill.rows)
+        for places, group in list(self._groups.items()):
+            ended += group.remove_ended(others_come)
+            if not group.slots:
+                self._copied_rows += self._groups.pop(places).copied_rows
+        self._finish(ended)
+
+    def _finish(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            assert row.reason is not None
+            self._ends.record()
+            self._ended[row.reason.partition(":")[0]] += 1
+            row.finish()
 
     def _admit(self) -> None:
-        with self._lock:
-            while self._waiting and len(self._prefilling) + len(self._rows) < self.limits.max_rows:
-                generation = self._waiting.popleft()
-                self._prefilling.append(Row(generation, generation.prompt[-1]))
+        """Give states to waiting requests, first come first served, as far as the bounds allow."""
+        rows, reserved = len(self._rows()), self._reserved()
+        while self._waiting and rows < self.limits.max_rows:
+            row = self._waiting[0]
+            size = self._sizes.bytes_for(row.places)
+            if reserved + size > self.limits.max_state_bytes:
+                for group in self._groups.values():
+                    group.drop_free_slots()
+                reserved = self._reserved()
+            if reserved + size > self.limits.max_state_bytes:
+                return  # later requests do not overtake it
+            with self._changed:
+                self._waiting.popleft()
+            self._prefill.add(row)
+            rows, reserved = rows + 1, reserved + size
 
-    def _prefill(self) -> None:
-        budget, ready = self.limits.piece, []
-        for row in self._prefilling:
-            ids = row.generation.prompt[:-1]
-            if row.state is None:
-                row.state = self.model.start(torch.zeros(1, 0, dtype=torch.int64, device=self.device), None)
-            piece = ids[row.prefilled : row.prefilled + budget]
-            if len(piece):
-                row.state = self.model.prefill(torch.tensor([piece], device=self.device), row.state)
-            row.prefilled += len(piece)
-            budget -= len(piece)
-            if row.prefilled == len(ids):
-                ready.append(row)
-            if budget <= 0:
-                break
-        if ready:
-            states = ([] if self._state is None else [self._state]) + [row.state for row in ready]
-            self._state = states[0].join(*states[1:])
-            for row in ready:
-                row.state = None
-                self._prefilling.remove(row)
-            self._rows = [*self._rows, *ready]
+    def _add_ready(self) -> None:
+        """Process a piece of the prompts, and let rows whose states are complete join those that decode."""
+        arrivals: dict[int, list[Any]] = {}
+        for rows, state in self._prefill.run():
+            for places in sorted({row.places for row in rows}):
+                own = [number for number, row in enumerate(rows) if row.places == places]
+                part = state
+                if len(own) < len(rows):
+                    part = state.select(torch.tensor(own, device=self._device)).compact()
+                arrivals.setdefault(places, []).append(([rows[number] for number in own], part))
+        for places, found in arrivals.items():
+            if places not in self._groups:
+                self._groups[places] = RowGroup(self._model, places, self._sizes.grows, self._device)
+            self._groups[places].add(found)
 
-    def _decode(self) -> None:
-        if not self._rows:
-            return
-        tokens = torch.tensor([row.token for row in self._rows], device=self.device)
-        logits, self._state = self.model.step(tokens, self._state)
-        for number, row in enumerate(self._rows):
-            self._choose(row, logits[number : number + 1])
-        self._drop_ended()
+    def _reserved(self) -> int:
+        total = sum(self._sizes.bytes_for(row.places) for row in self._prefill.rows)
+        return total + sum(len(group.slots) * self._sizes.bytes_for(places) for places, group in self._groups.items())
 
-    def _choose(self, row: Row, logits: Tensor) -> None:
-        generation = row.generation
-        forbidden = torch.tensor(generation.limits.forbidden, dtype=torch.int64, device=self.device)
-        log_probabilities = normalize(logits, forbidden)
-        if broken_rows(log_probabilities):
-            row.end = f"error: the model returned invalid logits: {INVALID_LOGITS}"
-            return
-        try:
-            row.token = int(generation.choose(log_probabilities, [0], row.position))
-            row.position += 1
-            self._tokens += 1
-            if generation.on_token is not None:
-                generation.on_token(row.token, float(log_probabilities[0, row.token]))
-        except Exception as error:
-            row.end = f"error: {type(error).__name__}: {error}"
-            return
-        if row.token == generation.limits.end:
-            row.end = "stop"
-        elif row.position == generation.limits.max_length:
-            row.end = "length"
-
-
-def _finish(generation: Generation, reason: str) -> None:
-    if generation.on_end is not None:
-        generation.on_end(reason)
-
-
+    def _count(self, tokens: int) -> None:
+        before, groups = self._statistics, list(self._groups.values())
+        self._statistics = BatcherStatistics(
+            running=len(self._rows()),
+            state_bytes=self._prefill.state_bytes + sum(group.state_bytes for group in groups),
+            reserved_bytes=self._reserved(),
+            tokens=before.tokens + tokens,
+            rounds=before.rounds + 1,
+            copied_rows=self._copied_rows + sum(group.copied_rows for group in groups),
+            ended=dict(self._ended),
+        )
