@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from qkv.inference.batching import Batcher, BatcherStatistics, Generation, QueueFullError
+from qkv.inference.batching.limits import EndRate
 from qkv.web.worker import leave_a_core
 
 FAILED = "error: the generation failed; the log of the server has the reason"
@@ -39,6 +40,7 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._events: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._active: dict[Generation, TokenListener] = {}
+        self._ends = EndRate()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = False
@@ -54,6 +56,11 @@ class Engine:
         """Whether the thread runs, or has not been needed yet."""
         return self._loop is None or self._thread.is_alive()
 
+    @property
+    def retry_after(self) -> float:
+        """Seconds until another generation is likely to have ended."""
+        return self._ends.seconds_for(1)
+
     def has_room(self, count: int = 1) -> bool:
         """Return whether so many more generations would be accepted."""
         return len(self._active) + count <= self.capacity
@@ -64,7 +71,7 @@ class Engine:
         `extra()` is called on the thread after each token is chosen; the listener gets its result.
         """
         if not self.has_room():
-            raise QueueFullError(f"{len(self._active)} generations are in flight, which is the limit", 1.0)
+            raise QueueFullError(f"{len(self._active)} generations are in flight, the limit", self.retry_after)
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._thread.start()
@@ -121,6 +128,7 @@ class Engine:
     def _end(self, generation: Generation, reason: str) -> None:
         listener = self._active.pop(generation, None)
         if listener is not None:
+            self._ends.record()
             self._events.append((listener.end, (reason,)))
 
     def _replace_batcher(self) -> None:

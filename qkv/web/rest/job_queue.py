@@ -71,7 +71,7 @@ class JobQueue(Generic[Input, Output]):
     @property
     def is_full(self) -> bool:
         """Whether no further job is accepted."""
-        return len(self._waiting) >= self.max_waiting
+        return len(self._waiting) >= self.max_waiting and bool(self._waiting or self._running)
 
     async def run(
         self, key: Hashable, inputs: Sequence[Input], wait_gone: Coroutine[Any, Any, None], timeout: float

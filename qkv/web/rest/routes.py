@@ -68,7 +68,7 @@ class Api:
         """Return the response to a request for which there is no room, before it is read; None: there is room."""
         path = scope["path"]
         if path == COMPLETIONS and self.engine is not None and not self.engine.has_room():
-            return busy(FULL).to_response()
+            return busy(FULL, self.engine.retry_after).to_response()
         queues = {PREDICT: self.predictions, EMBEDDINGS: self.embeddings}
         route = queues.get(path)
         return busy(FULL).to_response() if route is not None and route.queue.is_full else None

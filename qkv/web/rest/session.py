@@ -61,7 +61,7 @@ class CompletionSession:
         if count > engine.capacity:
             raise ApiError(f"{count} continuations are more than this server runs at a time, {engine.capacity}")
         if not engine.has_room(count):
-            raise busy(FULL)
+            raise busy(FULL, engine.retry_after)
         try:
             for prompt in self.prompts:
                 for choose in self.request.choosers():

@@ -22,9 +22,8 @@ def train_text(parent, **model):
 
 
 @contextmanager
-def serving_api(folder, **settings):
-    """Serve a run inside the block."""
-    server = ApiServer(ServedRun.load(folder), ApiSettings(**settings))
+def running(server):
+    """Run a server inside the block."""
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -33,6 +32,11 @@ def serving_api(folder, **settings):
         server.stop()
         thread.join(20)
         assert not thread.is_alive()
+
+
+def serving_api(folder, **settings):
+    """Serve a run inside the block."""
+    return running(ApiServer(ServedRun.load(folder), ApiSettings(**settings)))
 
 
 def client(server, **options):
