@@ -108,6 +108,7 @@ def _serve_page(run: Path, port: int, browser: bool) -> None:
 def _serve_api(run: Path, given: dict[str, Any]) -> None:
     import os
     import signal
+    import sys
 
     from qkv.web.connections import raise_file_limit
     from qkv.web.rest import ApiServer, ApiSettings, ServedRun
@@ -124,6 +125,9 @@ def _serve_api(run: Path, given: dict[str, Any]) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     with suppress(KeyboardInterrupt):
         server.run()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # every request has its answer; a computation that nobody waits for must not hold up the exit
 
 
 def _describe(run: Path, server: "ApiServer") -> str:

@@ -109,7 +109,7 @@ class Engine:
         self._stopped = True
         self._wake.set()
         if self._thread.is_alive():
-            self._thread.join(5)
+            self._thread.join(0.5)  # a step of a large model may take longer; the thread is a daemon
 
     def _run(self) -> None:
         leave_a_core()

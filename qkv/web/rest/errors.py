@@ -19,6 +19,7 @@ MAX_MESSAGE = 2000
 KINDS = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error", 503: "unavailable_error"}
 """Status -> type of the error; others below 500 are `invalid_request_error`, above `server_error`."""
 CODES = {401: "invalid_api_key", 408: "deadline_exceeded", 429: "rate_limit_exceeded", 503: "shutting_down"}
+FULL = "too many requests are in flight; try again in a moment"
 NO_RETRY = {"x-should-retry": "false"}
 """Header with which OpenAI's clients do not repeat a request that would be too slow again."""
 Handler = Callable[[Any, Request], Awaitable[Response]]
@@ -54,9 +55,9 @@ class ApiError(Exception):
         return Response(body, self.status, headers=self.headers, media_type="application/json")
 
 
-def busy(message: str, retry_after: float = 1.0) -> ApiError:
+def busy(retry_after: float = 1.0) -> ApiError:
     """Return the error of a server without room: 429, to be tried again after some seconds."""
-    return ApiError(message, status=429, headers={"retry-after": str(max(1, ceil(retry_after)))})
+    return ApiError(FULL, status=429, headers={"retry-after": str(max(1, ceil(retry_after)))})
 
 
 def too_late(seconds: float) -> ApiError:
@@ -77,7 +78,7 @@ def to_api_error(error: Exception) -> ApiError:
     if isinstance(error, RequestError):
         return ApiError(error.message, status=error.status)
     if isinstance(error, QueueFullError):
-        return busy(str(error), error.retry_after)
+        return busy(error.retry_after)
     if isinstance(error, QkvError | ValueError | TypeError):
         return ApiError(str(error))
     _log.error("a request failed", exc_info=error)

@@ -13,7 +13,6 @@ from qkv.web.worker import Worker
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")
-FULL = "too many requests are waiting; try again in a moment"
 
 
 @dataclass(eq=False)
@@ -80,7 +79,7 @@ class JobQueue(Generic[Input, Output]):
         watcher = asyncio.ensure_future(wait_gone)
         try:
             if self.is_full:
-                raise busy(FULL)
+                raise busy()
             job: Job[Input, Output] = Job(key, inputs, asyncio.get_running_loop().create_future())
             self._waiting.append(job)
             if self._runner is None or self._runner.done():

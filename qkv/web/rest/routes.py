@@ -16,7 +16,6 @@ from qkv.web.rest.completions import Completions
 from qkv.web.rest.embeddings import Embeddings
 from qkv.web.rest.engine import Engine
 from qkv.web.rest.errors import ApiError, busy, reporting, shutting_down
-from qkv.web.rest.job_queue import FULL
 from qkv.web.rest.metrics import CONTENT_TYPE, ApiMetrics
 from qkv.web.rest.predictions import Predictions
 from qkv.web.rest.served_run import ServedRun
@@ -68,10 +67,10 @@ class Api:
         """Return the response to a request for which there is no room, before it is read; None: there is room."""
         path = scope["path"]
         if path == COMPLETIONS and self.engine is not None and not self.engine.has_room():
-            return busy(FULL, self.engine.retry_after).to_response()
+            return busy(self.engine.retry_after).to_response()
         queues = {PREDICT: self.predictions, EMBEDDINGS: self.embeddings}
         route = queues.get(path)
-        return busy(FULL).to_response() if route is not None and route.queue.is_full else None
+        return busy().to_response() if route is not None and route.queue.is_full else None
 
     @reporting
     async def answer(self, request: Request) -> Response:

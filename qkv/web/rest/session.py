@@ -18,8 +18,6 @@ from qkv.web.rest.completion_request import CompletionRequest
 from qkv.web.rest.engine import Engine
 from qkv.web.rest.errors import ApiError, busy, too_late
 
-FULL = "too many requests are in flight; try again in a moment"
-
 
 class ChoiceListener:
     """Passes the tokens of a generation to its choice, and wakes the session."""
@@ -61,7 +59,7 @@ class CompletionSession:
         if count > engine.capacity:
             raise ApiError(f"{count} continuations are more than this server runs at a time, {engine.capacity}")
         if not engine.has_room(count):
-            raise busy(FULL, engine.retry_after)
+            raise busy(engine.retry_after)
         try:
             for prompt in self.prompts:
                 for choose in self.request.choosers():
