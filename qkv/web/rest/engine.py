@@ -104,10 +104,14 @@ class Engine:
         """Refuse new generations; those that were accepted go on."""
         self._batcher.drain()
 
-    def stop(self) -> None:
-        """End the thread after its current step."""
+    def halt(self) -> None:
+        """Let the thread end after its current step; what is in flight stays unfinished."""
         self._stopped = True
         self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread after its current step, and wait for it for a moment."""
+        self.halt()
         if self._thread.is_alive():
             self._thread.join(0.5)  # a step of a large model may take longer; the thread is a daemon
 

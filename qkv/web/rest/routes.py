@@ -134,7 +134,9 @@ class Api:
             self.completions.is_draining = True
 
     def end_all(self) -> None:
-        """End what is still in flight with a clear error."""
+        """End what is still in flight with a clear error, and compute no more."""
+        if self.engine is not None:
+            self.engine.halt()  # or it would compete with the event loop, which has errors to send
         if self.completions is not None:
             self.completions.end_all(shutting_down())
         for route in (self.predictions, self.embeddings):
