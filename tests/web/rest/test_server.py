@@ -144,7 +144,7 @@ def test_metrics(text_run):
 
 
 def test_an_end_finishes_what_was_accepted_and_tells_the_rest(long_run):
-    with serving_api(long_run, max_streams=2, shutdown_seconds=1.0) as server, ThreadPoolExecutor(3) as pool:
+    with serving_api(long_run, max_streams=3, shutdown_seconds=1.0) as server, ThreadPoolExecutor(3) as pool:
         stream = endless(server)
         short = pool.submit(post, server, "/v1/completions", {**ENDLESS, "max_tokens": 60})
         whole = pool.submit(post, server, "/v1/completions", ENDLESS)
