@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+_to_json = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps builds an encoder in every call
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST_FACTOR = 0xBF58476D1CE4E5B9
 _SECOND_FACTOR = 0x94D049BB133111EB
@@ -29,7 +30,7 @@ def derive_seed(seed: int, purpose: str, *ids: int) -> int:
         seed, *ids_as_int = (int(index(number)) for number in (seed, *ids))
     except TypeError:
         raise TypeError(f"seed and ids must be whole numbers, got {(seed, *ids)}") from None
-    key = json.dumps([seed, purpose, *ids_as_int], separators=(",", ":"))
+    key = _to_json([seed, purpose, *ids_as_int])
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") >> 1
 
 

@@ -74,6 +74,12 @@ def test_each_uniform_depends_on_its_own_number_alone():
     assert drawn.unique().numel() == 5
 
 
+def test_a_tensor_of_keys_gives_each_number_its_own_stream():
+    keys, indices = [0, 5, 2**63 - 1], [7, 0, 2**40]
+    alone = [uniforms(key, torch.tensor([index])).item() for key, index in zip(keys, indices, strict=True)]
+    assert uniforms(torch.tensor(keys), torch.tensor(indices)).tolist() == alone
+
+
 def test_uniforms_are_uniform_and_independent():
     count = 200_000
     first, second = (uniforms(derive_seed(5, "x", number), torch.arange(count)) for number in (0, 1))

@@ -41,6 +41,46 @@ def sample(
     return search_single_path(model, inputs, mask, limits, choose)
 
 
+@dataclass(frozen=True)
+class Sampler:
+    """A `TokenChooser` that draws each token from the model's distribution, sharpened and cut off."""
+
+    seed: int
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    row_ids: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        check_sampling(self.temperature, self.top_k, self.top_p)
+
+    def __call__(self, log_probabilities: Tensor, sources: list[int], position: int) -> Tensor:
+        """Return a token for each row."""
+        shares = self.uniforms("sample", sources, position, log_probabilities.device)
+        return draw_tokens(self.weights(log_probabilities), shares)
+
+    def uniforms(self, purpose: str, sources: list[int], position: int, device: torch.device) -> Tensor:
+        """Return a number in [0, 1) for each row, a function of (seed, purpose, row, position)."""
+        ids = sources if self.row_ids is None else [self.row_ids[source] for source in sources]
+        rows = torch.tensor(ids, dtype=torch.int64, device=device)
+        return uniforms(derive_seed(self.seed, purpose, position), rows)
+
+    def weights(self, log_probabilities: Logits) -> Tensor:
+        """Return unnormalized probabilities in float64; 0 for excluded tokens."""
+        logits = log_probabilities.double()
+        # subtract the maximum first, or a low temperature could send every token to -inf
+        weights = ((logits - logits.amax(-1, keepdim=True)) / self.temperature).exp()
+        if self.top_k is not None:
+            keep = best_tokens(weights, self.top_k)[1]
+            weights = torch.zeros_like(weights).scatter(-1, keep, weights.gather(-1, keep))
+        if self.top_p is not None:
+            ordered, tokens = weights.sort(dim=-1, descending=True, stable=True)
+            before = ordered.cumsum(-1) - ordered
+            ordered = ordered.masked_fill(before >= self.top_p * ordered.sum(-1, keepdim=True), 0)
+            weights = torch.zeros_like(weights).scatter(-1, tokens, ordered)
+        return weights
+
+
 def sampler(
     *,
     seed: int,
@@ -48,72 +88,31 @@ def sampler(
     top_k: int | None = None,
     top_p: float | None = None,
     row_ids: Sequence[int] | None = None,
-) -> "Sampler":
+) -> Sampler:
     """Return a function that samples a token for each row.
 
     `row_ids` identify the inputs (default: 0, 1, ...). With several batches, pass distinct ids, or the draws repeat.
     """
-    return Sampler(seed, temperature, top_k, top_p, None if row_ids is None else tuple(row_ids))
+    return Sampler(seed, temperature, top_k, top_p, row_ids)
 
 
-@dataclass(frozen=True)
-class Sampler:
-    """A chooser of tokens by sampling, see `sampler`."""
-
-    seed: int
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    row_ids: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        check_sampling(self.temperature, self.top_k, self.top_p)
-
-    def __call__(self, log_probabilities: Tensor, sources: list[int], position: int) -> Tensor:
-        """Return a token for each row."""
-        ids = torch.tensor([self._id(source) for source in sources], dtype=torch.int64, device=log_probabilities.device)
-        return self._pick(log_probabilities, uniforms(self._key(position), ids))
-
-    def _id(self, source: int) -> int:
-        return source if self.row_ids is None else self.row_ids[source]
-
-    def _key(self, position: int) -> int:
-        return derive_seed(self.seed, "sample", position)
-
-    def _pick(self, log_probabilities: Tensor, shares: Tensor) -> Tensor:
-        """Return the token at which the cumulative probability passes the share of each row."""
-        cumulative = _sampling_weights(log_probabilities, self.temperature, self.top_k, self.top_p).cumsum(-1)
-        # below the total even after rounding, since a uniform is at most 1 - 2^-53
-        target = shares[:, None] * cumulative[:, -1:]
-        return torch.searchsorted(cumulative, target, right=True)[:, 0]
+def draw_tokens(weights: Tensor, shares: Tensor) -> Tensor:
+    """Return the token of each row at this share, in [0, 1), of its unnormalized probabilities."""
+    cumulative = weights.cumsum(-1)
+    # below the total even after rounding, since a uniform is at most 1 - 2^-53
+    return torch.searchsorted(cumulative, shares[:, None] * cumulative[:, -1:], right=True)[:, 0]
 
 
 def draw_rows(samplers: Sequence[Sampler], log_probabilities: Logits, positions: Sequence[int]) -> Tensor:
-    """Return a token for each row from its own sampler at its own position, as source 0; their options are equal.
+    """Return a token for each row by its own sampler at its own position, as source 0; their options must be equal.
 
-    Each is what its sampler would draw alone.
+    Each is the token that its sampler draws alone.
     """
     device = log_probabilities.device
-    pairs = zip(samplers, positions, strict=True)
-    keys = torch.tensor([one._key(position) for one, position in pairs], dtype=torch.int64, device=device)
-    ids = torch.tensor([one._id(0) for one in samplers], dtype=torch.int64, device=device)
-    return samplers[0]._pick(log_probabilities, uniforms(keys, ids))
-
-
-def _sampling_weights(log_probabilities: Logits, temperature: float, top_k: int | None, top_p: float | None) -> Tensor:
-    """Return unnormalized probabilities in float64; 0 for excluded tokens."""
-    logits = log_probabilities.double()
-    # subtract the maximum first, or a low temperature could send every token to -inf
-    weights = ((logits - logits.amax(-1, keepdim=True)) / temperature).exp()
-    if top_k is not None:
-        keep = best_tokens(weights, top_k)[1]
-        weights = torch.zeros_like(weights).scatter(-1, keep, weights.gather(-1, keep))
-    if top_p is not None:
-        ordered, tokens = weights.sort(dim=-1, descending=True, stable=True)
-        before = ordered.cumsum(-1) - ordered
-        ordered = ordered.masked_fill(before >= top_p * ordered.sum(-1, keepdim=True), 0)
-        weights = torch.zeros_like(weights).scatter(-1, tokens, ordered)
-    return weights
+    seeds = [derive_seed(one.seed, "sample", position) for one, position in zip(samplers, positions, strict=True)]
+    ids = [0 if one.row_ids is None else one.row_ids[0] for one in samplers]
+    shares = uniforms(torch.tensor(seeds, device=device), torch.tensor(ids, device=device))
+    return draw_tokens(samplers[0].weights(log_probabilities), shares)
 
 
 def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:

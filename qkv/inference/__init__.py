@@ -1,5 +1,10 @@
 """Predict with a trained model: map sources to targets, generate, fill masks, embed, evaluate vectors, find objects."""
 
+from .batching import Batcher as Batcher
+from .batching import BatcherStatistics as BatcherStatistics
+from .batching import Generation as Generation
+from .batching import Limits as Limits
+from .batching import QueueFullError as QueueFullError
 from .detect import FoundObject as FoundObject
 from .detect import ObjectFinder as ObjectFinder
 from .drawings import DrawingFiles as DrawingFiles

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from qkv.decode import SearchLimits, greedy, sample, sampler
+from qkv.decode.sample import draw_rows
 from qkv.decode.single_path import search_single_path
 from tests.decode.models import END, Net, Table, words
 
@@ -161,3 +162,19 @@ def test_row_ids_give_later_batches_their_own_draws():
         search_single_path(one_token(), inputs, None, limits, sampler(seed=5, row_ids=range(n, n + 4))) for n in (0, 4)
     ]
     assert [one.tokens for batch in found for one in batch] == together
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.7}, {"top_k": 3}, {"top_p": 0.8, "temperature": 2.0}])
+def test_rows_drawn_together_are_drawn_as_alone(options):
+    """Each by the seed of its own sampler at its own position, bit by bit."""
+    samplers = [
+        sampler(seed=seed, row_ids=ids, **options) for seed, ids in ((5, None), (2**62, None), (5, [7]), (0, None))
+    ]
+    log_probabilities = (2 * torch.randn(4, 31)).log_softmax(-1)
+    found = 0
+    for start in range(50):
+        positions = [start, 3 * start, start, 0]
+        alone = [one(log_probabilities[row : row + 1], [0], positions[row]).item() for row, one in enumerate(samplers)]
+        assert draw_rows(samplers, log_probabilities, positions).tolist() == alone
+        found += alone[0] != alone[2]
+    assert found > 10

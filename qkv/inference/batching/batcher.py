@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from qkv.inference.batching.generation import Generation, Row
+from qkv.inference.batching.generation import BatchRow, Generation
 from qkv.inference.batching.limits import EndRate, Limits, QueueFullError
 from qkv.inference.batching.prefill import Prefill
 from qkv.inference.batching.row_group import RowGroup
 from qkv.inference.batching.row_sizes import RowSizes
+from qkv.inference.prefix_cache import PrefixCache
 
 
 @dataclass(frozen=True)
@@ -46,21 +47,23 @@ class BatcherStatistics:
 class Batcher:
     """Generations of one model, side by side. `submit` and `cancel` from any thread; one thread calls `step`."""
 
-    def __init__(self, model: nn.Module, limits: Limits, prefix_cache: Any = None):
+    def __init__(self, model: nn.Module, limits: Limits, prefix_cache: PrefixCache | None = None):
         for method in ("start", "step", "prefill", "cost"):
             if not hasattr(model, method):
                 raise TypeError(f"model must be a decoder, but {type(model).__name__} has no method {method}")
+        if model.training:
+            raise ValueError("model must be in eval mode: with dropout, tokens would depend on the other rows")
         self.limits = limits
         self._model: Any = model
         self._sizes = RowSizes(model)
         self._device = next((x.device for x in model.parameters()), torch.device("cpu"))
-        self._prefill = Prefill(model, limits.piece, self._device)
+        self._prefill = Prefill(model, limits.piece, prefix_cache, self._device)
         self._groups: dict[int, RowGroup] = {}
         self._ends = EndRate()
         self._ended: Counter[str] = Counter()
         self._copied_rows = 0
         self._statistics = BatcherStatistics()
-        self._waiting: deque[Row] = deque()
+        self._waiting: deque[BatchRow] = deque()
         self._draining = False
         self._changed = threading.Condition()  # guards the two above
         self._stepping = threading.Lock()
@@ -131,7 +134,7 @@ class Batcher:
         finally:
             self._stepping.release()
 
-    def _make_row(self, generation: Generation) -> Row:
+    def _make_row(self, generation: Generation) -> BatchRow:
         """Return the row of a request, or raise ValueError."""
         ids, limits = tuple(generation.prompt), generation.limits
         if not ids:
@@ -148,7 +151,7 @@ class Batcher:
                 f"the prompt has {len(ids)} tokens, and {limits.max_length} more exceed "
                 f"the model's max_length={longest}"
             )
-        row = Row(generation, ids[:-1], ids[-1], self._sizes.places_for(fed))
+        row = BatchRow(generation, ids[:-1], ids[-1], self._sizes.places_for(fed))
         if self._sizes.bytes_for(row.places) > self.limits.max_state_bytes:
             raise ValueError(
                 f"a state of {fed} tokens takes {self._sizes.bytes_for(row.places):,} bytes with padding, more than "
@@ -159,7 +162,7 @@ class Batcher:
     def _retry_after(self) -> float:
         return self._ends.seconds_for(len(self._waiting))
 
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[BatchRow]:
         return [*self._prefill.rows, *(row for group in self._groups.values() for row in group.rows)]
 
     def _remove_canceled(self) -> None:
@@ -182,7 +185,7 @@ class Batcher:
                 self._copied_rows += self._groups.pop(places).copied_rows
         self._finish(ended)
 
-    def _finish(self, rows: Iterable[Row]) -> None:
+    def _finish(self, rows: Iterable[BatchRow]) -> None:
         for row in rows:
             assert row.reason is not None
             self._ends.record()

@@ -11,10 +11,10 @@ from torch import Tensor
 from qkv.decode import argmax_token
 from qkv.decode.sample import Sampler, draw_rows
 from qkv.decode.stepper import INVALID_LOGITS, broken_rows, normalize
-from qkv.inference.batching.generation import Row, describe
+from qkv.inference.batching.generation import BatchRow, describe
 
 
-def choose_tokens(logits: Tensor, rows: Sequence[Row | None]) -> int:
+def choose_tokens(logits: Tensor, rows: Sequence[BatchRow | None]) -> int:
     """Give each row its next token, or end it with an error; return how many tokens were chosen.
 
     Row i of `logits` (rows, vocabulary) is that of `rows[i]`; None is a row that has ended.
@@ -36,7 +36,7 @@ def choose_tokens(logits: Tensor, rows: Sequence[Row | None]) -> int:
     return len(chosen)
 
 
-def _options(row: Row) -> Hashable:
+def _options(row: BatchRow) -> Hashable:
     """Return what rows must share to be chosen from together; a chooser that is not known here is called alone."""
     choose = row.generation.choose
     if isinstance(choose, Sampler):
@@ -44,7 +44,7 @@ def _options(row: Row) -> Hashable:
     return "argmax" if choose is argmax_token else id(row)
 
 
-def _choose(logits: Tensor, rows: list[Row]) -> dict[int, tuple[int, float]]:
+def _choose(logits: Tensor, rows: list[BatchRow]) -> dict[int, tuple[int, float]]:
     """Return token and log-probability by place in `rows`, without the rows that end with an error here."""
     forbidden = torch.tensor(rows[0].generation.limits.forbidden, dtype=torch.int64, device=logits.device)
     log_probabilities = normalize(logits, forbidden)
@@ -67,7 +67,7 @@ def _choose(logits: Tensor, rows: list[Row]) -> dict[int, tuple[int, float]]:
     return dict(zip(places, zip(tokens.tolist(), values.tolist(), strict=True), strict=True))
 
 
-def _call(rows: list[Row], log_probabilities: Tensor) -> Tensor:
+def _call(rows: list[BatchRow], log_probabilities: Tensor) -> Tensor:
     """Return one token per row."""
     positions = [row.position for row in rows]
     samplers = [row.generation.choose for row in rows if isinstance(row.generation.choose, Sampler)]

@@ -38,7 +38,7 @@ class Generation:
 
 
 @dataclass(eq=False)
-class Row:
+class BatchRow:
     """A generation on its way: waiting, then with a state."""
 
     generation: Generation
@@ -78,7 +78,7 @@ class Row:
         self.reason = f"error: {what}"
 
     def finish(self) -> None:
-        """Report how the row ended; nobody can be told of an error in `on_end`, so it is logged."""
+        """Report how the row ended; an error in `on_end` is logged, since nobody else can learn of it."""
         assert self.reason is not None
         if self.generation.on_end is not None:
             try:

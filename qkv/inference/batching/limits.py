@@ -16,7 +16,7 @@ class Limits:
     max_state_bytes: int = 2**30
     """Most bytes of all states between two rounds; each row is counted with the size that its state can grow to."""
     piece: int = 256
-    """Most prompt tokens per round: of short prompts together, and of long prompts, each."""
+    """Most prompt tokens per round: of short prompts together, and of long ones (or one block of a prefix cache)."""
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "max_state_bytes", "piece"):

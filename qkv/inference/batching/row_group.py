@@ -1,8 +1,8 @@
 """Rows that step together: one state, whose rows are taken by generations and become free again.
 
 Copying a state takes up to half as long as a step, so a row that ends stays as a free slot. A new row takes it over in
-place, if states have one size. Free slots are dropped, with a copy, once they are an eighth, or half if rows are about to
-come. KV caches differ in length, so there free slots are not taken: they are dropped when rows enter.
+place, if states have one size. Free slots are dropped, with a copy, once they are an eighth, or half while other rows
+are about to come. KV caches differ in length: there free slots are never taken, but dropped when rows enter.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ import torch
 from qkv.attention.kv_cache import KVCache
 from qkv.decode.stepper import check_logits_shape
 from qkv.inference.batching.choose_tokens import choose_tokens
-from qkv.inference.batching.generation import Row, describe
+from qkv.inference.batching.generation import BatchRow, describe
 
-Arrival = tuple[list[Row], Any]
+Arrival = tuple[list[BatchRow], Any]
 """Rows and their state, in one order."""
 
 MAX_FREE = 1 / 8
@@ -30,14 +30,14 @@ class RowGroup:
     def __init__(self, model: Any, places: int, grows: bool, device: torch.device):
         self.model = model
         self.places = places
-        self.slots: list[Row | None] = []
+        self.slots: list[BatchRow | None] = []
         self.copied_rows = 0
         self._grows = grows
         self._device = device
         self._state: Any = None
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[BatchRow]:
         """Rows that go on."""
         return [row for row in self.slots if row is not None]
 
@@ -64,7 +64,7 @@ class RowGroup:
         self._state = self._state.compact()
         self._bound_capacity()
 
-    def _take_slots(self, rows: list[Row], new: Any) -> Arrival:
+    def _take_slots(self, rows: list[BatchRow], new: Any) -> Arrival:
         """Write rows over free slots; return those that found none."""
         free = [number for number, row in enumerate(self.slots) if row is None][: len(rows)]
         if not free:
@@ -99,7 +99,7 @@ class RowGroup:
             return 0
         return choose_tokens(logits, self.slots)
 
-    def remove_ended(self, others_come: bool) -> list[Row]:
+    def remove_ended(self, others_come: bool) -> list[BatchRow]:
         """Free the slots of rows that have ended, and return those rows."""
         ended = [row for row in self.rows if row.reason is not None]
         if ended:

@@ -6,6 +6,7 @@ import torch
 
 from qkv.decode import SearchLimits, sampler
 from qkv.inference.batching import Batcher, Generation, Limits, QueueFullError
+from qkv.inference.prefix_cache import PrefixCache
 from qkv.models import Decoder
 from tests.inference.batching.requests import LONGEST, TOKENS, Request, random_request, random_traffic, run, small
 
@@ -145,6 +146,58 @@ def test_places_of_rows_that_left_do_not_count():
         for request in (long, *short):
             assert_alone(model, request, 1e-12)
             assert request.end == "length"
+
+
+@pytest.mark.parametrize("attention", ["taylor", "delta+forget+write+convolution", "softmax", "linear,softmax"])
+@pytest.mark.parametrize("max_bytes", [60_000, 10_000_000])
+def test_a_prefix_cache_changes_nothing(attention, max_bytes):
+    """With room for all prefixes and for few; prompts share beginnings, and come while others are processed."""
+    model, draw = small(attention, "none"), random.Random(5)
+    cache = PrefixCache(model, max_bytes, block=4)
+    batcher, plan = Batcher(model, LIMITS, cache), []
+    shared = [[draw.randrange(3, TOKENS) for _ in range(30)] for _ in range(3)]
+    for number in range(40):
+        prompt = [*draw.choice(shared)[: draw.randrange(31)], *(draw.randrange(3, TOKENS) for _ in range(5))]
+        plan.append((number // 3, Request(prompt, draw.randint(1, 9), sampler(seed=number)), None))
+    requests = [request for _, request, _ in plan]
+    assert_bounded(play(batcher, plan), LIMITS)
+    for request in requests:
+        assert_alone(model, request, 1e-12)
+        assert request.end == request.natural_end()
+    statistics = cache.statistics()
+    assert statistics.bytes <= max_bytes
+    assert statistics.hits + statistics.misses == sum(len(request.generation.prompt) > 4 for request in requests)
+    assert statistics.tokens_reused > 0
+
+
+def test_what_prompts_share_is_processed_once():
+    """The second waits for the first instead of doing the same; known prompts begin in one round, however long."""
+    model = small("taylor")
+    cache = PrefixCache(model, 10**7, block=4)
+    batcher, rounds = Batcher(model, Limits(piece=17), cache), []
+    for _ in range(2):
+        before = batcher.statistics().rounds
+        for last in (6, 7, 8):
+            batcher.submit(Request([5] * 40 + [last], 1).generation)
+        batcher.submit(Request([9] * 20, 1).generation)
+        run(batcher)
+        rounds.append(batcher.statistics().rounds - before)
+    assert cache.statistics().tokens_prefilled == 40 + 19 + 3  # 3 tokens are less than a block
+    assert rounds == [6, 2]
+
+
+def test_who_waits_for_a_canceled_prompt_goes_on():
+    model = small("taylor")
+    batcher = Batcher(model, Limits(piece=8), PrefixCache(model, 10**7, block=4))
+    first, second = Request([5] * 40, 1), Request([5] * 41, 1)
+    for request in (first, second):
+        batcher.submit(request.generation)
+    batcher.step(), batcher.step()
+    first.generation.cancel()
+    run(batcher)
+    assert first.end == "canceled"
+    assert_alone(model, second, 1e-12)
+    assert second.end == second.natural_end()
 
 
 def test_first_come_first_served():
@@ -413,6 +466,11 @@ def test_a_generation_is_submitted_once():
 def test_a_model_that_is_no_decoder():
     with pytest.raises(TypeError, match="model must be a decoder, but Linear has no method start"):
         Batcher(torch.nn.Linear(3, 2), Limits())
+
+
+def test_a_model_in_training():
+    with pytest.raises(ValueError, match="model must be in eval mode"):
+        Batcher(small().train(), Limits())
 
 
 def test_waiting_for_work():
