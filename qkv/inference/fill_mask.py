@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from qkv.cancellation import check_canceled
 from qkv.data import Tokenizer, pad
 from qkv.errors import QkvError
 from qkv.inference.predictor import Predictor
@@ -119,6 +120,7 @@ class MaskedLM:
         device = self.model.embed.weight.device
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
         for start in range(0, len(order), BATCH_SIZE):
+            check_canceled()
             batch = order[start : start + BATCH_SIZE]
             tokens, mask = pad([rows[index] for index in batch], self.tokenizer.pad)
             yield batch, tokens.to(device), mask.to(device)

@@ -56,9 +56,13 @@ class Continuation:
 
 def encode_prompt(tokenizer: Tokenizer, model: nn.Module, text: str, tokens: int) -> Prompt:
     """Encode a prompt with room for `tokens` more; raise if the model cannot take that many."""
+    return prompt_of_ids(tokenizer, model, [tokenizer.start, *tokenizer.encode(text)], tokens)
+
+
+def prompt_of_ids(tokenizer: Tokenizer, model: nn.Module, ids: list[int], tokens: int) -> Prompt:
+    """Return a prompt of these ids, the start token included, with room for `tokens` more; raise if there is none."""
     if tokens < 1:
         raise ValueError(f"tokens must be at least 1, got {tokens}")
-    ids = [tokenizer.start, *tokenizer.encode(text)]
     longest = int(model.config.max_length)  # type: ignore[union-attr, arg-type]
     # the last generated token is never fed back
     if len(ids) + tokens - 1 > longest:

@@ -84,6 +84,11 @@ class Predictor(ABC):
     columns: ClassVar[tuple[str, ...]] = ("input", "answer", "probability")
     """Names of the columns of `rows`."""
 
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether an input may be the path of a picture: a server must pass no text of a client as an input."""
+        return False
+
     def expand(self, text: str) -> Iterable[str]:
         """Return the inputs that a text stands for: itself, unless it names a folder or file of several inputs."""
         return (text,)

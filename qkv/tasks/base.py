@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import nn
 
-from qkv.data import Vectors
+from qkv.data import Tokenizer, Vectors
 from qkv.draw import Mistakes, TrainingReport
 from qkv.inference import MaskedLM, ObjectFinder, PredictOptions, Predictor, TextInput
 from qkv.registry import Registry
@@ -239,6 +239,10 @@ class Task(ABC):
 
     def masked_lm(self, model: nn.Module) -> MaskedLM | None:
         """Return the model as a masked language model, for embeddings; None: the task has no masks."""
+        return None
+
+    def text_tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer of a model that continues texts; None: the task generates no text."""
         return None
 
     def object_finder(self, model: nn.Module) -> ObjectFinder | None:

@@ -282,6 +282,10 @@ class TextTask(Task):
         """Return a predictor that continues prompts."""
         return TextPredictor(self.tokenizer, model, options)
 
+    def text_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer, for completions."""
+        return self.tokenizer
+
     def text_input(self, model: nn.Module) -> PromptInput:
         """Return a reader of prompts."""
         return PromptInput(model, self.tokenizer)

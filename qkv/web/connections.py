@@ -28,10 +28,18 @@ ACCEPTS_PER_TICK = 16
 """Connections accepted before the event loop handles what else is ready."""
 
 
-def connection_limit() -> int:
-    """Return MAX_CONNECTIONS, or half of the files that this process may open."""
+def connection_limit(most: int = MAX_CONNECTIONS) -> int:
+    """Return `most`, or half of the files that this process may open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else max(4, min(MAX_CONNECTIONS, files // 2))
+    return most if files == resource.RLIM_INFINITY else max(4, min(most, files // 2))
+
+
+def raise_file_limit(connections: int) -> None:
+    """Let this process open twice as many files as connections, as far as the system allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * connections if hard == resource.RLIM_INFINITY else min(2 * connections, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Connections:
@@ -145,8 +153,8 @@ class TimedProtocol(H11Protocol):
 class BoundedListener(socket.socket):
     """A listening socket that accepts a few connections at a time, and refuses them when no descriptor is left."""
 
-    def __init__(self) -> None:
-        super().__init__(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # so that asyncio sends at once
+    def __init__(self, family: int = socket.AF_INET) -> None:
+        super().__init__(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # so that asyncio sends at once
         self.connections: Connections | None = None
         self._reserve: int | None = _open_reserve()
         self._accepted = 0

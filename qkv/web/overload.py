@@ -1,12 +1,11 @@
-"""Reject requests while the worker is full, at little cost: each rejection takes time from the computation."""
+"""Reject requests while a server is full, at little cost: each rejection takes time from the computation."""
 
 import asyncio
 import json
+from collections.abc import Callable
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
-
-from qkv.web.worker import Worker
 
 HURRY = 0.1
 """Seconds after a rejection within which the next request of the same connection waits."""
@@ -21,25 +20,29 @@ REJECTION = Response(
 
 
 class OverloadFilter:
-    """ASGI middleware that answers API requests with 429 while the worker is full, before they are read."""
+    """ASGI middleware that answers requests before they are read while there is no room for them.
 
-    def __init__(self, app: ASGIApp, worker: Worker):
+    `reject` returns the response to a request without room, such as REJECTION, and None for any other.
+    """
+
+    def __init__(self, app: ASGIApp, reject: Callable[[Scope], Response | None]):
         self.app = app
-        self.worker = worker
+        self.reject = reject
         self._rejected: dict[tuple[str, int], float] = {}  # address of a client: time of its last rejection
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or reject it."""
-        if not self.worker.is_full or scope["type"] != "http" or not scope["path"].startswith("/api/"):
+        if scope["type"] != "http" or self.reject(scope) is None:
             await self.app(scope, receive, send)
             return
         client, now = scope["client"], asyncio.get_running_loop().time()
         if now - self._rejected.get(client, 0.0) < HURRY:
             await asyncio.sleep(WAIT)
-        if not self.worker.is_full:
+        rejection = self.reject(scope)
+        if rejection is None:
             await self.app(scope, receive, send)
             return
         if len(self._rejected) > 1000:
             self._rejected.clear()
         self._rejected[client] = asyncio.get_running_loop().time()
-        await REJECTION(scope, receive, send)
+        await rejection(scope, receive, send)

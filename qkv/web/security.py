@@ -6,7 +6,7 @@ machine. Responses may load nothing from elsewhere and may not be framed.
 """
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -56,13 +56,9 @@ class Guard:
     def _reject(self, scope: Scope) -> Response | None:
         """Return the error response; None if the request may pass."""
         headers = Headers(scope=scope)
-        host = headers.get("host", "").lower()
-        if host not in self.hosts:
-            return _error(421, "this server answers to its own address only; open the one that `qkv serve` printed")
-        if headers.get("origin", f"http://{host}") != f"http://{host}":
-            return _error(403, "this request came from a page of another site")
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return _error(403, "this request came from another site")
+        foreign = foreign_request(headers, self.hosts)
+        if foreign is not None:
+            return _error(*foreign)
         if scope["path"] == "/" and (given := _token_in_url(scope)) is not None:
             return self._admit(given)
         if not self._matches(_cookie(headers, self.cookie)):
@@ -79,6 +75,18 @@ class Guard:
 
     def _matches(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(errors="replace"), self.token.encode())
+
+
+def foreign_request(headers: Headers, hosts: Collection[str]) -> tuple[int, str] | None:
+    """Return status and message for a request of another site, or to another name of this machine; None: neither."""
+    host = headers.get("host", "").lower()
+    if host not in hosts:
+        return 421, "this server answers to its own address only; open the one that `qkv serve` printed"
+    if headers.get("origin", f"http://{host}") != f"http://{host}":
+        return 403, "this request came from a page of another site"
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return 403, "this request came from another site"
+    return None
 
 
 def _error(status: int, message: str) -> Response:

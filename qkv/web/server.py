@@ -1,9 +1,6 @@
 """The local server behind `qkv serve`. One worker thread; when its queue is full, requests get 429."""
 
-import asyncio
-import json
 import secrets
-import socket
 from typing import Any
 
 import uvicorn
@@ -11,13 +8,16 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Scope
 
 from qkv.cancellation import CanceledError
 from qkv.errors import QkvError
 from qkv.web.api import respond
 from qkv.web.backend import Backend
-from qkv.web.connections import HEADER_TIMEOUT, BoundedListener, Connections
+from qkv.web.connections import HEADER_TIMEOUT, Connections
+from qkv.web.listening import listen, uvicorn_config
 from qkv.web.overload import REJECTION, OverloadFilter
+from qkv.web.requests import RequestError, parse_object, read_body, wait_disconnected
 from qkv.web.security import Guard
 from qkv.web.static_files import TYPES, static_files
 from qkv.web.wire import pack
@@ -30,15 +30,6 @@ RESPONSE_TIMEOUT = 120.0
 """Seconds until a response is given up."""
 MAX_PENDING = 8
 """Requests that may wait for the worker thread."""
-
-
-class RequestError(Exception):
-    """A response of status 4xx with a message."""
-
-    def __init__(self, status: int, message: str):
-        super().__init__(message)
-        self.status = status
-        self.message = message
 
 
 class Workbench:
@@ -72,7 +63,7 @@ class Workbench:
     async def api(self, request: Request) -> Response:
         """Serve an API request; errors are JSON with a message."""
         try:
-            params = _parse(await self._read_body(request))
+            params = parse_object(await read_body(request, MAX_BODY_BYTES, self.body_timeout))
             packed = await self._compute(request, params)
         except RequestError as error:
             return JSONResponse({"error": error.message}, status_code=error.status)
@@ -84,27 +75,12 @@ class Workbench:
             return Response(status_code=400)  # which nobody reads
         return Response(packed, media_type="application/octet-stream")
 
-    async def _read_body(self, request: Request) -> bytes:
-        """Read the request body, within MAX_BODY_BYTES and the timeout."""
-        if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-            raise RequestError(415, "requests must be JSON: content-type application/json")
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self.body_timeout):
-                async for chunk in request.stream():
-                    body += chunk
-                    if len(body) > MAX_BODY_BYTES:
-                        raise RequestError(413, f"a request body may have at most {MAX_BODY_BYTES:,} bytes")
-        except TimeoutError:
-            raise RequestError(408, f"the request body did not arrive within {self.body_timeout:g} seconds") from None
-        return bytes(body)
-
     async def _compute(self, request: Request, params: dict[str, Any]) -> bytes:
         """Run the request on the worker thread, unless its client disconnects."""
         name = request.path_params["name"]
         try:
             return await self.worker.run(
-                lambda: pack(respond(self.backend, name, params)), lambda: _disconnected(request), RESPONSE_TIMEOUT
+                lambda: pack(respond(self.backend, name, params)), lambda: wait_disconnected(request), RESPONSE_TIMEOUT
             )
         except TimeoutError:
             raise RequestError(
@@ -112,32 +88,15 @@ class Workbench:
             ) from None
 
 
-async def _disconnected(request: Request) -> None:
-    """Wait until the client has gone."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 def application(workbench: Workbench, token: str, port: int) -> Guard:
     """Return the ASGI application behind its guard."""
     hosts = [f"{name}:{port}" for name in ("127.0.0.1", "localhost")]
-    app = OverloadFilter(Starlette(routes=workbench.routes()), workbench.worker)
+
+    def reject(scope: Scope) -> Response | None:
+        return REJECTION if workbench.worker.is_full and scope["path"].startswith("/api/") else None
+
+    app = OverloadFilter(Starlette(routes=workbench.routes()), reject)
     return Guard(app, token, hosts, f"qkv-{port}")
-
-
-def listen(port: int) -> BoundedListener:
-    """Return a listening socket on the loopback interface; port 0 takes a free one."""
-    if not 0 <= port <= 65535:
-        raise ValueError(f"port must be from 0 to 65535, got {port}")
-    found = BoundedListener()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        found.bind(("127.0.0.1", port))
-        found.listen(128)
-    except OSError as error:
-        found.close()
-        raise QkvError(f"cannot listen on port {port} ({error.strerror}); choose another with --port") from error
-    return found
 
 
 class Server:
@@ -158,18 +117,8 @@ class Server:
         self.token = token or secrets.token_urlsafe(24)
         self.workbench = Workbench(backend, **limits)
         self.connections = self.socket.connections = Connections(max_connections, header_timeout)
-        config = uvicorn.Config(
-            application(self.workbench, self.token, self.port),
-            log_level="critical",
-            lifespan="off",
-            loop="asyncio",  # other loops do not accept by `BoundedListener.accept`
-            http=self.connections.protocol,  # type: ignore[arg-type]
-            ws="none",
-            timeout_keep_alive=10,
-            timeout_graceful_shutdown=2,
-            server_header=False,
-        )
-        self.uvicorn = uvicorn.Server(config)
+        app = application(self.workbench, self.token, self.port)
+        self.uvicorn = uvicorn.Server(uvicorn_config(app, self.connections, 2))
 
     @property
     def address(self) -> str:
@@ -187,16 +136,3 @@ class Server:
     def stop(self) -> None:
         """Make `run` return."""
         self.uvicorn.should_exit = True
-
-
-def _parse(body: bytes) -> dict[str, Any]:
-    def reject(constant: str) -> None:
-        raise ValueError(f"{constant} is not a JSON number")
-
-    try:
-        params = json.loads(body.decode() or "{}", parse_constant=reject)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(400, f"the request is not JSON ({type(error).__name__})") from None
-    if not isinstance(params, dict):
-        raise RequestError(400, f"a request must be a JSON object, got a {type(params).__name__}")
-    return params

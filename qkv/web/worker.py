@@ -6,11 +6,13 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Event
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from qkv.cancellation import CanceledError, cancelable
+
+Result = TypeVar("Result")
 
 
 class WorkerFullError(Exception):
@@ -23,7 +25,7 @@ class Worker:
     def __init__(self, max_pending: int):
         self.max_pending = max_pending
         self.pending = 0
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="qkv", initializer=_leave_a_core)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="qkv", initializer=leave_a_core)
         self._stopped = Event()
 
     @property
@@ -32,8 +34,8 @@ class Worker:
         return self.pending >= self.max_pending
 
     async def run(
-        self, compute: Callable[[], bytes], wait_gone: Callable[[], Coroutine[None, None, None]], timeout: float
-    ) -> bytes:
+        self, compute: Callable[[], Result], wait_gone: Callable[[], Coroutine[Any, Any, None]], timeout: float | None
+    ) -> Result:
         """Return `compute()`, called on the thread; raise WorkerFullError at once if the queue is full.
 
         Raise CanceledError when `wait_gone()` ends first, TimeoutError after `timeout` seconds. The computation is
@@ -43,7 +45,7 @@ class Worker:
             raise WorkerFullError
         canceled = Event()
 
-        def run_unless_canceled() -> bytes:
+        def run_unless_canceled() -> Result:
             with cancelable(lambda: canceled.is_set() or self._stopped.is_set()):
                 return compute()
 
@@ -68,12 +70,12 @@ class Worker:
         self._stopped.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _done(self, result: "asyncio.Future[bytes]") -> None:
+    def _done(self, result: "asyncio.Future[Any]") -> None:
         self.pending -= 1
         with suppress(asyncio.CancelledError):
             result.exception()  # a response that no client waits for may fail silently
 
 
-def _leave_a_core() -> None:
+def leave_a_core() -> None:
     """Leave one core to the event loop; OpenMP threads that wait for a core make small operations slower."""
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 1) - 1)))  # of this thread only

@@ -9,7 +9,7 @@ import pytest
 
 from qkv.errors import QkvError
 from qkv.web.backend import Backend, RunBackend, newest_run
-from qkv.web.server import listen
+from qkv.web.listening import listen
 from tests.web.client import query, query_error, request
 from tests.web.hostile import hostile, raw
 from tests.web.runs import serving

@@ -79,9 +79,9 @@ def fit_image(image: OneImage, shape: Shape) -> OneImage:
     return _to_tensor(Image.fromarray(array), shape)
 
 
-def image_shape(path: Path) -> Shape:
-    """Return the shape of an image from the beginning of its file, as it is after turning it like its camera."""
-    with _open_image(path) as image:
+def image_shape(path: Path, max_pixels: int = MAX_PIXELS) -> Shape:
+    """Return the shape of an image after turning it like its camera; one of more pixels raises before it is decoded."""
+    with _open_image(path, max_pixels) as image:
         size = (image.height, image.width)
         is_turned = image.getexif().get(ORIENTATION, 1) >= QUARTER_TURN
         return _channels(image), *(size[::-1] if is_turned else size)
@@ -132,7 +132,7 @@ def _common_shape(shapes: Sequence[Shape], size: int) -> Shape:
 
 
 @contextmanager
-def _open_image(path: Path) -> Iterator["Image"]:
+def _open_image(path: Path, max_pixels: int = MAX_PIXELS) -> Iterator["Image"]:
     """Open an image; whatever pillow raises for a damaged or hostile file becomes one sentence."""
     _require_pillow()
     from PIL import Image, UnidentifiedImageError  # noqa: PLC0415 - an optional dependency
@@ -140,14 +140,14 @@ def _open_image(path: Path) -> Iterator["Image"]:
     with open_file(path) as file:
         try:
             with _open_without_warning(file) as image:
-                if image.width * image.height > MAX_PIXELS:
+                if image.width * image.height > max_pixels:
                     raise QkvError(
-                        f"{path.name} has {image.width:,} x {image.height:,} pixels; at most {MAX_PIXELS:,} are read",
+                        f"{path.name} has {image.width:,} x {image.height:,} pixels; at most {max_pixels:,} are read",
                         path.parent,
                     )
                 yield image
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # far more than MAX_PIXELS
-            raise QkvError(f"{path.name} has too many pixels; at most {MAX_PIXELS:,} are read", path.parent) from None
+            raise QkvError(f"{path.name} has too many pixels; at most {max_pixels:,} are read", path.parent) from None
         except UnidentifiedImageError:
             raise QkvError(f"{path.name} is not an image that pillow can read", path.parent) from None
         except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, struct.error) as error:

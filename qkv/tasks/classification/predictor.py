@@ -38,6 +38,11 @@ class ClassPredictor(AnswerPredictor):
         """Examples that were checked and wait to be predicted."""
         self._has_told = False
 
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether an input may be the path of a picture."""
+        return self._takes_images
+
     def expand(self, text: str) -> Iterable[str]:
         """Return the images of a folder or of a file that holds several."""
         path = Path(text)

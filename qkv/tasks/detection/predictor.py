@@ -41,6 +41,11 @@ class BoxPredictor(Predictor):
             raise ValueError(f"--min-score must be from 0 to 1, got {self.min_score}")
         self._numbers = {name: number for number, name in enumerate(finder.classes)}
 
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether an input is the path of a picture."""
+        return True
+
     def expand(self, text: str) -> Iterable[str]:
         """Return the images of a folder."""
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.web.server import listen
+from qkv.web.listening import listen
 from tests.cli.run import ROOT, qkv
 from tests.web.runs import train_recall
 
