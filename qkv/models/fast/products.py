@@ -41,18 +41,21 @@ class PackedProduct(Product):
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: nn.Module | None = None):
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), ROWS_HINT)
         self.bias = None if bias is None else bias.detach()
-        self.fused = _post_operation(activation)
-        self.activation = None if self.fused is not None else activation
+        # overloads by name: torch tries them in turn, and prints all arguments into the error of each that fails
+        self.kernel = torch.ops.mkldnn._linear_pointwise.default
+        self.adding_kernel = torch.ops.mkldnn._linear_pointwise.binary
+        known = _post_operation(activation)
+        self.name, self.algorithm = known or ("none", "")
+        self.activation = None if known else activation
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return activation(x W' + b), in one call for the activations that oneDNN knows."""
-        name, algorithm = self.fused or ("none", "")
-        out = torch.ops.mkldnn._linear_pointwise.default(x, self.weight, self.bias, name, [], algorithm)
+        out = self.kernel(x, self.weight, self.bias, self.name, [], self.algorithm)
         return out if self.activation is None else self.activation(out)
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """Return residual + x W' + b, in one call."""
-        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
+        return self.adding_kernel(x, residual, self.weight, self.bias, "add")
 
 
 class TransposedProduct(Product):
@@ -81,11 +84,12 @@ class Int8Product(Product):
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: nn.Module | None = None):
         weight = weight.detach()
-        tiny = torch.finfo(weight.dtype).tiny
-        scale = (weight.abs().amax(1) / LEVELS).clamp(min=tiny)
+        self.kernel = torch.ops.onednn.qlinear_pointwise.default
+        self.tiny = torch.tensor(torch.finfo(torch.float32).tiny)  # a row of zeros has a scale, too
+        scale = weight.abs().amax(1) / LEVELS + self.tiny
         rounded = (weight / scale[:, None]).round().to(torch.int8)
         self.weight = torch.ops.onednn.qlinear_prepack(rounded, None)
-        self.scale = scale.float()
+        self.scale = scale
         self.zeros = torch.zeros(weight.shape[0], dtype=torch.int64)
         self.bias = weight.new_zeros(weight.shape[0]) if bias is None else bias.detach()
         self.middle = torch.tensor(ZERO + 0.5)  # truncation after adding 0.5 rounds
@@ -102,9 +106,9 @@ class Int8Product(Product):
 
     def _multiply(self, x: Tensor, bias: Tensor) -> Tensor:
         """Return x W' + bias; a row with NaN or inf gives NaN, since its scale does."""
-        scale = torch.linalg.vector_norm(x, torch.inf, -1, keepdim=True).div_(LEVELS)
-        rounded = torch.addcdiv(self.middle, x, scale.clamp(min=torch.finfo(x.dtype).tiny)).to(torch.uint8)
-        out = torch.ops.onednn.qlinear_pointwise.default(
+        scale = torch.add(self.tiny, torch.linalg.vector_norm(x, torch.inf, -1, keepdim=True), alpha=1 / LEVELS)
+        rounded = torch.addcdiv(self.middle, x, scale).to(torch.uint8)
+        out = self.kernel(
             rounded, 1.0, ZERO, self.weight, self.scale, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
         return torch.addcmul(bias, out, scale)
