@@ -42,6 +42,12 @@ JointModel = Annotated[
         rich_help_panel=PRONOUNCE_PANEL,
     ),
 ]
+Int8 = Annotated[
+    bool,
+    typer.Option(
+        "--int8", help="Also evaluate with weights of 8 bits, on a CPU, and print the loss in perplexity (text)."
+    ),
+]
 
 
 def evaluate(
@@ -55,6 +61,7 @@ def evaluate(
     with_: With = None,
     best: AmongBest = 1,
     joint: JointModel = None,
+    int8: Int8 = False,
     device: Device = None,
     json: Json = False,
 ) -> None:
@@ -75,6 +82,8 @@ def evaluate(
     folders, target = [run, *(with_ or [])], choose_device(device)
     if pronounce_table.is_pronouncer(run):
         options = pronounce_table.PronounceEvalOptions(search, beams, length_penalty, stress, best, joint)
+        if int8:
+            raise ValueError("--int8 is for runs of task text")
         pronounce_table.print_evaluation(folders, split, test_file, target, options, json)
         return
     if not stress or best > 1 or joint is not None:
@@ -84,14 +93,26 @@ def evaluate(
     _require_search_used(task, search, beams, length_penalty)
     width = beams if search == "beam" else 1
     given = {"beams": width, "length_penalty": length_penalty} if task.decodes else {}
+    quantized = _quantize(model) if int8 else None
     metrics, confusion = _evaluate(task, model, split, given)
+    rounded = {} if quantized is None else _evaluate(task, quantized, split, given)[0]
     if json:
-        more = {} if confusion is None else {"confusion_matrix": confusion.counts}
+        more: dict[str, Any] = {} if confusion is None else {"confusion_matrix": confusion.counts}
+        more |= {"int8": rounded} if rounded else {}
         print_json({"run": str(run), "split": split, "search": search or "greedy", **metrics, **more})
         return
-    print_metrics({f"{split} {search or 'greedy'}" if task.decodes else split: metrics})
+    name = f"{split} {search or 'greedy'}" if task.decodes else split
+    print_metrics({name: metrics, f"{name} int8": rounded} if rounded else {name: metrics})
+    if "perplexity" in rounded:
+        console().print(f"int8: perplexity {rounded['perplexity'] / metrics['perplexity'] - 1:+.2%}")
     if confusion is not None:
         print_confusion(confusion.counts, confusion.classes)
+
+
+def _quantize(model: "nn.Module") -> "nn.Module":
+    from qkv.models.fast.fused_decoder import quantize
+
+    return quantize(model.eval())
 
 
 def _evaluate(

@@ -85,6 +85,14 @@ Draw = Annotated[
         rich_help_panel="Pictures (detect)",
     ),
 ]
+Int8 = Annotated[
+    bool,
+    typer.Option(
+        "--int8",
+        help="Weights of 8 bits, on a CPU: faster, a little less accurate (`qkv eval RUN --int8` prints the loss).",
+        rich_help_panel="Text",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(
@@ -111,6 +119,7 @@ def predict(
     with_: With = None,
     tokens: Tokens = None,
     draft: DraftOption = None,
+    int8: Int8 = False,
     min_score: MinScore = None,
     draw: Draw = True,
     device: Device = None,
@@ -132,7 +141,7 @@ def predict(
     options = PredictOptions(search, beams, best, temperature, top_k, top_p, seed, tokens, min_score, warn)
     if search is not None:
         options.require_beam(search)
-    predictor = _load_predictor([run, *(with_ or [])], choose_device(device), options, draft)
+    predictor = _load_predictor([run, *(with_ or [])], choose_device(device), options, draft, int8=int8)
     if not inputs and predictor.reads_whole_stdin:
         inputs = [_read_stdin()]
     _check_picture_options(predictor, min_score, out)
@@ -197,8 +206,11 @@ def _check_options(search: str | None, beams: int, best: int, out: Path | None) 
     require_count("--best", best)
 
 
-def _load_predictor(folders: list[Path], device: str, options: "PredictOptions", draft: str | None) -> "Predictor":
+def _load_predictor(
+    folders: list[Path], device: str, options: "PredictOptions", draft: str | None, *, int8: bool
+) -> "Predictor":
     from qkv import runs
+    from qkv.models.fast.fused_decoder import quantize
     from qkv.pronunciation.bundled import NAME
 
     if str(folders[0]) == NAME and not folders[0].exists():
@@ -206,7 +218,8 @@ def _load_predictor(folders: list[Path], device: str, options: "PredictOptions",
     _, task, model = runs.load(*folders)
     if draft is not None:
         options = replace(options, draft=runs.load_draft(draft, task, device))
-    predictor = task.predictor(model.to(device), options)
+    model = model.to(device)
+    predictor = task.predictor(quantize(model) if int8 else model, options)
     if predictor is None:
         raise ValueError(f"{folders[0]} is a run of task {task.kind!r}, which takes no text input")
     return predictor
