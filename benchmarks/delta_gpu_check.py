@@ -47,6 +47,9 @@ CHECKS = [
     *(CheckCase(dtype=dtype, starts=True, group=2, key_heads=1) for dtype in (torch.bfloat16, torch.float32)),
     *(CheckCase(dtype=dtype, key_dim=128, value_dim=256) for dtype in (torch.bfloat16, torch.float32)),
     *(CheckCase(dtype=dtype, key_dim=96, value_dim=80, tokens=77) for dtype in (torch.bfloat16, torch.float32)),
+    *(CheckCase(dtype=dtype, key_dim=128, value_dim=16, tokens=77) for dtype in BOUNDS),
+    *(CheckCase(dtype=dtype, key_dim=32, value_dim=32, tokens=300) for dtype in BOUNDS),
+    *(CheckCase(dtype=torch.float16, rate=None, beta=beta) for beta in (None, 1.0)),
     CheckCase(key_dim=16, value_dim=32, tokens=1),
     CheckCase(batch=1, heads=4, key_heads=4, tokens=8192, key_dim=64, value_dim=64),
 ]
@@ -144,10 +147,16 @@ def check(case: CheckCase) -> dict[str, Any]:
     alone = kernels([None if x is None else x[:1].contiguous() for x in inputs], replace(case, batch=1))
     in_batch = kernels(inputs, case)
     same = all(torch.equal(a, b[:1]) for a, b in zip(alone, in_batch, strict=True))
-    same &= torch.equal(in_batch[0], found["out"])  # without a backward, as with one
+    without = error(in_batch[0], found["out"])  # a kernel of its own, which may round differently
     most = [bound * (3 if case.cosine else 1) for bound in BOUNDS[case.dtype]]
     within = all(x <= most[name not in ("out", "state")] for name, x in errors.items())
-    return {"errors": errors, "20 runs equal": equal, "alone equal": same, "within": within}
+    return {
+        "errors": errors,
+        "20 runs equal": equal,
+        "alone equal": same,
+        "without backward": without,
+        "within": within,
+    }
 
 
 def check_steps() -> dict[str, Any]:

@@ -70,10 +70,16 @@ CONFIGS: dict[tuple[bool, int], DeltaConfigs] = {
         walk=DeltaConfig(16, 4, 1),
         output=DeltaConfig(32, 8, 1),
         walk_back=DeltaConfig(16, 4, 1),
-        grad=DeltaConfig(16, 8, 1),
+        grad=DeltaConfig(32, 8, 1),
     ),
 }
 """(float32 operands, largest padded key_dim) -> configurations."""
+MIN_ROW_BYTES = 128
+"""Least bytes of a row of values.
+
+ptxas 12.8 computes some addresses of operands in shared memory from the wrong registers if their rows have 64 bytes or
+fewer: the products read other memory. A tile of gradients in float32 has 128 bytes, too, for the same reason.
+"""
 
 
 class DeltaOperands(NamedTuple):
@@ -131,7 +137,7 @@ class DeltaPlan:
     @property
     def padded_v(self) -> int:
         """`value_dim`, padded."""
-        return max(MIN_TILE, next_power_of_two(self.value_dim))
+        return max(MIN_ROW_BYTES // self.dot_dtype.itemsize, next_power_of_two(self.value_dim))
 
     @property
     def dot_dtype(self) -> torch.dtype:

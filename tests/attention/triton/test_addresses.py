@@ -9,6 +9,9 @@ import triton.language as tl
 
 from qkv.attention import Elu, Linear, Taylor
 from qkv.attention.feature_map import FeatureMap
+from qkv.attention.triton import delta_launch
+from qkv.attention.triton.delta_decode import delta_step
+from qkv.attention.triton.delta_op import delta_attention
 from qkv.attention.triton.launch_cache import CachedKernel, Constants
 from qkv.models.detectors.detr import DETRConfig, TokenEncoder
 from tests.attention.triton.address_check import AddressError, checked_addresses
@@ -59,6 +62,73 @@ def test_an_encoder_under_autocast_stays_inside_its_tensors(extent):
     with checked_addresses() as launches, torch.autocast("cpu", torch.bfloat16):
         encoder(torch.zeros(1, 8, 16, 16), torch.tensor([[128, extent]])).values.sum().backward()
     assert [launch.kernel for launch in launches if launch.kernel != "scan"] == FORWARD_AND_BACKWARD
+
+
+class DeltaSizes(NamedTuple):
+    tokens: int
+    heads: int
+    key_heads: int
+    group: int
+    key_dim: int
+    value_dim: int
+    starts: bool = False
+
+
+DELTA = [
+    DeltaSizes(1, 2, 2, 1, 16, 16),
+    DeltaSizes(67, 2, 1, 1, 17, 20, starts=True),
+    *(
+        pytest.param(size, marks=pytest.mark.slow)
+        for size in (
+            DeltaSizes(64, 1, 1, 2, 128, 256, starts=True),
+            DeltaSizes(70, 2, 2, 2, 96, 131),
+            DeltaSizes(129, 1, 1, 1, 128, 7),
+        )
+    ),
+]
+
+
+def run_delta(size, dtype):
+    """Outputs, the last state, all gradients, and a step that continues; inputs as views of (batch, time, dim)."""
+    q = heads_of((1, size.tokens), size.heads * size.group, size.key_dim).to(dtype) + 1
+    k, v = (heads_of((1, size.tokens), size.key_heads, dim).to(dtype) + 1 for dim in (size.key_dim, size.value_dim))
+    decay, beta = torch.rand(2, 1, size.heads, size.tokens).unbind()
+    starts = torch.arange(size.tokens)[None] % 50 == 20 if size.starts else None
+    first = torch.ones(1, size.heads, size.key_dim, size.value_dim)
+    leaves = [x.requires_grad_() for x in (q, k, v, decay, beta, first)]
+    out, last = delta_attention(*leaves[:5], starts, first, size.heads, 0.25, True)[:2]
+    gradients = torch.autograd.grad([out.float().sum() + last.sum()], leaves)
+    token = [x.detach()[:, :, :1] for x in leaves[:5]]
+    stepped = delta_step(*token, None if starts is None else starts[:, :1], last.detach(), 0.25)
+    return out, last, *gradients, stepped
+
+
+DELTA_PASSES = ["delta_prepare", "delta_walk", "delta_output", "delta_walk_back", "delta_grad", "delta_step"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("size", DELTA, ids=str)
+def test_delta_stays_inside_its_tensors(size, dtype):
+    with checked_addresses() as launches:
+        run_delta(size, dtype)
+    assert [launch.kernel for launch in launches] == DELTA_PASSES
+    assert all(launch.accesses for launch in launches)
+
+
+@pytest.mark.parametrize("size", DELTA, ids=str)
+def test_delta_reads_nothing_that_it_did_not_write(size, monkeypatch):
+    """What the passes leave to each other and return is written before it is read: new memory is NaN here."""
+    empty, empty_like, allocated = torch.Tensor.new_empty, torch.empty_like, []
+
+    def spoiled(x):
+        allocated.append(x.numel())
+        return x.fill_(torch.nan)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *args, **named: spoiled(empty(*args, **named)))
+    monkeypatch.setattr(delta_launch.torch, "empty_like", lambda *args, **named: spoiled(empty_like(*args, **named)))
+    found = run_delta(size, torch.float32)
+    assert sum(allocated) > 4 * size.tokens
+    assert all(x.isfinite().all() for x in found)
 
 
 class Copied(NamedTuple):

@@ -16,6 +16,7 @@ pytestmark = [
 ]
 
 from qkv.attention.triton.delta_decode import delta_step
+from qkv.attention.triton.delta_launch import DeltaOperands, plan_of_operands
 from qkv.attention.triton.delta_op import delta_attention, delta_attention_backward
 from qkv.cost import Shape, count_multiplications
 
@@ -317,6 +318,17 @@ def test_strided_inputs():
     turned = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
     delta = Delta(backend="triton")
     assert torch.equal(delta(*turned, causal=True, **rates), delta(q, k, v, causal=True, **rates))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("key_dim", [16, 64, 128])
+@pytest.mark.parametrize("value_dim", [7, 16, 32, 64, 256])
+def test_rows_of_values_have_128_bytes(dtype, key_dim, value_dim):
+    """Of outputs, and of gradients in float32: ptxas 12.8 mixes up the addresses of shorter ones without a pipeline."""
+    q, v = (torch.zeros(1, 1, 3, dim, dtype=dtype) for dim in (key_dim, value_dim))
+    plan = plan_of_operands(DeltaOperands(q, q, v, None, None, None), 1)
+    configs = [plan.configs.output] if dtype == torch.bfloat16 else [plan.configs.output, plan.configs.grad]
+    assert all(min(x.block_v, plan.padded_v) * plan.dot_dtype.itemsize >= 128 for x in configs)
 
 
 def test_a_rate_per_head():
