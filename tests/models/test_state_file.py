@@ -63,6 +63,23 @@ def test_the_state_of_a_mechanism_needs_a_template(kind, tmp_path):
         load_state(tmp_path / "x", mechanism)
 
 
+@pytest.mark.parametrize("attention", [*kinds, "softmax(window=40)", "softmax+forget"])
+def test_a_long_state_continues_with_the_same_bits(attention, tmp_path):
+    """Kernels cut long rows into blocks, which must not depend on where the state lies in memory."""
+    model = decoder(dim=64, heads=2, max_length=700, attention=attention, positions="none")
+    prompt, tokens = torch.randint(4, TOKENS, (3, 600)), torch.randint(4, TOKENS, (3, 9))
+    with torch.inference_mode():
+        _, state = advance(model, model.start(prompt, None), tokens)
+        save_state(tmp_path / "x", model, state)
+        states = load_state(tmp_path / "x", model), load_state(tmp_path / "x", model), state
+        found = [advance(model, states[0], tokens)[0]]
+    with torch.no_grad():  # each step copies
+        found.append(advance(model, states[1], tokens)[0])
+    with torch.inference_mode():
+        expected, _ = advance(model, states[2], tokens)
+    assert [torch.equal(logits, expected) for logits in found] == [True, True]
+
+
 def test_a_layer_has_states_too(tmp_path):
     layer, x = MultiHead(12, 3, Linear()).eval(), torch.randn(2, 9, 12)
     with torch.no_grad():
