@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.attention.law import Law, ScoreTerms
-from qkv.attention.state import StateValue
+from qkv.attention.state import Same, StateValue
 from qkv.cost import Cost, Shape
 from qkv.registry import Registry
 from qkv.shapes import Beta, Bias, Decay, Keys, Mask, Outputs, Queries, Starts, StepBias, Values, Weights
@@ -36,6 +36,10 @@ class State(StateValue):
     @abstractmethod
     def addressable_keys(self) -> int:
         """Number of past keys that can still be attended to one by one (0 if they are summed)."""
+
+    def preserved(self: Same) -> Same:
+        """Return this state as it is now, for use after a step has continued it; default: a copy."""
+        return self.fork()
 
 
 class Attention(nn.Module, ABC):

@@ -8,11 +8,14 @@ from torch import Tensor
 from qkv.attention.base import State
 from qkv.attention.internal import graph_op
 from qkv.attention.internal.gates import document_index, running_sums
+from qkv.attention.internal.kv_buffer import KVBuffer
 from qkv.attention.state import check_joinable, join_rows, pad_front
 from qkv.shapes import Decay, Keys, Mask, Rows, Starts, Values
 
 MAX_PREALLOCATED = 2**16
 """Maximum number of tokens to allocate in advance; a longer cache grows by doubling."""
+PLACE_AXES = {"keys": 2, "values": 2, "mask": -1, "decay_sums": -1, "documents": -1}
+"""Tensors with an entry for each cached token, and the axis."""
 
 
 class KVCache(State):
@@ -20,7 +23,7 @@ class KVCache(State):
 
     `append` concatenates, so gradients flow. Under `torch.inference_mode`, outside of compiled code, it writes into a
     preallocated buffer instead, which the old state shares. A state can then be continued only once (`select` copies,
-    to branch).
+    to branch). `rewind` takes over the buffer, too: the later states can then no longer be read.
     """
 
     def __init__(self, keys: Keys, values: Values, length: int = 0, mask: Mask | None = None, capacity: int = 0):
@@ -33,9 +36,21 @@ class KVCache(State):
         """Cumulative sums of the gate's rates over the cached tokens: (batch, heads, keys)."""
         self.documents: Tensor | None = None
         """Index of each cached token's document: (batch, keys)."""
-        self._buffers: tuple[Tensor, Tensor] | None = None
-        self._end = 0  # write offset in the buffers
+        self._buffer: KVBuffer | None = None
+        self._end = 0  # write offset in the buffer
+        self._era = 0
         self._consumed = False
+        self._is_view = False  # of a buffer that another state writes to
+
+    @property
+    def rows(self) -> int:
+        """Number of sequences."""
+        return self.keys.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the keys."""
+        return self.keys.device
 
     @property
     def bytes(self) -> int:
@@ -46,6 +61,16 @@ class KVCache(State):
     def addressable_keys(self) -> int:
         """Number of cached keys."""
         return self.keys.shape[2]
+
+    @property
+    def place_axes(self) -> dict[str, int]:
+        """Axis of the cached tokens in each tensor; empty after a window has dropped some."""
+        return {} if self._has_dropped else {name: axis for name, axis in PLACE_AXES.items() if name in self._named()}
+
+    @property
+    def rewindable(self) -> int:
+        """Number of cached tokens, or 0 after a window has dropped some: a shorter state would need those."""
+        return 0 if self._has_dropped else self.length
 
     def adopt_dtype(self, k: Keys, v: Values) -> None:
         """Take the dtype and device of the first keys and values, while the cache is empty.
@@ -67,6 +92,7 @@ class KVCache(State):
     def _append_tokens(self, k: Keys, v: Values, mask: Mask | None) -> "KVCache":
         if self._consumed:
             raise ValueError("this State was already continued in place; branch from it with select(rows) before")
+        self._require_intact()
         if graph_op.writes_in_place():
             return self._append_in_place(k, v, mask)
         keys, values = torch.cat((self.keys, k), 2), torch.cat((self.values, v), 2)
@@ -83,6 +109,7 @@ class KVCache(State):
 
     def select(self, rows: Rows) -> "KVCache":
         """Return a copy of these batch rows, with its own buffer."""
+        self._require_intact()
         mask, sums, documents = (None if x is None else x[rows] for x in (self.mask, self.decay_sums, self.documents))
         copy = KVCache(self.keys[rows], self.values[rows], self.length, mask, self.capacity)
         copy.decay_sums, copy.documents = sums, documents
@@ -90,9 +117,9 @@ class KVCache(State):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return keys, values and length, and mask, sums of a gate and documents if there are any."""
-        named = {"keys": self.keys, "values": self.values, "length": torch.tensor(self.length)}
-        optional = {"mask": self.mask, "decay_sums": self.decay_sums, "documents": self.documents}
-        return named | {name: x for name, x in optional.items() if x is not None}
+        self._require_intact()
+        self._share()
+        return {**self._named(), "length": torch.tensor(self.length)}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "KVCache":
         """Return a cache of these tensors, with the same capacity."""
@@ -105,6 +132,8 @@ class KVCache(State):
         """Return one cache of all rows; the mask hides the padding of those with fewer cached tokens."""
         states = (self, *others)
         check_joinable(states)
+        for state in states:
+            state._require_intact()
         example = max(states, key=lambda state: state.addressable_keys)
         widest = example.addressable_keys
         for state in states:
@@ -126,13 +155,72 @@ class KVCache(State):
         start = self.addressable_keys - kept
         if bool(self._visible()[:, :start].any()):
             raise ValueError(f"count={count} places cannot be dropped: some of them hold tokens that can be seen")
-        named = self.tensors()
-        for name, axis in (("keys", 2), ("values", 2), ("mask", -1), ("decay_sums", -1), ("documents", -1)):
-            if name in named:
-                named[name] = named[name].narrow(axis, start, kept)
-        if "mask" in named and bool(named["mask"].all()):
-            del named["mask"]
-        return self.with_tensors({**named, "length": torch.tensor(self.length - count)})
+        self._share()
+        cache = self._narrow(start, kept, self.length - count)
+        if cache.mask is not None and bool(cache.mask.all()):
+            cache.mask = None
+        return cache
+
+    def rewind(self, count: int) -> "KVCache":
+        """Return the cache without its last `count` tokens, where no window has dropped any.
+
+        Under `torch.inference_mode` it takes over the buffer of this state, which can then not be used any more.
+        """
+        if count == 0:
+            return self
+        self._require_rewindable(count)
+        self._require_intact()
+        kept = self.addressable_keys - count
+        buffer = self._buffer
+        if buffer is None:
+            return self._narrow(0, kept, self.length - count)
+        if self._consumed or self._is_view or buffer.shared or not graph_op.writes_in_place():
+            copy = self._narrow(0, kept, self.length - count)
+            copy.keys, copy.values = copy.keys.clone(), copy.values.clone()
+            return copy
+        buffer.rewind(self._end - count)
+        self._consumed = True
+        return self._narrow(0, kept, self.length - count)._in_buffer(buffer, self._end - count)
+
+    def preserved(self) -> "KVCache":
+        """Return a view: a later step writes behind it. A step that continues the view copies it first."""
+        view = self._narrow(0, self.addressable_keys, self.length)
+        view._buffer, view._end, view._era, view._is_view = self._buffer, self._end, self._era, True
+        return view
+
+    def settled(self) -> "KVCache":
+        """Return the cache, or a copy if a window moves through its buffer."""
+        return self.fork() if self._has_dropped else self
+
+    @property
+    def _has_dropped(self) -> bool:
+        return self.addressable_keys < self.length
+
+    def _require_intact(self) -> None:
+        """Raise if a state after this one was taken back to before its end, and then continued."""
+        if self._buffer is not None and not self._buffer.is_intact(self._era, self._end):
+            raise ValueError("this State was taken back in place by rewind; branch from it with select(rows) before")
+
+    def _share(self) -> None:
+        """Keep the buffer from being written over: others hold views of it."""
+        if self._buffer is not None:
+            self._buffer.shared = True
+
+    def _named(self) -> dict[str, Tensor]:
+        """Return the tensors with an entry for each cached token."""
+        optional = {"mask": self.mask, "decay_sums": self.decay_sums, "documents": self.documents}
+        named = {"keys": self.keys, "values": self.values}
+        return named | {name: x for name, x in optional.items() if x is not None}
+
+    def _narrow(self, start: int, kept: int, length: int) -> "KVCache":
+        """Return a view of `kept` cached tokens from the one at `start` on."""
+        named = {name: x.narrow(PLACE_AXES[name], start, kept) for name, x in self._named().items()}
+        return self.with_tensors({**named, "length": torch.tensor(length)})
+
+    def _in_buffer(self, buffer: KVBuffer, end: int) -> "KVCache":
+        """Continue this cache in a buffer that holds its tokens before the place `end`."""
+        self._buffer, self._end, self._era = buffer, end, buffer.era
+        return self
 
     def _visible(self) -> Tensor:
         """Return the mask (batch, keys) of the cached tokens."""
@@ -142,32 +230,24 @@ class KVCache(State):
 
     def _append_in_place(self, k: Keys, v: Values, mask: Mask | None) -> "KVCache":
         new = k.shape[2]
-        if self._buffers is None or self._end + new > self._buffers[0].shape[2]:
+        if self._buffer is None or self._is_view or self._end + new > self._buffer.capacity:
             self._grow(new)
-        assert self._buffers is not None
-        end = self._end + new
-        start = self._end - self.addressable_keys
-        keys, values = self._buffers
-        keys[:, :, self._end : end] = k
-        values[:, :, self._end : end] = v
-        following = KVCache(
-            keys[:, :, start:end], values[:, :, start:end], self.length + new, self._append_mask(k, mask), self.capacity
-        )
-        following._buffers, following._end = self._buffers, end
+        buffer, end = self._buffer, self._end + new
+        assert buffer is not None
+        buffer.write(k, v, self._end)
+        places = slice(self._end - self.addressable_keys, end)
+        keys, values = buffer.keys[:, :, places], buffer.values[:, :, places]
+        following = KVCache(keys, values, self.length + new, self._append_mask(k, mask), self.capacity)
         self._consumed = True
-        return following
+        return following._in_buffer(buffer, end)
 
     def _grow(self, new: int) -> None:
-        """Move the cache into larger buffers: doubling them makes appending amortized constant."""
-        capacity = max(min(self.capacity, MAX_PREALLOCATED), 2 * (self.addressable_keys + new))
-
-        def move(x: Tensor) -> Tensor:
-            buffer = x.new_empty(*x.shape[:2], capacity, x.shape[3])
-            buffer[:, :, : self.addressable_keys] = x
-            return buffer
-
-        self._buffers = move(self.keys), move(self.values)
-        self._end = self.addressable_keys
+        """Move the cache into a larger buffer: doubling it makes appending amortized constant."""
+        needed, capacity = self.addressable_keys + new, min(self.capacity, MAX_PREALLOCATED)
+        if needed > capacity:  # a power of two, so that rows of other heads stay aligned in memory
+            capacity = 2 ** (2 * needed - 1).bit_length()
+        self._in_buffer(KVBuffer(self.keys, self.values, capacity), self.addressable_keys)
+        self._is_view = False
 
     def _append_mask(self, k: Keys, mask: Mask | None) -> Tensor | None:
         if mask is None and self.mask is None:

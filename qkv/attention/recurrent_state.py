@@ -58,6 +58,10 @@ class RecurrentState(State):
         """Always 0: past keys are summed, so that none can be attended to alone."""
         return 0
 
+    def preserved(self) -> "RecurrentState":
+        """Return the state itself, or on a GPU, where a kernel may update the sums in place, a copy."""
+        return self.fork() if self.kv_sum.is_cuda else self
+
     def select(self, rows: Rows) -> "RecurrentState":
         """Return a copy of these batch rows."""
         self.require_unconsumed()

@@ -67,6 +67,32 @@ class StateValue(ABC):
         """Return the state without its first `count` places, which must be padding in every row."""
         raise self._unsupported("drop_places")
 
+    @property
+    def rewindable(self) -> int:
+        """Largest count that `rewind` takes; 0 for sums, from which no token can be taken back."""
+        return 0
+
+    @property
+    def place_axes(self) -> Mapping[str, int]:
+        """Names of the `tensors` with an entry for each token, and the axis.
+
+        Such a tensor after a prefix of the tokens is the beginning of the one after all.
+        """
+        return {}
+
+    def rewind(self: Same, count: int) -> Same:
+        """Return the state without its last `count` tokens.
+
+        KV caches can, until a window drops keys, and with an undo log (`DecoderState.with_undo_log`) every kind.
+        Otherwise keep a `fork` of the earlier state. This state cannot be used any more.
+        """
+        self._require_rewindable(count)
+        return self
+
+    def settled(self: Same) -> Same:
+        """Return the state in the memory layout that `with_tensors` gives, so that both continue with the same bits."""
+        return self
+
     def fork(self: Same, copies: int = 1) -> Same:
         """Return a copy with each row `copies` times in a row; both states can be continued."""
         if copies < 1:
@@ -84,6 +110,14 @@ class StateValue(ABC):
             for name, x in self.tensors().items()
         }
         return self.with_tensors(moved)
+
+    def _require_rewindable(self, count: int) -> None:
+        """Raise unless `count` tokens can be taken back."""
+        if not 0 <= count <= self.rewindable:
+            raise ValueError(
+                f"count={count} tokens cannot be taken back from this {type(self).__name__}, only 0 to "
+                f"{self.rewindable}; keep a fork of the earlier state, or decode with an undo log"
+            )
 
     def _unsupported(self, method: str) -> NotImplementedError:
         return NotImplementedError(f"a state of class {type(self).__name__} has no method {method!r}")

@@ -17,6 +17,7 @@ from qkv.attention.state import (
     under_prefix,
     with_prefix,
 )
+from qkv.layers.undo_log import UndoLog
 from qkv.shapes import Keys, Mask, Rows, Values
 
 
@@ -57,6 +58,10 @@ class HeadsState(StateValue):
     """The last tokens or, of a convolution after the projections, their projections."""
     offsets: Rows | None = None
     """Place of each row's position 0; None: place 0 in every row."""
+    logs: bool = False
+    """Whether a step records what it reads, so that its tokens can be taken back."""
+    log: UndoLog | None = None
+    """The last step, if it was recorded."""
 
     @property
     def rows(self) -> int:
@@ -76,7 +81,7 @@ class HeadsState(StateValue):
     def select(self, rows: Rows) -> "HeadsState":
         """Return the state of these batch rows."""
         convolution, offsets = (None if x is None else x[rows] for x in (self.convolution, self.offsets))
-        return HeadsState(self.attention.select(rows), convolution, offsets)
+        return HeadsState(self.attention.select(rows), convolution, offsets, self.logs)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the mechanism, the convolution and the offsets."""
@@ -88,7 +93,45 @@ class HeadsState(StateValue):
         """Return a state of these tensors."""
         convolution = None if self.convolution is None else tensors["convolution"]
         attention = self.attention.with_tensors(under_prefix("attention", tensors))
-        return HeadsState(attention, convolution, tensors.get("offsets"))
+        return HeadsState(attention, convolution, tensors.get("offsets"), self.logs)
+
+    @property
+    def place_axes(self) -> dict[str, int]:
+        """Axis of the tokens in the tensors of the mechanism."""
+        return {f"attention.{name}": axis for name, axis in self.attention.place_axes.items()}
+
+    def settled(self) -> "HeadsState":
+        """Return the state with the mechanism's state settled."""
+        return replace(self, attention=self.attention.settled())
+
+    @property
+    def needs_log(self) -> bool:
+        """Whether the tokens of a step can be taken back only with a record of it."""
+        return self.convolution is not None or self.attention.rewindable < self.attention.length
+
+    @property
+    def rewindable(self) -> int:
+        """Number of tokens of a KV cache, unless there is a convolution; else those of a recorded step."""
+        recorded = 0 if self.log is None else self.log.tokens
+        return recorded if self.convolution is not None else max(recorded, self.attention.rewindable)
+
+    def rewind(self, count: int) -> "HeadsState":
+        """Return the state without its last `count` tokens."""
+        self._require_rewindable(count)
+        if count == 0:
+            return self
+        left = 0 if self.log is None else self.log.tokens - count
+        attention, convolution = self.attention, None
+        if self.log is not None and self.log.convolved is not None:
+            convolution = self.log.convolved.state_after(left)
+        if attention.rewindable >= count:
+            return replace(self, attention=attention.rewind(count), convolution=convolution, log=None)
+        assert self.log is not None
+        return replace(self, attention=self.log.state_after(left), convolution=convolution, log=None)
+
+    def with_undo_log(self) -> "HeadsState":
+        """Return a state whose steps are recorded, so that the tokens of the last one can be taken back."""
+        return replace(self, logs=True)
 
     def join(self, *others: "HeadsState") -> "HeadsState":
         """Return one state of all rows; those of a shorter state get a larger offset."""
@@ -108,9 +151,8 @@ class HeadsState(StateValue):
         if offsets is None:
             offsets = torch.zeros(self.rows, dtype=torch.int64, device=self.device)
         offsets = offsets - count
-        return replace(
-            self, attention=self.attention.drop_places(count), offsets=offsets if bool(offsets.any()) else None
-        )
+        attention = self.attention.drop_places(count)
+        return replace(self, attention=attention, offsets=offsets if bool(offsets.any()) else None, log=None)
 
 
 @dataclass(frozen=True)

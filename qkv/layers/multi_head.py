@@ -11,6 +11,7 @@ is the layer of Gated DeltaNet:
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from qkv.layers.convolution import ProjectionConvolution, ShortConvolution
 from qkv.layers.gates import Gates
 from qkv.layers.heads import Context, Heads, HeadsState
 from qkv.layers.packing import Packing
+from qkv.layers.undo_log import Convolved, UndoLog
 from qkv.positions import Positions, incompatible_error
 from qkv.shapes import Bias, Hidden, Keys, Mask, Outputs, Queries, Rows, Values
 
@@ -110,9 +112,10 @@ class MultiHead(nn.Module):
     def step(self, x: Hidden, state: HeadsState, *, mask: Mask | None = None) -> tuple[Hidden, HeadsState]:
         """Process the next token or tokens (decode or prefill); equals the causal `forward` over all of them."""
         self._check_input("x", x)
-        convolution = state.convolution
+        convolution, convolved = state.convolution, None
         if self.convolution is not None:
             assert convolution is not None
+            convolved = Convolved(convolution, x)
             x, convolution = self.convolution.step(x, convolution, mask=mask)
         past, end = state.attention, state.attention.length + x.shape[1]
         index = torch.arange(past.length, end, device=x.device)
@@ -120,13 +123,19 @@ class MultiHead(nn.Module):
         projections = self._project(x)
         if self.projection_convolution is not None:
             assert convolution is not None
-            joined, convolution = self.projection_convolution.step(torch.cat(projections, -1), convolution, mask=mask)
+            convolved = Convolved(convolution, torch.cat(projections, -1))
+            joined, convolution = self.projection_convolution.step(convolved.new, convolution, mask=mask)
             projections = _split_like(joined, projections)
         q, k, v = self._split_and_rotate(projections, own_index)
         key_index = torch.arange(past.length - past.addressable_keys, end, device=x.device)
         modifiers = self._position_modifiers(q, index, key_index) | self._gate(x)
+        before = past.preserved() if state.logs and mask is None else None
         out, new = self.attention.step(q, k, v, past, mask=mask, **modifiers)
-        return self._join(out, x), HeadsState(new, convolution, state.offsets)
+        following = HeadsState(new, convolution, state.offsets, state.logs)
+        if before is not None and following.needs_log:
+            log = UndoLog(self.attention, before, q, k, v, modifiers, convolved)
+            following = replace(following, log=log)
+        return self._join(out, x), following
 
     def project_context(self, context: Hidden, mask: Mask | None = None) -> Context:
         """Project the keys and values of another sequence, for `cross_attend`."""

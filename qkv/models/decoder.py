@@ -103,6 +103,41 @@ class DecoderState(RaggedState):
     def _without_places(self, count: int, padding: Rows | None) -> "DecoderState":
         return DecoderState(tuple(block.drop_places(count) for block in self.blocks), padding)
 
+    @property
+    def place_axes(self) -> dict[str, int]:
+        """Axis of the tokens in the tensors of each block."""
+        pairs = enumerate(self.blocks)
+        return {f"blocks.{number}.{name}": axis for number, x in pairs for name, axis in x.place_axes.items()}
+
+    @property
+    def rewindable(self) -> int:
+        """Largest count that every block can take back, and every row has."""
+        return min(*(block.rewindable for block in self.blocks), self.length - self._longest_padding)
+
+    def rewind(self, count: int) -> "DecoderState":
+        """Return the state without the last `count` tokens of each row.
+
+        Without an undo log every block must be a KV cache, no window may have dropped keys, and no convolution may mix
+        neighbors. With it the tokens of the last step can be taken back, whatever the kinds.
+        """
+        self._require_rewindable(count)
+        return replace(self, blocks=tuple(block.rewind(count) for block in self.blocks))
+
+    def settled(self) -> "DecoderState":
+        """Return the state with every block settled."""
+        return replace(self, blocks=tuple(block.settled() for block in self.blocks))
+
+    def with_undo_log(self) -> "DecoderState":
+        """Return a state whose steps are recorded, so that `rewind` takes back tokens of the last one for any kind.
+
+        The record holds the state before that step, and the queries, keys and values of its tokens.
+        """
+        return replace(self, blocks=tuple(block.with_undo_log() for block in self.blocks))
+
+    @property
+    def _longest_padding(self) -> int:
+        return 0 if self.padding is None else int(self.padding.max())
+
 
 @register("decoder", DecoderConfig)
 class Decoder(nn.Module):
