@@ -316,8 +316,8 @@ MUTANTS = (
         "attention/recurrent_state.py", "[x[rows] for x in self.sums]", "[x[rows.sort().values] for x in self.sums]"
     ),
     Mutant("attention/kv_cache.py", "torch.cat((past, new), 1)", "torch.cat((new, past), 1)"),
-    Mutant("attention/kv_cache.py", "start = self._end - self.addressable_keys", "start = 0"),
-    Mutant("attention/kv_cache.py", "self._consumed = True", "self._consumed = False"),
+    Mutant("attention/kv_cache.py", "slice(self._end - self.addressable_keys, end)", "slice(0, end)"),
+    Mutant("attention/kv_cache.py", "self._consumed = True\n        return following", "return following"),
     Mutant(
         "attention/kv_cache.py", "if self.addressable_keys == 0:", "if False:", ("tests/attention/test_kv_cache.py",)
     ),
