@@ -181,7 +181,7 @@ def test_drafts_that_do_not_fit(run, tmp_path, corpus):
     qkv("train", "text", "--run", str(other), "--train-file", str(text), *MODEL, *DATA, *TRAIN, "--json")
     said = qkv(*given, "--draft", str(other), code=2)
     assert "the draft has another vocabulary than the run" in said
-    said = qkv("predict", str(run), "Line", "--with", str(run), "--draft", "ngram", code=2)
+    said = qkv(*given, "--with", str(run), "--draft", "ngram", code=2)
     assert "model must have extend, as Decoder has, to verify a draft, got Ensemble" in said
 
 
