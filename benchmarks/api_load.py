@@ -73,7 +73,7 @@ def overload(run: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Measure capacity, the open loop, and the capacity again."""
     os.sched_setaffinity(0, CLIENT_CORES)
     rows, waiting = 8, 4
-    record = {"prompt": "alpha beta gamma", "max_tokens": 96, "temperature": 0}
+    record = {"prompt": "alpha beta gamma", "max_tokens": 256, "temperature": 0}
 
     async def measure(target: ApiTarget) -> dict[str, Any]:
         request, probe = target.request(COMPLETIONS, record), min(10.0, given.seconds / 4)
