@@ -45,7 +45,7 @@ def main() -> None:
     """Run the parts, write, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--parts", default=",".join(PARTS), help=f"which parts (default: {','.join(PARTS)})")
-    parser.add_argument("--kind", default="taylor", help="kind of attention (default: taylor)")
+    parser.add_argument("--kind", default="delta", help="kind of attention (default: delta)")
     parser.add_argument("--dim", type=int, default=128, help="width of the model (default: 128)")
     parser.add_argument("--layers", type=int, default=2, help="layers of the model (default: 2)")
     parser.add_argument("--seconds", type=float, default=120.0, help="seconds of overload (default: 120)")
@@ -73,7 +73,7 @@ def overload(run: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Measure capacity, the open loop, and the capacity again."""
     os.sched_setaffinity(0, CLIENT_CORES)
     rows, waiting = 8, 4
-    record = {"prompt": "alpha beta gamma", "max_tokens": 96, "temperature": 0}
+    record = {"prompt": "alpha beta gamma", "max_tokens": 256, "temperature": 0}
 
     async def measure(target: ApiTarget) -> dict[str, Any]:
         request, probe = target.request(COMPLETIONS, record), min(10.0, given.seconds / 4)

@@ -20,6 +20,7 @@ GROUPS = {
         "photos",
         "huggingface",
         "workbench",
+        "serving",
     ),
     "Concepts": ("gates", "states", "cost", "kernels", "compatibility", "dependencies"),
     "Results": ("results", "pronounce_model"),

@@ -62,6 +62,13 @@ def encode_prompt(tokenizer: Tokenizer, model: nn.Module, text: str, tokens: int
 
 def prompt_of_ids(tokenizer: Tokenizer, model: nn.Module, ids: list[int], tokens: int) -> Prompt:
     """Return a prompt of these ids, the start token included, with room for `tokens` more; raise if there is none."""
+    limits = prompt_limits(tokenizer, model, ids, tokens)
+    device = next(model.parameters()).device
+    return Prompt(ids, torch.tensor([ids[:-1]], dtype=torch.int64, device=device), limits)
+
+
+def prompt_limits(tokenizer: Tokenizer, model: nn.Module, ids: Sequence[int], tokens: int) -> SearchLimits:
+    """Return the limits of `tokens` more after a prompt of these ids; raise if the model cannot take that many."""
     if tokens < 1:
         raise ValueError(f"tokens must be at least 1, got {tokens}")
     longest = int(model.config.max_length)  # type: ignore[union-attr, arg-type]
@@ -71,10 +78,8 @@ def prompt_of_ids(tokenizer: Tokenizer, model: nn.Module, ids: list[int], tokens
             f"the prompt has {len(ids)} tokens with the start token, and {tokens} more exceed "
             f"the model's max_length={longest}"
         )
-    device = next(model.parameters()).device
     forbidden = {*tokenizer.special.values(), tokenizer.pad, tokenizer.start} - {tokenizer.end}
-    limits = SearchLimits(tokens, start=ids[-1], end=tokenizer.end, forbidden=tuple(sorted(forbidden)))
-    return Prompt(ids, torch.tensor([ids[:-1]], dtype=torch.int64, device=device), limits)
+    return SearchLimits(tokens, start=ids[-1], end=tokenizer.end, forbidden=tuple(sorted(forbidden)))
 
 
 def token_chooser(search: str, options: PredictOptions) -> TokenChooser:

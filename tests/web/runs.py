@@ -49,6 +49,10 @@ def train_masked(parent):
     return train(parent / "masked", "masked", MASKED)
 
 
+def train_xor(parent):
+    return train(parent / "xor", "xor", {"train": {"steps": 2, "validate_every": 2}})
+
+
 @contextmanager
 def serving(backend, **limits):
     """Serve a backend inside the block."""

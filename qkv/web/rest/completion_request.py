@@ -2,14 +2,14 @@
 
 import secrets
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from qkv.data import Tokenizer
-from qkv.decode import argmax_token, sampler
+from qkv.decode import SearchLimits, argmax_token, sampler
 from qkv.decode.single_path import TokenChooser
-from qkv.inference.generate import Prompt, prompt_of_ids
+from qkv.inference.generate import prompt_limits
 from qkv.web.rest.errors import ApiError
 from qkv.web.rest.fields import Fields, require_model, require_unicode
 
@@ -33,6 +33,13 @@ KNOWN = (
     *("stream_options", "logprobs", "echo", "user"),
     *NEUTRAL,
 )
+
+
+class EncodedPrompt(NamedTuple):
+    """A prompt as ids, the start token included, and what may follow."""
+
+    ids: list[int]
+    limits: SearchLimits
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,7 @@ def read_completion(record: dict[str, Any], model_name: str) -> CompletionReques
     )
 
 
-def encode(tokenizer: Tokenizer, model: nn.Module, prompt: str | list[int], max_tokens: int | None) -> Prompt:
+def encode(tokenizer: Tokenizer, model: nn.Module, prompt: str | list[int], max_tokens: int | None) -> EncodedPrompt:
     """Return a prompt as ids, after the start token; by default with DEFAULT_TOKENS, or fewer if no more fit."""
     if isinstance(prompt, str):
         ids = [tokenizer.start, *tokenizer.encode(prompt)]
@@ -112,7 +119,7 @@ def encode(tokenizer: Tokenizer, model: nn.Module, prompt: str | list[int], max_
     longest = int(model.config.max_length)  # type: ignore[union-attr, arg-type]
     tokens = max(1, min(DEFAULT_TOKENS, longest - len(ids) + 1)) if max_tokens is None else max_tokens
     try:
-        return prompt_of_ids(tokenizer, model, ids, tokens)
+        return EncodedPrompt(ids, prompt_limits(tokenizer, model, ids, tokens))
     except ValueError as error:
         raise ApiError(str(error), param="max_tokens", code="context_length_exceeded") from None
 

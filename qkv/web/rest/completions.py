@@ -14,10 +14,9 @@ from torch import nn
 
 from qkv.cancellation import CanceledError
 from qkv.data import Tokenizer
-from qkv.inference.generate import Prompt
 from qkv.web.requests import parse_object, wait_disconnected
 from qkv.web.rest.choice import ChoiceDelta, TokenEntry, logprobs_record
-from qkv.web.rest.completion_request import CompletionRequest, encode, read_completion
+from qkv.web.rest.completion_request import CompletionRequest, EncodedPrompt, encode, read_completion
 from qkv.web.rest.engine import Engine
 from qkv.web.rest.errors import ApiError, shutting_down, to_api_error
 from qkv.web.rest.metrics import ApiMetrics
@@ -64,8 +63,8 @@ class Completions:
         for session in self._sessions:
             session.fail(error)
 
-    async def _encode(self, asked: CompletionRequest) -> list[Prompt]:
-        def encode_all() -> list[Prompt]:
+    async def _encode(self, asked: CompletionRequest) -> list[EncodedPrompt]:
+        def encode_all() -> list[EncodedPrompt]:
             return [encode(self.tokenizer, self.model, prompt, asked.max_tokens) for prompt in asked.prompts]
 
         return encode_all() if asked.characters <= INLINE_CHARACTERS else await asyncio.to_thread(encode_all)

@@ -12,9 +12,8 @@ from qkv.data import Tokenizer
 from qkv.decode.single_path import TokenChooser
 from qkv.decode.stepper import best_tokens
 from qkv.inference.batching import Generation
-from qkv.inference.generate import Prompt
 from qkv.web.rest.choice import ChoiceDelta, CompletionChoice, TopTokens
-from qkv.web.rest.completion_request import CompletionRequest
+from qkv.web.rest.completion_request import CompletionRequest, EncodedPrompt
 from qkv.web.rest.engine import Engine
 from qkv.web.rest.errors import ApiError, busy, too_late
 
@@ -43,7 +42,9 @@ class ChoiceListener:
 class CompletionSession:
     """The choices of one request; `deltas` yields what is new, until all have ended."""
 
-    def __init__(self, request: CompletionRequest, prompts: Sequence[Prompt], tokenizer: Tokenizer, timeout: float):
+    def __init__(
+        self, request: CompletionRequest, prompts: Sequence[EncodedPrompt], tokenizer: Tokenizer, timeout: float
+    ):
         self.request, self.prompts, self.tokenizer, self.timeout = request, prompts, tokenizer, timeout
         self.wake = asyncio.Event()
         self.started = time.monotonic()
@@ -122,7 +123,7 @@ class CompletionSession:
         written = sum(choice.tokens for choice in self.choices)
         return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
-    def _submit(self, engine: Engine, prompt: Prompt, choose: TokenChooser) -> None:
+    def _submit(self, engine: Engine, prompt: EncodedPrompt, choose: TokenChooser) -> None:
         request, describe, top = self.request, None, None
         if request.logprobs is not None:
             describe = self.tokenizer.token_text

@@ -1,6 +1,9 @@
 """`qkv serve` as a user runs it."""
 
+import json
+import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,7 +16,7 @@ import pytest
 
 from qkv.web.listening import listen
 from tests.cli.run import ROOT, qkv
-from tests.web.runs import train_recall
+from tests.web.runs import train_recall, train_xor
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +54,43 @@ def test_bad_use(run, tmp_path):
         assert f"cannot listen on port {port}" in qkv("serve", str(run), "--port", str(port), code=2)
     assert "there is no such run folder" in qkv("serve", str(Path(run).parent / "none"), code=2)
     assert "port must be from 0 to 65535" in qkv("serve", str(run), "--port", "70000", code=2)
+
+
+@pytest.mark.process
+def test_the_api_prints_a_line_that_works(tmp_path):
+    run, token = train_xor(tmp_path), "a-token-that-nobody-guesses"
+    command = [sys.executable, "-c", "from qkv.cli import main; main()", "serve", "--api", str(run)]
+    environment = {**os.environ, "QKV_API_TOKEN": token}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as process:
+        lines = [process.stdout.readline() for _ in range(4)]
+        assert re.search(r"listening on http://127\.0\.0\.1:\d+, model 'xor'$", lines[0].strip())
+        assert 'authorization: Bearer $QKV_API_TOKEN"' in lines[1]
+        _, address, *_, body = shlex.split(lines[1])
+        headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
+        request = urllib.request.Request(address, body.encode(), headers)
+        with urllib.request.urlopen(request) as response:
+            assert len(json.load(response)["data"]) == 1
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(urllib.request.Request(address, body.encode(), {"content-type": "application/json"}))
+        process.send_signal(signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert stderr == ""
+    assert token not in "".join(lines) + stdout
+
+
+def test_options_of_the_page_and_of_the_api(run, monkeypatch):
+    monkeypatch.delenv("QKV_API_TOKEN", raising=False)
+    api = ["serve", "--api", str(run)]
+    for option, value in (("--host", "::1"), ("--token", "x" * 20), ("--max-streams", "0"), ("--timeout", "5")):
+        assert f"{option} has no effect here: it needs --api" in qkv("serve", str(run), option, value, code=2)
+    assert "--browser has no effect here: --api has no page to open" in qkv(*api, "--browser", code=2)
+    assert "max_streams must be at least 1, got 0" in qkv(*api, "--max-streams", "0", code=2)
+    assert "a run of task 'recall' has nothing to serve" in qkv(*api, code=2)
+
+
+def test_a_weak_token_is_not_repeated(tmp_path):
+    stderr = qkv("serve", "--api", str(train_xor(tmp_path)), "--token", "hunter2", code=2)
+    assert "the token must have at least 16 printable ASCII characters" in stderr
+    assert "hunter2" not in stderr

@@ -9,7 +9,7 @@ from qkv import runs
 from qkv.inference import PredictOptions
 from tests.web.rest.http import error_of, post
 from tests.web.rest.runs import serving_api
-from tests.web.runs import train
+from tests.web.runs import train_xor
 
 WORDS = ["abc", "fed", "cab", "deaf", "bead", "face", "cafe", "ad"]
 
@@ -112,7 +112,7 @@ def test_masks_are_filled(masked_run):
 
 
 def test_points_are_classified_and_never_read_from_files(tmp_path):
-    run = train(tmp_path / "xor", "xor", {"train": {"steps": 2, "validate_every": 2}})
+    run = train_xor(tmp_path)
     secret = tmp_path / "secret.png"
     secret.write_text("none of your business")
     with serving_api(run) as server:
