@@ -2,6 +2,7 @@
 
     python -m benchmarks.text_speed_cpu                    every part, each under three minutes on two quiet cores
     python -m benchmarks.text_speed_cpu --part peers       one of: forms, peers, quality
+    python -m benchmarks.text_speed_cpu --table            print the tables of docs/text.md, from the result file
 
 forms     milliseconds of a step of a model of 17 million parameters, plain, fused and int8, for one row and sixteen
 peers     tokens per second of greedy decoding, sixteen rows of equal length, the same weights in transformers'
@@ -257,6 +258,32 @@ def train(model: Decoder, task: TextTask) -> float:
     return float(loss)
 
 
+def table(result: dict[str, Any]) -> str:
+    """Return the result as the tables of docs/text.md."""
+    lines = ["| kind, rows | ms per step, plain | fused | int8 | fused | int8 |", "|---|---|---|---|---|---|"]
+    for name, found in result["forms"].items():
+        if name != "setting":
+            times, ratios = found["milliseconds per step"], found["speedup"]
+            cells = [f"{times[form]:.2f}" for form in ("plain", "fused", "int8")]
+            cells += [f"{ratios[form]:.2f}x" for form in ("fused", "int8")]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", "| GPT-2 shape | tokens/s, `transformers` | fused | ratio |", "|---|---|---|---|"]
+    for name, found in result["peers"].items():
+        if name not in ("machine", "setting"):
+            rates = found["tokens per second"]
+            ratio = f"{found['fused / transformers']:.2f}x"
+            lines.append(f"| {name} | {rates['transformers']:,} | {rates['fused']:,} | {ratio} |")
+    quality = result["quality"]
+    perplexities = " | ".join(f"{quality['perplexity'][form]:.2f}" for form in ("float32", "int8"))
+    lines += [
+        "",
+        "| perplexity, float32 | int8 | change |",
+        "|---|---|---|",
+        f"| {perplexities} | {quality['change']:+.2%} |",
+    ]
+    return "\n".join(lines)
+
+
 PARTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "forms": compare_forms,
     "peers": compare_peers,
@@ -270,7 +297,11 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, help="only this part (default: all)")
     parser.add_argument("--rounds", type=int, default=5, help="timed runs of each (default: 5)")
     parser.add_argument("--result", type=Path, default=RESULTS, help="where to write")
+    parser.add_argument("--table", action="store_true", help="measure nothing: print the result file as tables")
     given = parser.parse_args()
+    if given.table:
+        print(table(json.loads(given.result.read_text())))
+        return
     before = json.loads(given.result.read_text()) if given.result.exists() else {}
     result = {**before, **about(), "command": "python -m benchmarks.text_speed_cpu"}
     result["transformers"] = transformers.__version__

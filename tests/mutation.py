@@ -65,6 +65,7 @@ CROSS_SAVED = ("tests/models/test_encoder_decoder.py::test_blocks_that_share_a_m
 RECURRENT = ("tests/models/test_recurrent.py",)
 STATE_FILE = ("tests/models/test_state_file.py",)
 LAYER_GATES = ("tests/layers/test_gates.py",)
+FUSED = tuple(f"tests/models/fast/test_{name}.py" for name in ("fused_decoder", "one_token", "products"))
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,18 @@ MUTANTS = (
     Mutant("layers/multi_head.py", 'modifiers | {"starts": packing.starts}', "modifiers", LAYER_GATES),
     Mutant("layers/multi_head.py", "= (out * self.gates.output(x)).to", "= out.to", LAYER_GATES),
     Mutant("models/fast/fused.py", "        and heads.gates is None\n", "", ("tests/models/test_layer_spec.py",)),
+    # fused decoders
+    Mutant("models/fast/fused_decoder.py", "        and heads.gates is None\n", "", FUSED),
+    Mutant("models/fast/fused_decoder.py", " - offsets[:, None]", "", FUSED),
+    Mutant("models/fast/fused_decoder.py", "halves.flip(3)", "halves", FUSED),
+    Mutant("models/fast/one_token.py", "keys, past, alpha=-1", "keys, past", FUSED),
+    Mutant(
+        "models/fast/one_token.py",
+        "state.keys, state.values, mask, scale",
+        "state.keys, state.values, None, scale",
+        FUSED,
+    ),
+    Mutant("models/fast/products.py", "torch.tensor(ZERO + 0.5)", "torch.tensor(float(ZERO))", FUSED),
     Mutant("attention/triton/dispatch.py", "beta = beta.masked_fill(hidden, 0)", "pass", HIDDEN),
     Mutant("attention/triton/kernels/delta_grad.py", "later - earlier - kept", "later - kept", GATED),
     Mutant("attention/triton/kernels/delta_step.py", "state *= tl.exp(-", "state *= tl.exp(0 * ", IN_PLACE),

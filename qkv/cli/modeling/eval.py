@@ -82,8 +82,7 @@ def evaluate(
     folders, target = [run, *(with_ or [])], choose_device(device)
     if pronounce_table.is_pronouncer(run):
         options = pronounce_table.PronounceEvalOptions(search, beams, length_penalty, stress, best, joint)
-        if int8:
-            raise ValueError("--int8 is for runs of task text")
+        _require_no_int8(run, int8=int8)
         pronounce_table.print_evaluation(folders, split, test_file, target, options, json)
         return
     if not stress or best > 1 or joint is not None:
@@ -93,20 +92,27 @@ def evaluate(
     _require_search_used(task, search, beams, length_penalty)
     width = beams if search == "beam" else 1
     given = {"beams": width, "length_penalty": length_penalty} if task.decodes else {}
-    quantized = _quantize(model) if int8 else None
+    rounded = _evaluate(task, _quantize(model), split, given)[0] if int8 else {}
     metrics, confusion = _evaluate(task, model, split, given)
-    rounded = {} if quantized is None else _evaluate(task, quantized, split, given)[0]
     if json:
-        more: dict[str, Any] = {} if confusion is None else {"confusion_matrix": confusion.counts}
-        more |= {"int8": rounded} if rounded else {}
+        more = ({"int8": rounded} if rounded else {}) | ({"confusion_matrix": confusion.counts} if confusion else {})
         print_json({"run": str(run), "split": split, "search": search or "greedy", **metrics, **more})
         return
-    name = f"{split} {search or 'greedy'}" if task.decodes else split
+    _print_metrics(f"{split} {search or 'greedy'}" if task.decodes else split, metrics, rounded)
+    if confusion is not None:
+        print_confusion(confusion.counts, confusion.classes)
+
+
+def _print_metrics(name: str, metrics: dict[str, Any], rounded: dict[str, Any]) -> None:
+    """Print the metrics, and beside them those of weights of 8 bits, if there are any."""
     print_metrics({name: metrics, f"{name} int8": rounded} if rounded else {name: metrics})
     if "perplexity" in rounded:
         console().print(f"int8: perplexity {rounded['perplexity'] / metrics['perplexity'] - 1:+.2%}")
-    if confusion is not None:
-        print_confusion(confusion.counts, confusion.classes)
+
+
+def _require_no_int8(run: Path, *, int8: bool) -> None:
+    if int8:
+        raise ValueError(f"--int8 is for runs of task text; {run} is not one")
 
 
 def _quantize(model: "nn.Module") -> "nn.Module":

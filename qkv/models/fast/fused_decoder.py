@@ -106,12 +106,12 @@ class _FusedStep:
         self.attention, self.output_norm = heads.attention, heads.output_norm
         self.attend_token = token_step(heads.attention, heads.key_dim, heads.value_dim)
         self.rotation = _Rotation(heads, heads.positions, max_length) if isinstance(heads.positions, Rope) else None
-        self.norm = _Norm(block.around_attention)
+        self.norm = _BlockNorm(block.around_attention)
         self.project = make_product(weight, torch.cat(biases) if biases else None, None)
         self.output = _packed(heads.output)
         self.feed_forward = None
         if isinstance(block.feed_forward, FeedForward):
-            self.feed_forward = _FusedFeedForward(block.feed_forward, block.around_feed_forward, make_product)
+            self.feed_forward = _FeedForwardStep(block.feed_forward, block.around_feed_forward, make_product)
 
     def __call__(self, x: Hidden, state: HeadsState, mask: Mask | None) -> tuple[Hidden, HeadsState]:
         flat = x.reshape(-1, x.shape[2])
@@ -137,11 +137,11 @@ class _FusedStep:
         return self.attention.step(q, k, v, past, mask=mask)
 
 
-class _FusedFeedForward:
+class _FeedForwardStep:
     """x + feed_forward(norm(x))"""
 
     def __init__(self, layer: FeedForward, residual: nn.Module, make_product: MakeProduct):
-        self.norm = _Norm(residual)
+        self.norm = _BlockNorm(residual)
         self.up = make_product(layer.up.weight, layer.up.bias, layer.activation)
         self.down = _packed(layer.down)
 
@@ -149,7 +149,7 @@ class _FusedFeedForward:
         return self.down.product.add_to(x, self.up(self.norm(x)))
 
 
-class _Norm:
+class _BlockNorm:
     """The LayerNorm of a pre-norm residual."""
 
     def __init__(self, residual: nn.Module):

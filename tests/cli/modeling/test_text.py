@@ -201,3 +201,28 @@ def test_texts_of_a_run_from_python(run, small_run):
         list(plain.generate("Line", search="greedy", top_k=5))
     with pytest.raises(ValueError, match="unknown search 'beam'"):
         list(plain.generate("Line", tokens=3, search="beam"))
+
+
+def test_eval_with_int8_shows_both(run):
+    found = json.loads(qkv("eval", str(run), "--int8", "--json"))
+    plain = json.loads(qkv("eval", str(run), "--json"))
+    assert {name: found[name] for name in plain} == plain
+    assert found["int8"].keys() == {"tokens", "words", "loss", "perplexity", "word_perplexity", "bits_per_byte"}
+    assert found["int8"]["perplexity"] != found["perplexity"]
+    assert found["int8"]["perplexity"] == pytest.approx(found["perplexity"], rel=0.01)
+    printed = qkv("eval", str(run), "--int8")
+    change = found["int8"]["perplexity"] / found["perplexity"] - 1
+    assert f"int8: perplexity {change:+.2%}" in printed
+
+
+def test_predict_with_int8(run):
+    options = ("--tokens", "5", "--search", "greedy", "--json")
+    plain, rounded = (json.loads(qkv("predict", str(run), "Line", *options, *more)) for more in ((), ("--int8",)))
+    first, second = (one[0]["answers"][0]["log_probability"] for one in (plain, rounded))
+    assert first != second
+    assert second == pytest.approx(first, rel=0.02)
+
+
+def test_int8_is_for_decoders():
+    said = qkv("eval", "pronounce", "--int8", code=2)
+    assert said == "qkv: --int8 is for runs of task text; pronounce is not one\n"
