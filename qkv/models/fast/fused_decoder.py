@@ -9,13 +9,14 @@ verifies states works with both, and a state of one can be continued by the othe
 """
 
 import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from qkv.attention import State
 from qkv.layers import DecoderBlock, FeedForward, HeadsState, MultiHead, PreNorm
 from qkv.layers.heads import Context
+from qkv.layers.undo_log import UndoLog
 from qkv.models.builders import as_decoder_block
 from qkv.models.decoder import Decoder
 from qkv.models.fast.one_token import token_step
@@ -73,7 +74,7 @@ class FusedDecoderBlock(DecoderBlock):
         self.attention, self.cross, self.feed_forward = block.attention, None, block.feed_forward
         self.around_attention, self.around_cross = block.around_attention, None
         self.around_feed_forward = block.around_feed_forward
-        self.fused = _FusedStep(block, make_product, max_length)
+        self.fused = _BlockStep(block, make_product, max_length)
 
     def step(
         self, x: Hidden, state: HeadsState, mask: Mask | None = None, context: Context | None = None
@@ -89,7 +90,7 @@ class FusedDecoderBlock(DecoderBlock):
         return "DecoderBlock"
 
 
-class _FusedStep:
+class _BlockStep:
     """The step of a plain block. It is no module: looking up the parts of modules takes a tenth of a small step."""
 
     def __init__(self, block: DecoderBlock, make_product: MakeProduct, max_length: int):
@@ -122,19 +123,25 @@ class _FusedStep:
         flat = self.output.product.add_to(flat, out.transpose(1, 2).reshape(flat.shape[0], -1))
         if self.feed_forward is not None:
             flat = self.feed_forward(flat)
-        return flat.view(x.shape), HeadsState(after, None, state.offsets)
+        return flat.view(x.shape), after
 
-    def _attend(self, projected: Tensor, state: HeadsState, mask: Mask | None) -> tuple[Tensor, State]:
-        """Return the outputs (rows, heads, time, value_dim) and the new state of the mechanism."""
+    def _attend(self, projected: Tensor, state: HeadsState, mask: Mask | None) -> tuple[Tensor, HeadsState]:
+        """Return the outputs (rows, heads, time, value_dim) and the new state."""
         past = state.attention
         rows, time, _ = projected.shape
         if self.rotation is not None:
             self.rotation.apply(projected, past.length, state.offsets)
         pieces = projected.split_with_sizes([count * dim for count, dim in self.shapes], -1)
         q, k, v = (x.view(rows, time, *shape).transpose(1, 2) for x, shape in zip(pieces, self.shapes, strict=True))
+        before = past.preserved() if state.logs and mask is None else None
         if time == 1 and mask is None:
-            return self.attend_token(q, k, v, past)
-        return self.attention.step(q, k, v, past, mask=mask)
+            out, new = self.attend_token(q, k, v, past)
+        else:
+            out, new = self.attention.step(q, k, v, past, mask=mask)
+        after = HeadsState(new, None, state.offsets, state.logs)
+        if before is not None and after.needs_log:
+            after = replace(after, log=UndoLog(self.attention, before, q, k, v, {}, None))
+        return out, after
 
 
 class _FeedForwardStep:

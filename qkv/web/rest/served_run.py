@@ -11,6 +11,7 @@ from qkv import runs
 from qkv.data import Tokenizer
 from qkv.errors import QkvError
 from qkv.inference import MaskedLM, PredictOptions, Predictor
+from qkv.models.fast.fused_decoder import fast_form
 from qkv.pronunciation.bundled import run_folder
 from qkv.tasks import Task
 
@@ -40,7 +41,7 @@ class ServedRun:
         """Load a run folder, a Hugging Face folder or the bundled model `pronounce`."""
         folder = run_folder(run)
         config, task, model = runs.load(folder)
-        model.eval()
+        model = fast_form(model.eval())
         tokenizer, masked_lm = task.text_tokenizer(), task.masked_lm(model)
         predicts = task.predictor(model, PredictOptions()) is not None
         if tokenizer is None and masked_lm is None and not predicts:

@@ -10,7 +10,8 @@ from qkv.inference.speculative import (
     SpeculationStatistics,
     speculative_stream,
 )
-from tests.inference.speculative.decoders import KINDS_AND_CONVOLUTIONS, Fixed, Hostile, decoder, perturbed
+from qkv.models.fast.fused_decoder import fuse
+from tests.inference.speculative.decoders import KINDS, KINDS_AND_CONVOLUTIONS, Fixed, Hostile, decoder, perturbed
 
 PROMPT = torch.tensor([[7, 11, 5, 7, 11, 3]])
 LIMITS = SearchLimits(41, start=5, end=2)
@@ -36,6 +37,20 @@ def test_greedy_tokens_are_those_of_plain_decoding(attention, convolution):
         assert tokens(found) == tokens(expected)
         torch.testing.assert_close([x for _, x in found], [x for _, x in expected], rtol=0, atol=1e-10)
         assert statistics.tokens == len(expected)
+
+
+@pytest.mark.parametrize("attention", KINDS)
+def test_a_fused_form_takes_back_what_a_draft_got_wrong(attention):
+    """Greedy tokens are those of the plain model, and a bad draft is taken back from states of every kind."""
+    model = decoder(attention)
+    expected = list(stream(model, PROMPT, LIMITS, argmax_token))
+    fused, proposed, accepted = fuse(model), 0, 0
+    for draft in (ModelDraft(fuse(perturbed(model, 0.03))), Hostile(model)):
+        found, statistics = counted(fused, draft)
+        assert tokens(found) == tokens(expected)
+        torch.testing.assert_close([x for _, x in found], [x for _, x in expected], rtol=0, atol=1e-10)
+        proposed, accepted = proposed + statistics.proposed, accepted + statistics.accepted
+    assert 0 < accepted < proposed
 
 
 def test_a_draft_equal_to_the_model_is_always_right():
