@@ -77,8 +77,9 @@ CONFIGS: dict[tuple[bool, int], DeltaConfigs] = {
 MIN_ROW_BYTES = 128
 """Least bytes of a row of values.
 
-ptxas 12.8 computes some addresses of operands in shared memory from the wrong registers if their rows have 64 bytes or
-fewer: the products read other memory. A tile of gradients in float32 has 128 bytes, too, for the same reason.
+ptxas 12.8 computes some addresses of operands in shared memory from the wrong registers: products read other memory.
+It did so in some passes with rows of 64 bytes or fewer. Gradients in float32 have tiles of 128 bytes for that reason.
+Longer rows are no guarantee: `delta_walk` in float32 with 16 columns and 8 warps was wrong as well.
 """
 
 
