@@ -221,11 +221,13 @@ def test_a_preserved_state_outlives_the_steps_after_it():
     with torch.inference_mode():
         _, state = feed(mechanism, qkv, start(mechanism, capacity=9), 0, 3)
         kept = state.preserved()
-        feed(mechanism, [x.flip(2) for x in qkv], state, 0, 2)
+        flipped = [x.flip(2) for x in qkv]
+        _, other = feed(mechanism, flipped, state, 0, 2)
         out, after = feed(mechanism, qkv, kept, 3, 7)
         _, again = feed(mechanism, qkv, after.rewind(1), 6, 7)
     torch.testing.assert_close(out, expected[:, :, 3:], rtol=0, atol=1e-12)
     assert torch.equal(again.keys, qkv[1])
+    assert torch.equal(other.keys[:, :, 3:], flipped[1][:, :, :2])
 
 
 def test_masks_gates_and_documents_are_taken_back_too():
