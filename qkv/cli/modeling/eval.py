@@ -90,8 +90,7 @@ def evaluate(
     _, loaded, model = runs.load(*folders)
     task, model = _with_data(folders, loaded, test_file), model.to(target)
     _require_search_used(task, search, beams, length_penalty)
-    width = beams if search == "beam" else 1
-    given = {"beams": width, "length_penalty": length_penalty} if task.decodes else {}
+    given = {"beams": beams if search == "beam" else 1, "length_penalty": length_penalty} if task.decodes else {}
     rounded = _evaluate(task, _quantize(model), split, given)[0] if int8 else {}
     metrics, confusion = _evaluate(task, model, split, given)
     if json:
