@@ -255,7 +255,7 @@ def train(model: Decoder, task: TextTask) -> float:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    return float(loss)
+    return loss.item()
 
 
 def table(result: dict[str, Any]) -> str:

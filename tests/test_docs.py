@@ -416,7 +416,7 @@ def test_commands_in_documents_exist_with_their_options(path):
             assert words[0] in command.commands, line
             command = command.commands[words.pop(0)]
         known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-        given = {found[0] for word in words if (found := re.match(r"--[a-z-]+", word))}
+        given = {found[0] for word in words if (found := re.match(r"--[a-z0-9-]+", word))}
         assert given - known - {"--help", "--version"} == set(), line
 
 
