@@ -64,6 +64,7 @@ CROSS_ROW_ALONE = ("tests/models/test_encoder_decoder.py::test_a_row_does_not_de
 CROSS_SAVED = ("tests/models/test_encoder_decoder.py::test_blocks_that_share_a_mask_are_saved",)
 RECURRENT = ("tests/models/test_recurrent.py",)
 STATE_FILE = ("tests/models/test_state_file.py",)
+BATCHING = ("tests/inference/batching/test_batcher.py",)
 LAYER_GATES = ("tests/layers/test_gates.py",)
 FUSED = tuple(f"tests/models/fast/test_{name}.py" for name in ("fused_decoder", "one_token", "products"))
 
@@ -503,6 +504,27 @@ MUTANTS = (
         ("tests/inference/test_thread_pool.py",),
     ),
     Mutant("inference/thread_pool.py", "cancel_futures=True", "", ("tests/inference/test_thread_pool.py",)),
+    # continuous batching
+    Mutant("inference/batching/row_group.py", "if self._state.length >= self.places:", "if False:", BATCHING),
+    Mutant(
+        "inference/batching/prefill.py", "(len(rows) + 1) * longest > self._piece", "longest > self._piece", BATCHING
+    ),
+    Mutant("inference/batching/prefill.py", "and (left >= size or left == self._piece)", "", BATCHING),
+    Mutant("inference/batching/prefill.py", "return awaited is not None", "return False", BATCHING),
+    Mutant("inference/batching/batcher.py", "rows < self.limits.max_rows", "rows <= self.limits.max_rows", BATCHING),
+    Mutant("inference/batching/choose_tokens.py", "set(places) - set(broken)", "set(places)", BATCHING),
+    Mutant(
+        "inference/batching/choose_tokens.py",
+        "positions = [row.position for row in rows]",
+        "positions = [rows[0].position for row in rows]",
+        BATCHING,
+    ),
+    Mutant(
+        "attention/state.py",
+        "    written[rows] = joined[held:]\n",
+        "",
+        ("tests/inference/batching/test_row_group.py",),
+    ),
     # models
     Mutant(
         "models/word_vectors.py",

@@ -152,7 +152,7 @@ class HeadsState(StateValue):
         attention = self.attention.put(rows, other.attention)
         if self.convolution is not None and other.convolution is not None:
             self.convolution[rows] = other.convolution
-        return HeadsState(attention, self.convolution, offsets)
+        return HeadsState(attention, self.convolution, offsets, self.logs)
 
     def drop_places(self, count: int) -> "HeadsState":
         """Return the state without its first `count` places; every row keeps its positions."""

@@ -28,7 +28,7 @@ KINDS = [
 ]
 UNLIKELY_END = {"end": 0, "forbidden": (1, 2)}
 """An end that these models and requests do not reach."""
-LIMITS = Limits(max_rows=5, max_waiting=50, piece=7)
+LIMITS = Limits(max_rows=5, max_waiting=50, piece=17)
 
 
 def play(batcher, plan):
@@ -66,7 +66,7 @@ def assert_alone(model, request, tolerance):
 def test_each_request_gives_what_it_gives_alone(attention, positions, convolution):
     """Rows enter and leave at random, in any company."""
     model = small(attention, positions, convolution=convolution)
-    batcher, plan = Batcher(model, LIMITS), random_traffic(0, 23)
+    batcher, plan = Batcher(model, LIMITS), random_traffic(0, 17)
     requests = [request for _, request, _ in plan]
     assert_bounded(play(batcher, plan), LIMITS)
     for request in requests:
@@ -156,7 +156,7 @@ def test_a_prefix_cache_changes_nothing(attention, max_bytes):
     cache = PrefixCache(model, max_bytes, block=4)
     batcher, plan = Batcher(model, LIMITS, cache), []
     shared = [[draw.randrange(3, TOKENS) for _ in range(30)] for _ in range(3)]
-    for number in range(40):
+    for number in range(25):
         prompt = [*draw.choice(shared)[: draw.randrange(31)], *(draw.randrange(3, TOKENS) for _ in range(5))]
         plan.append((number // 3, Request(prompt, draw.randint(1, 9), sampler(seed=number)), None))
     requests = [request for _, request, _ in plan]
