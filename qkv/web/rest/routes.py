@@ -12,12 +12,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qkv.inference.batching import Batcher, Limits
 from qkv.web.requests import read_body
-from qkv.web.rest.completions import Completions
-from qkv.web.rest.embeddings import Embeddings
-from qkv.web.rest.engine import Engine
+from qkv.web.rest.completion.engine import Engine
+from qkv.web.rest.completion.route import CompletionRoute
+from qkv.web.rest.embeddings import EmbeddingRoute
 from qkv.web.rest.errors import ApiError, busy, reporting, shutting_down
 from qkv.web.rest.metrics import CONTENT_TYPE, ApiMetrics
-from qkv.web.rest.predictions import Predictions
+from qkv.web.rest.predictions import PredictionRoute
 from qkv.web.rest.served_run import ServedRun
 from qkv.web.rest.settings import ApiSettings
 from qkv.web.worker import Worker
@@ -38,19 +38,19 @@ class Api:
         self.created, self.is_draining = int(time.time()), False
         self.worker = Worker(WORKER_QUEUE)
         self.engine: Engine | None = None
-        self.completions: Completions | None = None
-        self.predictions: Predictions | None = None
-        self.embeddings: Embeddings | None = None
+        self.completions: CompletionRoute | None = None
+        self.predictions: PredictionRoute | None = None
+        self.embeddings: EmbeddingRoute | None = None
         timeout, waiting = settings.timeout, settings.max_waiting
         if served.tokenizer is not None:
             self.engine = self._make_engine()
-            self.completions = Completions(
+            self.completions = CompletionRoute(
                 served.name, served.tokenizer, served.model, self.engine, timeout, self.metrics
             )
         if served.predicts:
-            self.predictions = Predictions(served.name, served.make_predictor, self.worker, waiting, timeout)
+            self.predictions = PredictionRoute(served.name, served.make_predictor, self.worker, waiting, timeout)
         if served.masked_lm is not None:
-            self.embeddings = Embeddings(served.name, served.masked_lm, self.worker, waiting, timeout)
+            self.embeddings = EmbeddingRoute(served.name, served.masked_lm, self.worker, waiting, timeout)
 
     def application(self) -> Starlette:
         """Return the routes; every error has OpenAI's layout."""
@@ -76,7 +76,7 @@ class Api:
     async def answer(self, request: Request) -> Response:
         """Answer a request to the model."""
         path, reads_pictures = request.url.path, self.predictions is not None and self.predictions.reads_pictures
-        routes: dict[str, Completions | Predictions | Embeddings | None] = {
+        routes: dict[str, CompletionRoute | PredictionRoute | EmbeddingRoute | None] = {
             COMPLETIONS: self.completions,
             PREDICT: self.predictions,
             EMBEDDINGS: self.embeddings,

@@ -15,9 +15,9 @@ import pytest
 
 from qkv.web.rest import ApiSettings
 from tests.cli.run import ROOT
+from tests.web.rest.completion.test_route import wait_idle
 from tests.web.rest.http import error_of, post, send
 from tests.web.rest.runs import client, serving_api
-from tests.web.rest.test_completions import wait_idle
 
 ENDLESS = {"prompt": "alpha", "temperature": 0, "max_tokens": 500_000}
 
