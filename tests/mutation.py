@@ -22,8 +22,10 @@ ROOT = Path(__file__).parent.parent
 # the kernels are interpreted, number by number: only their own mutants pay for that
 KERNELS = "tests/attention/triton/test_triton.py"
 ATTENTION = (
-    *sorted(
-        str(path.relative_to(ROOT)) for path in (ROOT / "tests/attention").glob("test_*.py") if path != ROOT / KERNELS
+    *(
+        str(path.relative_to(ROOT))
+        for folder in ("tests/attention", "tests/attention/internal")
+        for path in sorted((ROOT / folder).glob("test_*.py"))
     ),
     *("tests/positions", "tests/layers", "tests/cost/test_record.py", "tests/cost/test_counter.py"),
     "tests/contract",
@@ -45,6 +47,17 @@ GATED = (GATE_KERNELS + "::test_outputs_and_gradients",)
 GATE_SPLITS = (GATE_KERNELS + "::test_splits_of_several_segments",)
 GATE_WIDTHS = (GATE_KERNELS + "::test_widths_and_groups",)
 SEAL = ("tests/runs/test_seal.py",)
+STATE = ("tests/attention/test_state.py",)
+KV_CACHE = ("tests/attention/test_kv_cache.py",)
+RECURRENT_STATE = ("tests/attention/test_recurrent_state.py",)
+HEADS = ("tests/layers/test_heads.py",)
+DECODER_PADDING = ("tests/models/test_decoder.py::test_padding_of_a_state",)
+ROW_ALONE = ("tests/models/test_decoder.py::test_a_row_does_not_depend_on_the_others",)
+CROSS_ROW_ALONE = ("tests/models/test_encoder_decoder.py::test_a_row_does_not_depend_on_the_others",)
+CROSS_SAVED = ("tests/models/test_encoder_decoder.py::test_blocks_that_share_a_mask_are_saved",)
+RECURRENT = ("tests/models/test_recurrent.py",)
+STATE_FILE = ("tests/models/test_state_file.py",)
+BATCHING = ("tests/inference/batching/test_batcher.py",)
 LAYER_GATES = ("tests/layers/test_gates.py",)
 
 
@@ -183,28 +196,82 @@ MUTANTS = (
         ("tests/attention/internal/test_nonfinite.py",),
     ),
     Mutant("attention/internal/nonfinite.py", "(~finite).cumsum(-2) > 0", "(~finite).cumsum(-2) >= 0"),
+    # decoding states as values
+    Mutant("attention/state.py", "(zeros, x) if first else (x, zeros)", "(x, zeros) if first else (zeros, x)", STATE),
+    Mutant("attention/state.py", "return upcast_dtype(dtype) if own in SUMS else dtype", "return dtype", STATE),
+    Mutant("attention/state.py", " or own in FIXED", "", STATE),
+    Mutant("attention/state.py", ".repeat_interleave(copies)", ".repeat(copies)", STATE),
+    Mutant("attention/state.py", ", copy=True)", ")", STATE),
+    Mutant("attention/state.py", "(0 if own is None else own.cpu())", "0", STATE),
+    Mutant("attention/state.py", "kept = mask.any(0)", "kept = mask.all(0)", STATE),
+    Mutant("attention/state.py", "if least or not most else self", "if least else self", DECODER_PADDING),
+    Mutant("attention/kv_cache.py", "if bool(self._visible()[:, :start].any()):", "if False:", KV_CACHE),
+    Mutant("attention/kv_cache.py", " or state.addressable_keys < widest", "", KV_CACHE),
+    Mutant("attention/kv_cache.py", "state.adopt_dtype(example.keys, example.values)", "pass", KV_CACHE),
+    Mutant("attention/kv_cache.py", "cache.decay_sums = _join_optional", "_join_optional", KV_CACHE),
+    Mutant("attention/kv_cache.py", "cache.documents = _join_optional", "_join_optional", KV_CACHE),
+    Mutant("attention/kv_cache.py", "narrow(axis, start, kept)", "narrow(axis, 0, kept)", KV_CACHE),
+    Mutant(
+        "attention/recurrent_state.py",
+        'rows."""\n        self.require_unconsumed()',
+        'rows."""',
+        RECURRENT_STATE,
+    ),
+    Mutant("attention/recurrent_state.py", "[x.clone() for x in self.sums]", "self.sums", RECURRENT_STATE),
+    Mutant("attention/recurrent_state.py", "max(state.length for state in states)", "self.length", ROW_ALONE),
+    Mutant("layers/heads.py", "offsets = offsets - count", "pass", HEADS),
+    Mutant("layers/heads.py", 'join_rows("convolution", held) if held', "self.convolution if held", HEADS),
+    Mutant("layers/heads.py", "[pad_front(context.v, 2, widest)", "[pad_end(context.v, 2, widest)", HEADS),
+    Mutant(
+        "layers/multi_head.py",
+        "self._split_and_rotate(projections, own_index)",
+        "self._split_and_rotate(projections, index)",
+        HEADS,
+    ),
+    Mutant("models/decoder.py", "index = index - padding[:, None]", "pass", ROW_ALONE),
+    Mutant(
+        "models/encoder_decoder.py", "index if padding is None else index - padding[:, None]", "index", CROSS_ROW_ALONE
+    ),
+    Mutant(
+        "models/recurrent.py",
+        "[pad_end(x, 1, widest) for x in visible]",
+        "[pad_end(x, 1, widest) | True for x in visible]",
+        RECURRENT,
+    ),
+    Mutant("models/recurrent.py", "length=self.length - count, padding", "padding", RECURRENT),
+    Mutant("models/state_file.py", 'if metadata["model"] != fingerprint(model):', "if False:", STATE_FILE),
+    Mutant("models/state_file.py", "if checksum != _checksum(metadata, tensors):", "if False:", STATE_FILE),
+    Mutant("models/state_file.py", "sha256(json.dumps(metadata, sort_keys=True).encode())", "sha256()", STATE_FILE),
+    Mutant("models/state_file.py", "write_atomic(Path(path), ", "Path(path).write_bytes(", STATE_FILE),
+    Mutant("models/state_file.py", ".contiguous().clone()", ".contiguous()", CROSS_SAVED),
     # chunk offsets and the state between them
     Mutant(
         "attention/feature_map.py",
         "sums[0] + torch.bmm(features",
         "0 * sums[0] + torch.bmm(features",
     ),
-    Mutant("attention/chunked.py", "outputs[..., start:end, :] = output", "outputs[..., : end - start, :] = output"),
     Mutant(
-        "attention/chunked.py", "carry_gradient = tuple(found[1])", "carry_gradient = tuple(0 * x for x in found[1])"
+        "attention/internal/chunked.py",
+        "outputs[..., start:end, :] = output",
+        "outputs[..., : end - start, :] = output",
     ),
-    Mutant("attention/chunked.py", "total.add_(part)", "total.copy_(part)"),
     Mutant(
-        "attention/chunked.py",
+        "attention/internal/chunked.py",
+        "carry_gradient = tuple(found[1])",
+        "carry_gradient = tuple(0 * x for x in found[1])",
+    ),
+    Mutant("attention/internal/chunked.py", "total.add_(part)", "total.copy_(part)"),
+    Mutant(
+        "attention/internal/chunked.py",
         " or torch._C._are_functorch_transforms_active()",
         "",
-        ("tests/attention/test_chunked.py",),
+        ("tests/attention/internal/test_chunked.py",),
     ),
     Mutant(
         "attention/internal/double_backward.py",
         "if torch.is_grad_enabled():",
         "if False:",
-        ("tests/attention/test_chunked.py",),
+        ("tests/attention/internal/test_chunked.py",),
     ),
     Mutant(
         "attention/softmax.py", "first = max(start - self.window + 1, 0)", "first = max(start - self.window + 2, 0)"
@@ -261,12 +328,17 @@ MUTANTS = (
         "attention/internal/precision.py",
         "torch.autocast(device_type, enabled=False) if active",
         "nullcontext() if active",
-        ("tests/attention/test_softmax.py", "tests/attention/test_chunked.py"),
+        ("tests/attention/test_softmax.py", "tests/attention/internal/test_chunked.py"),
     ),
     # positions
     Mutant("positions/rope.py", "left * cosine - right * sine", "left * cosine + right * sine"),
     Mutant("positions/alibi.py", "_powers_of_two(-step / 2, step", "_powers_of_two(-step, step"),
-    Mutant("positions/base.py", "if index.shape != x.shape[-2:-1]:", "if False:", ("tests/positions/test_base.py",)),
+    Mutant(
+        "positions/base.py",
+        "if index.shape not in (x.shape[-2:-1], (x.shape[0], x.shape[-2])):",
+        "if False:",
+        ("tests/positions/test_base.py",),
+    ),
     Mutant("positions/t5.py", "side = (offset > 0) * buckets", "side = (offset >= 0) * buckets"),
     Mutant("positions/shaw.py", "key_index - query_index[:, None]", "query_index[:, None] - key_index"),
     Mutant("positions/sinusoidal.py", "(angle.sin(), angle.cos())", "(angle.cos(), angle.sin())"),
@@ -382,6 +454,27 @@ MUTANTS = (
         ("tests/inference/test_thread_pool.py",),
     ),
     Mutant("inference/thread_pool.py", "cancel_futures=True", "", ("tests/inference/test_thread_pool.py",)),
+    # continuous batching
+    Mutant("inference/batching/row_group.py", "if self._state.length >= self.places:", "if False:", BATCHING),
+    Mutant(
+        "inference/batching/prefill.py", "(len(rows) + 1) * longest > self._piece", "longest > self._piece", BATCHING
+    ),
+    Mutant("inference/batching/prefill.py", "and (left >= size or left == self._piece)", "", BATCHING),
+    Mutant("inference/batching/prefill.py", "return awaited is not None", "return False", BATCHING),
+    Mutant("inference/batching/batcher.py", "rows < self.limits.max_rows", "rows <= self.limits.max_rows", BATCHING),
+    Mutant("inference/batching/choose_tokens.py", "set(places) - set(broken)", "set(places)", BATCHING),
+    Mutant(
+        "inference/batching/choose_tokens.py",
+        "positions = [row.position for row in rows]",
+        "positions = [rows[0].position for row in rows]",
+        BATCHING,
+    ),
+    Mutant(
+        "attention/state.py",
+        "    written[rows] = joined[held:]\n",
+        "",
+        ("tests/inference/batching/test_row_group.py",),
+    ),
     # models
     Mutant(
         "models/word_vectors.py",

@@ -34,6 +34,7 @@ from .linear import Linear as Linear
 from .recurrent_state import RecurrentState as RecurrentState
 from .scored import Scored as Scored
 from .softmax import Softmax as Softmax
+from .state import RaggedState as RaggedState
 from .state import StateValue as StateValue
 from .taylor import Taylor as Taylor
 from .taylor import taylor_features as taylor_features

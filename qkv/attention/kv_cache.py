@@ -9,7 +9,7 @@ from qkv.attention.base import State
 from qkv.attention.internal import graph_op
 from qkv.attention.internal.gates import document_index, running_sums
 from qkv.attention.internal.kv_buffer import KVBuffer
-from qkv.attention.state import join_rows, pad_front
+from qkv.attention.state import check_joinable, join_rows, pad_front
 from qkv.shapes import Decay, Keys, Mask, Rows, Starts, Values
 
 MAX_PREALLOCATED = 2**16
@@ -41,6 +41,16 @@ class KVCache(State):
         self._era = 0
         self._consumed = False
         self._is_view = False  # of a buffer that another state writes to
+
+    @property
+    def rows(self) -> int:
+        """Number of sequences."""
+        return self.keys.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the keys."""
+        return self.keys.device
 
     @property
     def bytes(self) -> int:
@@ -108,8 +118,7 @@ class KVCache(State):
     def tensors(self) -> dict[str, Tensor]:
         """Return keys, values and length, and mask, sums of a gate and documents if there are any."""
         self._require_intact()
-        if self._buffer is not None:
-            self._buffer.shared = True
+        self._share()
         return {**self._named(), "length": torch.tensor(self.length)}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "KVCache":
@@ -122,9 +131,13 @@ class KVCache(State):
     def join(self, *others: "KVCache") -> "KVCache":
         """Return one cache of all rows; the mask hides the padding of those with fewer cached tokens."""
         states = (self, *others)
+        check_joinable(states)
         for state in states:
             state._require_intact()
-        widest = max(state.addressable_keys for state in states)
+        example = max(states, key=lambda state: state.addressable_keys)
+        widest = example.addressable_keys
+        for state in states:
+            state.adopt_dtype(example.keys, example.values)
         keys = join_rows("keys", [pad_front(state.keys, 2, widest) for state in states])
         values = join_rows("values", [pad_front(state.values, 2, widest) for state in states])
         cache = KVCache(keys, values, max(state.length for state in states), None, self.capacity)
@@ -136,8 +149,14 @@ class KVCache(State):
 
     def drop_places(self, count: int) -> "KVCache":
         """Return the cache without its first `count` places; those that a window has dropped count too."""
+        if not 0 <= count <= self.length:
+            raise ValueError(f"count must be from 0 to length={self.length}, got {count}")
         kept = min(self.addressable_keys, self.length - count)
-        cache = self._narrow(self.addressable_keys - kept, kept, self.length - count)
+        start = self.addressable_keys - kept
+        if bool(self._visible()[:, :start].any()):
+            raise ValueError(f"count={count} places cannot be dropped: some of them hold tokens that can be seen")
+        self._share()
+        cache = self._narrow(start, kept, self.length - count)
         if cache.mask is not None and bool(cache.mask.all()):
             cache.mask = None
         return cache
@@ -181,6 +200,11 @@ class KVCache(State):
         """Raise if a state after this one was taken back to before its end, and then continued."""
         if self._buffer is not None and not self._buffer.is_intact(self._era, self._end):
             raise ValueError("this State was taken back in place by rewind; branch from it with select(rows) before")
+
+    def _share(self) -> None:
+        """Keep the buffer from being written over: others hold views of it."""
+        if self._buffer is not None:
+            self._buffer.shared = True
 
     def _named(self) -> dict[str, Tensor]:
         """Return the tensors with an entry for each cached token."""

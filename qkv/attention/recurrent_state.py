@@ -4,13 +4,13 @@ It takes the role of the KV cache, as the state of a linear recurrence: S += phi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from qkv.attention.base import State
-from qkv.attention.state import join_rows
+from qkv.attention.state import check_joinable, join_rows
 from qkv.shapes import Rows
 
 
@@ -64,6 +64,7 @@ class RecurrentState(State):
 
     def select(self, rows: Rows) -> "RecurrentState":
         """Return a copy of these batch rows."""
+        self.require_unconsumed()
         return RecurrentState.from_sums([x[rows] for x in self.sums], self.length)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -80,8 +81,11 @@ class RecurrentState(State):
     def join(self, *others: "RecurrentState") -> "RecurrentState":
         """Return one state of all rows: sums have no places, so none is padded."""
         states = (self, *others)
+        check_joinable(states)
         for state in states:
             state.require_unconsumed()
+        if len({len(state.sums) for state in states}) > 1:
+            raise ValueError("states cannot be joined: only some have k_sum, the sum of kinds that normalize")
         named = zip(("kv_sum", "k_sum"), zip(*(state.sums for state in states), strict=True), strict=False)
         sums = [join_rows(name, parts) for name, parts in named]
         return RecurrentState.from_sums(sums, max(state.length for state in states))
@@ -96,5 +100,8 @@ class RecurrentState(State):
         return RecurrentState.from_sums(self.sums, max(self.length, other.length))
 
     def drop_places(self, count: int) -> "RecurrentState":
-        """Return the same sums after `count` tokens fewer."""
-        return replace(self, length=self.length - count)
+        """Return a copy of the sums after `count` tokens fewer."""
+        self.require_unconsumed()
+        if not 0 <= count <= self.length:
+            raise ValueError(f"count must be from 0 to length={self.length}, got {count}")
+        return RecurrentState.from_sums([x.clone() for x in self.sums], self.length - count)

@@ -13,15 +13,39 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from qkv.shapes import Rows
+from qkv.attention.internal.precision import upcast_dtype
+from qkv.shapes import Mask, Rows
 
 Same = TypeVar("Same", bound="StateValue")
+Ragged = TypeVar("Ragged", bound="RaggedState")
+
+SUMS = frozenset({"kv_sum", "k_sum"})
+"""Names of tensors that accumulate: at least float32 in a state of any dtype."""
+FIXED = frozenset({"decay_sums"})
+"""Names of tensors that keep their dtype."""
 
 
 class StateValue(ABC):
-    """A state of some sequences, one row each. A class that writes `tensors` and `with_tensors` can be saved."""
+    """A state of some sequences, one row each. A class that writes `tensors` and `with_tensors` can be saved.
+
+    Every method returns a state that can be continued whatever happens to this one.
+    """
+
+    @property
+    def rows(self) -> int:
+        """Number of sequences."""
+        return next(x for x in self.tensors().values() if x.dim()).shape[0]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(x.nbytes for x in self.tensors().values())
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the tensors."""
+        return next(x for x in self.tensors().values() if x.dim()).device
 
     @abstractmethod
     def select(self: Same, rows: Rows) -> Same:
@@ -77,12 +101,18 @@ class StateValue(ABC):
         """Return a copy with each row `copies` times in a row; both states can be continued."""
         if copies < 1:
             raise ValueError(f"copies must be at least 1, got {copies}")
-        first = next(x for x in self.tensors().values() if x.dim())
-        return self.select(torch.arange(first.shape[0], device=first.device).repeat_interleave(copies))
+        return self.select(torch.arange(self.rows, device=self.device).repeat_interleave(copies))
 
     def to(self: Same, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Same:
-        """Return the state on this device, with its floating-point tensors in this dtype (default: as they are)."""
-        moved = {name: x.to(device, dtype if x.is_floating_point() else None) for name, x in self.tensors().items()}
+        """Return a copy on this device, for a model of this dtype (default: as they are).
+
+        Sums of a linear kind stay in at least float32, and those of a gate in float64, whatever the dtype. Keys take
+        it, so that a kind with wider keys than its model, as `additive` has in half precision, raises at its next step.
+        """
+        moved = {
+            name: x.to(device, _held_dtype(name, x, dtype), copy=True) if x.dim() else x
+            for name, x in self.tensors().items()
+        }
         return self.with_tensors(moved)
 
     def _require_rewindable(self, count: int) -> None:
@@ -94,7 +124,64 @@ class StateValue(ABC):
             )
 
     def _unsupported(self, method: str) -> NotImplementedError:
-        return NotImplementedError(f"a state of class {type(self).__name__} does not support this; write its {method}")
+        return NotImplementedError(f"a state of class {type(self).__name__} has no method {method!r}")
+
+
+class RaggedState(StateValue):
+    """State of a model, whose rows may have different lengths. They end at the same place; padding is in front."""
+
+    @property
+    @abstractmethod
+    def padding(self) -> Rows | None:
+        """Places in front of each row that are padding; None: no padding."""
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """Number of places: tokens of the longest row, and padding that all rows have."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Number of tokens of each row, without padding."""
+        padding = [0] * self.rows if self.padding is None else self.padding.tolist()
+        return [self.length - count for count in padding]
+
+    def drop_places(self: Ragged, count: int) -> Ragged:
+        """Return the state without its first `count` places, which must be padding in every row."""
+        least = 0 if self.padding is None or not self.rows else int(self.padding.min())
+        if not 0 <= count <= least:
+            raise ValueError(f"count must be from 0 to {least}, the least padding of a row, got {count}")
+        if self.padding is None:
+            return self
+        padding = self.padding - count
+        return self._without_places(count, padding if bool(padding.any()) else None)
+
+    def compact(self: Ragged) -> Ragged:
+        """Return the state without what no row needs, such as after the longest row was left out."""
+        if self.padding is None or not self.rows:
+            return self
+        least, most = (int(x) for x in self.padding.aminmax())
+        return self.drop_places(least) if least or not most else self
+
+    @abstractmethod
+    def _without_places(self: Ragged, count: int, padding: Rows | None) -> Ragged:
+        """Return the state without its first `count` places, and with this padding."""
+
+
+def check_joinable(states: Sequence[StateValue]) -> None:
+    """Raise unless all states are of one class."""
+    first = type(states[0]).__name__
+    other = next((name for state in states if (name := type(state).__name__) != first), None)
+    if other is not None:
+        raise ValueError(f"states cannot be joined: they are of classes {first} and {other}; join states of one model")
+
+
+def join_parts(name: str, parts: Sequence[Sequence[Same]]) -> tuple[Same, ...]:
+    """Join the states of each part, such as a block, of several states."""
+    counts = [len(part) for part in parts]
+    if len(set(counts)) > 1:
+        raise ValueError(f"states cannot be joined: they have {counts} {name}; join states of one model")
+    return tuple(first.join(*rest) for first, *rest in zip(*parts, strict=True))
 
 
 def join_rows(name: str, tensors: Sequence[Tensor]) -> Tensor:
@@ -111,11 +198,17 @@ def join_rows(name: str, tensors: Sequence[Tensor]) -> Tensor:
 
 def pad_front(x: Tensor, axis: int, size: int) -> Tensor:
     """Return `x` with zeros (False) in front, so that this axis has `size` places."""
-    missing = size - x.shape[axis]
-    return x if missing == 0 else functional.pad(x, (0, 0) * (x.dim() - 1 - axis) + (missing, 0))
+    return _pad(x, axis, size, first=True)
 
 
-def join_offsets(offsets: Sequence[Rows | None], lengths: Sequence[int], rows: Sequence[int]) -> Rows | None:
+def pad_end(x: Tensor, axis: int, size: int) -> Tensor:
+    """Return `x` with zeros (False) at the end, so that this axis has `size` places."""
+    return _pad(x, axis, size, first=False)
+
+
+def join_offsets(
+    offsets: Sequence[Tensor | None], lengths: Sequence[int], rows: Sequence[int], device: torch.device
+) -> Tensor | None:
     """Return the offset of each row of the joined state, which is as long as the longest; None if all are 0."""
     longest = max(lengths)
     parts = [
@@ -123,18 +216,24 @@ def join_offsets(offsets: Sequence[Rows | None], lengths: Sequence[int], rows: S
         for own, length, count in zip(offsets, lengths, rows, strict=True)
     ]
     joined = torch.cat(parts)
-    device = next((own.device for own in offsets if own is not None), torch.device("cpu"))
     return joined.to(device) if bool(joined.any()) else None
 
 
-def put_offsets(offsets: Sequence[Rows | None], lengths: Sequence[int], held: int, rows: Rows) -> Rows | None:
+def put_offsets(offsets: Sequence[Tensor | None], lengths: Sequence[int], held: int, rows: Rows) -> Tensor | None:
     """Return the offsets of a state of `held` rows after those of a second state were written over `rows`."""
-    joined = join_offsets(offsets, lengths, (held, len(rows)))
+    joined = join_offsets(offsets, lengths, (held, len(rows)), rows.device)
     if joined is None:
         return None
     written = joined[:held].clone()
     written[rows] = joined[held:]
     return written if bool(written.any()) else None
+
+
+def needed_places(mask: Mask) -> tuple[Rows, Mask | None]:
+    """Return the indices of the places that some row needs, and the mask of those; None if it hides nothing."""
+    kept = mask.any(0).nonzero()[:, 0]
+    mask = mask[:, kept]
+    return kept, None if bool(mask.all()) else mask
 
 
 def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -145,3 +244,19 @@ def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 def under_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors whose names start with `prefix.`, without it."""
     return {name.removeprefix(f"{prefix}."): x for name, x in tensors.items() if name.startswith(f"{prefix}.")}
+
+
+def _pad(x: Tensor, axis: int, size: int, *, first: bool) -> Tensor:
+    missing = size - x.shape[axis]
+    if not missing:
+        return x
+    zeros = x.new_zeros(*x.shape[:axis], missing, *x.shape[axis + 1 :])
+    return torch.cat((zeros, x) if first else (x, zeros), axis)
+
+
+def _held_dtype(name: str, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    """Return the dtype of this tensor in a state for a model of `dtype`."""
+    own = name.rpartition(".")[2]
+    if dtype is None or not x.is_floating_point() or own in FIXED:
+        return x.dtype
+    return upcast_dtype(dtype) if own in SUMS else dtype

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from qkv.layers.layer_spec import read_layer
 from qkv.models import family
 from qkv.models.attention_pattern import distinct_kinds
 from qkv.models.builders import make_attention
-from qkv.models.layer_spec import read_layer
 from qkv.positions import schemes
 from qkv.records import read_value, split_outside_brackets
 from qkv.runs import Config, configure, preset

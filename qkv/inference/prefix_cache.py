@@ -70,9 +70,9 @@ class _Node:
 class PrefixCache:
     """States after prefixes of prompts, in at most `max_bytes`.
 
-    What counts are the bytes of the stored tensors, and 8 for each token of their prefixes; room is made before a tensor
-    is copied. The states that `start` returns are the caller's own and do not count. For any model with `start` and
-    `prefill` whose weights stay the same (else `clear`). Used from one thread at a time.
+    What counts are the bytes of the stored tensors, and 8 for each token of their prefixes; room is made before a
+    tensor is copied. The states that `start` returns are the caller's own and do not count. For any model with `start`
+    and `prefill` whose weights stay the same (else `clear`). Used from one thread at a time.
     """
 
     def __init__(self, model: Any, max_bytes: int, block: int = DEFAULT_BLOCK):

@@ -7,7 +7,17 @@ import torch
 from torch import Tensor
 
 from qkv.attention import State
-from qkv.attention.state import StateValue, join_offsets, join_rows, pad_front, put_offsets, under_prefix, with_prefix
+from qkv.attention.state import (
+    StateValue,
+    check_joinable,
+    join_offsets,
+    join_rows,
+    needed_places,
+    pad_front,
+    put_offsets,
+    under_prefix,
+    with_prefix,
+)
 from qkv.layers.undo_log import UndoLog
 from qkv.shapes import Keys, Mask, Rows, Values
 
@@ -55,8 +65,13 @@ class HeadsState(StateValue):
     """The last step, if it was recorded."""
 
     @property
+    def rows(self) -> int:
+        """Number of sequences."""
+        return self.attention.rows
+
+    @property
     def length(self) -> int:
-        """Number of tokens processed so far."""
+        """Number of tokens processed so far, padding included."""
         return self.attention.length
 
     @property
@@ -106,11 +121,14 @@ class HeadsState(StateValue):
         self._require_rewindable(count)
         if count == 0:
             return self
-        if self.convolution is None and self.attention.rewindable >= count:
-            return replace(self, attention=self.attention.rewind(count), log=None)
+        left = 0 if self.log is None else self.log.tokens - count
+        attention, convolution = self.attention, None
+        if self.log is not None and self.log.convolved is not None:
+            convolution = self.log.convolved.state_after(left)
+        if attention.rewindable >= count:
+            return replace(self, attention=attention.rewind(count), convolution=convolution, log=None)
         assert self.log is not None
-        attention, convolution = self.log.state_after(self.log.tokens - count)
-        return replace(self, attention=attention, convolution=convolution, log=None)
+        return replace(self, attention=self.log.state_after(left), convolution=convolution, log=None)
 
     def with_undo_log(self) -> "HeadsState":
         """Return a state whose steps are recorded, so that the tokens of the last one can be taken back."""
@@ -119,18 +137,18 @@ class HeadsState(StateValue):
     def join(self, *others: "HeadsState") -> "HeadsState":
         """Return one state of all rows; those of a shorter state get a larger offset."""
         states = (self, *others)
-        rows = [next(x for x in state.attention.tensors().values() if x.dim()).shape[0] for state in states]
-        offsets = join_offsets([state.offsets for state in states], [state.length for state in states], rows)
+        check_joinable(states)
         attention = self.attention.join(*(state.attention for state in others))
-        if self.convolution is None:
-            return HeadsState(attention, None, offsets)
         held = [state.convolution for state in states if state.convolution is not None]
-        return HeadsState(attention, join_rows("convolution", held), offsets)
+        if len(held) not in (0, len(states)):
+            raise ValueError(f"states cannot be joined: {len(held)} of {len(states)} have a convolution")
+        lengths, rows = [state.length for state in states], [state.rows for state in states]
+        offsets = join_offsets([state.offsets for state in states], lengths, rows, self.device)
+        return HeadsState(attention, join_rows("convolution", held) if held else None, offsets)
 
     def put(self, rows: Rows, other: "HeadsState") -> "HeadsState":
         """Write all rows of `other` over these rows, in place."""
-        held = next(x for x in self.attention.tensors().values() if x.dim()).shape[0]
-        offsets = put_offsets((self.offsets, other.offsets), (self.length, other.length), held, rows)
+        offsets = put_offsets((self.offsets, other.offsets), (self.length, other.length), self.rows, rows)
         attention = self.attention.put(rows, other.attention)
         if self.convolution is not None and other.convolution is not None:
             self.convolution[rows] = other.convolution
@@ -138,9 +156,10 @@ class HeadsState(StateValue):
 
     def drop_places(self, count: int) -> "HeadsState":
         """Return the state without its first `count` places; every row keeps its positions."""
-        first = next(x for x in self.attention.tensors().values() if x.dim())
-        offsets = torch.zeros(first.shape[0], dtype=torch.int64, device=first.device)
-        offsets = (offsets if self.offsets is None else self.offsets) - count
+        offsets = self.offsets
+        if offsets is None:
+            offsets = torch.zeros(self.rows, dtype=torch.int64, device=self.device)
+        offsets = offsets - count
         attention = self.attention.drop_places(count)
         return replace(self, attention=attention, offsets=offsets if bool(offsets.any()) else None, log=None)
 
@@ -168,6 +187,7 @@ class Context(StateValue):
     def join(self, *others: "Context") -> "Context":
         """Return one context of all rows; shorter ones get padding in front, which the mask hides."""
         contexts = (self, *others)
+        check_joinable(contexts)
         widest = max(context.k.shape[2] for context in contexts)
         k = join_rows("k", [pad_front(context.k, 2, widest) for context in contexts])
         v = join_rows("v", [pad_front(context.v, 2, widest) for context in contexts])
@@ -180,3 +200,15 @@ class Context(StateValue):
     def drop_places(self, count: int) -> "Context":
         """Return the same context: its places are those of another sequence."""
         return self
+
+    def compact(self) -> "Context":
+        """Return the context without the places that the mask hides in every row."""
+        if self.mask is None:
+            return self
+        kept, mask = needed_places(self.mask)
+        return Context(self.k[:, :, kept], self.v[:, :, kept], mask)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the keys and values."""
+        return self.k.nbytes + self.v.nbytes

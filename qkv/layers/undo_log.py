@@ -47,16 +47,14 @@ class UndoLog:
         """Number of tokens of the step, all of which can be taken back."""
         return self.k.shape[2]
 
-    def state_after(self, tokens: int) -> tuple[State, Tensor | None]:
-        """Return the states of the mechanism and of the convolution after the first `tokens` of the step."""
-        convolution = None if self.convolved is None else self.convolved.state_after(tokens)
+    def state_after(self, tokens: int) -> State:
+        """Return the state of the mechanism after the first `tokens` of the step."""
         if not tokens:
-            return self.before, convolution
+            return self.before
         keys = self.before.addressable_keys + tokens
         modifiers = {name: _first(name, x, tokens, keys) for name, x in self.modifiers.items()}
-        new = slice(None), slice(None), slice(tokens)
-        _, state = self.mechanism.step(self.q[new], self.k[new], self.v[new], self.before, **modifiers)
-        return state, convolution
+        q, k, v = (x[:, :, :tokens] for x in (self.q, self.k, self.v))
+        return self.mechanism.step(q, k, v, self.before, **modifiers)[1]
 
 
 def _first(name: str, x: Tensor, tokens: int, keys: int) -> Tensor:

@@ -4,7 +4,7 @@
     linear,linear,linear,softmax     layers 1 to 4, then again; its length must divide the number of layers
     3*linear,softmax             the same, shorter
     softmax/3*linear,softmax     encoder/decoder, in a model that has both
-    3*delta+forget+write,softmax     parts after + belong to their kind: see `layer_spec`
+    3*delta+forget+write,softmax     parts after + belong to their kind: see `qkv.layers.layer_spec`
 
 Brackets around a pattern are optional: `[linear,softmax]` is one item of a list, as in `qkv compare`.
 """

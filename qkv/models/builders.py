@@ -11,7 +11,7 @@ from qkv.attention.feature_map import FeatureMap
 from qkv.cost import Cost, Span
 from qkv.layers import DecoderBlock, EncoderBlock, FeedForward, Heads, MultiHead, PreNorm, ShortConvolution
 from qkv.layers.blocks import Residual
-from qkv.models.layer_spec import LayerSpec, read_layer
+from qkv.layers.layer_spec import LayerSpec, read_layer
 from qkv.positions import Positions, Rope, Sizes, incompatible_error, schemes
 from qkv.shapes import Hidden
 

@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from qkv.attention.state import StateValue, join_offsets, put_offsets, under_prefix, with_prefix
+from qkv.attention.state import (
+    RaggedState,
+    check_joinable,
+    join_offsets,
+    join_parts,
+    put_offsets,
+    under_prefix,
+    with_prefix,
+)
 from qkv.cost import Cost, Span, linear, parameters_only
 from qkv.layers import HeadsState, Packing
 from qkv.layers.activation import make_activation
@@ -53,7 +61,7 @@ class DecoderConfig:
 
 
 @dataclass(frozen=True)
-class DecoderState(StateValue):
+class DecoderState(RaggedState):
     """The attention state of each block after the tokens so far."""
 
     blocks: tuple[HeadsState, ...]
@@ -64,6 +72,11 @@ class DecoderState(StateValue):
     def length(self) -> int:
         """Number of places: tokens of the longest row, and padding that all rows have."""
         return self.blocks[0].length
+
+    @property
+    def rows(self) -> int:
+        """Number of sequences."""
+        return self.blocks[0].rows
 
     @property
     def bytes(self) -> int:
@@ -90,11 +103,10 @@ class DecoderState(StateValue):
     def join(self, *others: "DecoderState") -> "DecoderState":
         """Return one state of all rows, first those of this one; shorter rows get padding in front."""
         states = (self, *others)
-        pairs = zip(*(state.blocks for state in states), strict=True)
-        blocks = tuple(first.join(*rest) for first, *rest in pairs)
-        rows = [state.rows for state in states]
-        padding = join_offsets([state.padding for state in states], [state.length for state in states], rows)
-        return DecoderState(blocks, padding)
+        check_joinable(states)
+        blocks = join_parts("blocks", [state.blocks for state in states])
+        lengths, rows = [state.length for state in states], [state.rows for state in states]
+        return DecoderState(blocks, join_offsets([state.padding for state in states], lengths, rows, self.device))
 
     def put(self, rows: Rows, other: "DecoderState") -> "DecoderState":
         """Write all rows of `other` over these rows, in place; for recurrent states, whose rows have one size."""
@@ -103,16 +115,8 @@ class DecoderState(StateValue):
         pairs = zip(self.blocks, other.blocks, strict=True)
         return DecoderState(tuple(mine.put(rows, theirs) for mine, theirs in pairs), padding)
 
-    def drop_places(self, count: int) -> "DecoderState":
-        """Return the state without its first `count` places, which must be padding in every row."""
-        if not count:
-            return self
-        if self.padding is None or int(self.padding.min()) < count:
-            least = 0 if self.padding is None else int(self.padding.min())
-            raise ValueError(f"count={count} places cannot be dropped: a row has only {least} places of padding")
-        padding = self.padding - count
-        blocks = tuple(block.drop_places(count) for block in self.blocks)
-        return DecoderState(blocks, padding if bool(padding.any()) else None)
+    def _without_places(self, count: int, padding: Rows | None) -> "DecoderState":
+        return DecoderState(tuple(block.drop_places(count) for block in self.blocks), padding)
 
     @property
     def place_axes(self) -> dict[str, int]:
@@ -148,21 +152,6 @@ class DecoderState(StateValue):
     @property
     def _longest_padding(self) -> int:
         return 0 if self.padding is None else int(self.padding.max())
-
-    def compact(self) -> "DecoderState":
-        """Return the state without the padding that all rows share, such as after the longest row was left out."""
-        return self if self.padding is None else self.drop_places(int(self.padding.min()))
-
-    @property
-    def rows(self) -> int:
-        """Number of sequences."""
-        return next(x for x in self.blocks[0].tensors().values() if x.dim()).shape[0]
-
-    @property
-    def lengths(self) -> list[int]:
-        """Number of tokens of each row, without padding."""
-        padding = [0] * self.rows if self.padding is None else self.padding.tolist()
-        return [self.length - count for count in padding]
 
 
 @register("decoder", DecoderConfig)
@@ -213,8 +202,11 @@ class Decoder(nn.Module):
             return DecoderState(blocks)
         if mask is not None and values_readable(mask) and bool((mask[:, :-1] & ~mask[:, 1:]).any()):
             raise ValueError("mask must be True at the last tokens of each row: a prompt needs its padding first")
-        state = self._advance(inputs, DecoderState(blocks), mask)[1]
-        return state if mask is None else replace(state, padding=(~mask).sum(1))
+        if mask is None:
+            return self._advance(inputs, DecoderState(blocks), None)[1]
+        padding = (~mask).sum(1)
+        blocks = tuple(replace(block, offsets=padding) for block in blocks)  # so that no position is beyond max_length
+        return replace(self._advance(inputs, DecoderState(blocks), mask)[1], padding=padding)
 
     def step(self, tokens: Rows, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Return logits (rows, tokens) after one more token per row, and the new state."""

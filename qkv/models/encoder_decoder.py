@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from qkv.attention.state import StateValue, join_offsets, under_prefix, with_prefix
+from qkv.attention.state import RaggedState, check_joinable, join_offsets, join_parts, under_prefix, with_prefix
 from qkv.cost import Cost, Span, linear, parameters_only
 from qkv.layers import Context, HeadsState
 from qkv.models.attention_pattern import kinds_of_layers, split_encoder_decoder
@@ -55,7 +55,7 @@ class EncoderDecoderConfig:
 
 
 @dataclass(frozen=True)
-class EncoderDecoderState(StateValue):
+class EncoderDecoderState(RaggedState):
     """The decoding state: per block its self-attention state, and the keys and values of the source."""
 
     blocks: tuple[HeadsState, ...]
@@ -65,8 +65,18 @@ class EncoderDecoderState(StateValue):
 
     @property
     def length(self) -> int:
-        """Number of target tokens of the longest row."""
+        """Number of places of the targets: tokens of the longest row, and padding that all rows have."""
         return self.blocks[0].length
+
+    @property
+    def rows(self) -> int:
+        """Number of sequences."""
+        return self.blocks[0].rows
+
+    @property
+    def bytes(self) -> int:
+        """Size of the states of all blocks, and of the keys and values of the source."""
+        return sum(part.bytes for part in (*self.blocks, *self.contexts))
 
     def select(self, rows: Rows) -> "EncoderDecoderState":
         """Return the state of these rows."""
@@ -93,22 +103,20 @@ class EncoderDecoderState(StateValue):
     def join(self, *others: "EncoderDecoderState") -> "EncoderDecoderState":
         """Return one state of all rows; shorter targets and sources get padding in front."""
         states = (self, *others)
-        blocks = tuple(first.join(*rest) for first, *rest in zip(*(state.blocks for state in states), strict=True))
-        contexts = (first.join(*rest) for first, *rest in zip(*(state.contexts for state in states), strict=True))
-        rows = [state.contexts[0].k.shape[0] for state in states]
-        padding = join_offsets([state.padding for state in states], [state.length for state in states], rows)
-        return EncoderDecoderState(blocks, tuple(contexts), padding)
+        check_joinable(states)
+        blocks = join_parts("blocks", [state.blocks for state in states])
+        contexts = join_parts("contexts", [state.contexts for state in states])
+        lengths, rows = [state.length for state in states], [state.rows for state in states]
+        padding = join_offsets([state.padding for state in states], lengths, rows, self.device)
+        return EncoderDecoderState(blocks, contexts, padding)
 
-    def drop_places(self, count: int) -> "EncoderDecoderState":
-        """Return the state without its first `count` target places, which must be padding in every row."""
-        if not count:
-            return self
-        if self.padding is None or int(self.padding.min()) < count:
-            least = 0 if self.padding is None else int(self.padding.min())
-            raise ValueError(f"count={count} places cannot be dropped: a row has only {least} places of padding")
-        padding = self.padding - count
-        blocks = tuple(block.drop_places(count) for block in self.blocks)
-        return EncoderDecoderState(blocks, self.contexts, padding if bool(padding.any()) else None)
+    def compact(self) -> "EncoderDecoderState":
+        """Return the state without the target and source places that no row needs."""
+        state = super().compact()
+        return replace(state, contexts=tuple(context.compact() for context in state.contexts))
+
+    def _without_places(self, count: int, padding: Rows | None) -> "EncoderDecoderState":
+        return EncoderDecoderState(tuple(block.drop_places(count) for block in self.blocks), self.contexts, padding)
 
 
 @register("encoder_decoder", EncoderDecoderConfig)

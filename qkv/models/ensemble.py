@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.attention.state import StateValue, under_prefix, with_prefix
+from qkv.attention.state import RaggedState, check_joinable, join_parts, under_prefix, with_prefix
 from qkv.shapes import Mask, Rows
 
 
@@ -24,10 +24,31 @@ class EnsembleConfig:
 
 
 @dataclass(frozen=True)
-class EnsembleState(StateValue):
+class EnsembleState(RaggedState):
     """The states of the members."""
 
     members: tuple[Any, ...]
+
+    @property
+    def rows(self) -> int:
+        """Number of sequences."""
+        return int(self.members[0].rows)
+
+    @property
+    def length(self) -> int:
+        """Number of places, the same in every member."""
+        return int(self.members[0].length)
+
+    @property
+    def padding(self) -> Rows | None:
+        """Padding in front of each row, the same in every member."""
+        found: Rows | None = self.members[0].padding
+        return found
+
+    @property
+    def bytes(self) -> int:
+        """Size of the states of all members."""
+        return sum(member.bytes for member in self.members)
 
     def select(self, rows: Rows) -> "EnsembleState":
         """Return the state of these rows."""
@@ -47,11 +68,15 @@ class EnsembleState(StateValue):
 
     def join(self, *others: "EnsembleState") -> "EnsembleState":
         """Return one state of all rows, member by member."""
-        pairs = zip(self.members, *(state.members for state in others), strict=True)
-        return EnsembleState(tuple(first.join(*rest) for first, *rest in pairs))
+        states = (self, *others)
+        check_joinable(states)
+        return EnsembleState(join_parts("members", [state.members for state in states]))
 
-    def drop_places(self, count: int) -> "EnsembleState":
-        """Return the state without its first `count` places, member by member."""
+    def compact(self) -> "EnsembleState":
+        """Return the state without what no row needs, member by member."""
+        return EnsembleState(tuple(member.compact() for member in self.members))
+
+    def _without_places(self, count: int, padding: Rows | None) -> "EnsembleState":
         return EnsembleState(tuple(member.drop_places(count) for member in self.members))
 
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from qkv.attention import Additive, Attention, Softmax
-from qkv.attention.state import StateValue, join_rows
+from qkv.attention.state import RaggedState, check_joinable, join_offsets, join_rows, needed_places, pad_end
 from qkv.cost import Cost, Shape, Span, linear, parameters_only, recurrent
 from qkv.errors import unknown_name_error
 from qkv.models.registry import register
@@ -58,7 +57,7 @@ class RecurrentConfig:
 
 
 @dataclass(frozen=True)
-class RecurrentDecoderState(StateValue):
+class RecurrentDecoderState(RaggedState):
     """The decoding state; batch is the first axis of each tensor."""
 
     hidden: tuple[Tensor, ...]
@@ -69,41 +68,67 @@ class RecurrentDecoderState(StateValue):
     """The encoder's outputs: (batch, time, dim)."""
     mask: Mask | None
     length: int = 0
-    """Tokens generated."""
+    """Tokens generated for the longest row, and padding that all rows have."""
+    padding: Rows | None = None
+    """Tokens that each row was generated fewer; None: all the same."""
+
+    @property
+    def rows(self) -> int:
+        """Number of sequences."""
+        return self.context.shape[0]
+
+    @property
+    def bytes(self) -> int:
+        """Size of the hidden states, the context and the encoder's outputs."""
+        return sum(x.nbytes for x in (*self.hidden, self.context, self.source))
 
     def select(self, rows: Rows) -> "RecurrentDecoderState":
         """Return the state of these rows."""
-        hidden, mask = tuple(x[rows] for x in self.hidden), None if self.mask is None else self.mask[rows]
-        return RecurrentDecoderState(hidden, self.context[rows], self.source[rows], mask, self.length)
+        hidden = tuple(x[rows] for x in self.hidden)
+        mask, padding = (None if x is None else x[rows] for x in (self.mask, self.padding))
+        return RecurrentDecoderState(hidden, self.context[rows], self.source[rows], mask, self.length, padding)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the hidden states, the context, the source and its mask, and the length."""
         named = {f"hidden.{number}": x for number, x in enumerate(self.hidden)}
         named |= {"context": self.context, "source": self.source, "length": torch.tensor(self.length)}
-        return named if self.mask is None else {**named, "mask": self.mask}
+        optional = {"mask": self.mask, "padding": self.padding}
+        return named | {name: x for name, x in optional.items() if x is not None}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "RecurrentDecoderState":
         """Return a state of these tensors."""
         hidden = tuple(tensors[f"hidden.{number}"] for number in range(len(self.hidden)))
-        mask, length = tensors.get("mask"), int(tensors["length"])
-        return RecurrentDecoderState(hidden, tensors["context"], tensors["source"], mask, length)
+        mask, padding, length = tensors.get("mask"), tensors.get("padding"), int(tensors["length"])
+        return RecurrentDecoderState(hidden, tensors["context"], tensors["source"], mask, length, padding)
 
     def join(self, *others: "RecurrentDecoderState") -> "RecurrentDecoderState":
         """Return one state of all rows; shorter sources get padding at their ends, which the mask hides."""
         states = (self, *others)
+        check_joinable(states)
+        if len({len(state.hidden) for state in states}) > 1:
+            raise ValueError("states cannot be joined: only some have the second state of an lstm")
         widest = max(state.source.shape[1] for state in states)
         hidden = tuple(join_rows("hidden", parts) for parts in zip(*(x.hidden for x in states), strict=True))
-        source = join_rows("source", [_pad_end(state.source, widest) for state in states])
+        source = join_rows("source", [pad_end(state.source, 1, widest) for state in states])
         visible = (
             x.source.new_ones(x.source.shape[:2], dtype=torch.bool) if x.mask is None else x.mask for x in states
         )
-        mask = join_rows("mask", [_pad_end(x, widest) for x in visible])
+        mask = join_rows("mask", [pad_end(x, 1, widest) for x in visible])
         context = join_rows("context", [state.context for state in states])
-        return RecurrentDecoderState(hidden, context, source, mask, max(state.length for state in states))
+        lengths, rows = [state.length for state in states], [state.rows for state in states]
+        padding = join_offsets([state.padding for state in states], lengths, rows, self.device)
+        return RecurrentDecoderState(hidden, context, source, mask, max(lengths), padding)
 
-    def drop_places(self, count: int) -> "RecurrentDecoderState":
-        """Return the same state after `count` tokens fewer: it has no places."""
-        return replace(self, length=self.length - count)
+    def compact(self) -> "RecurrentDecoderState":
+        """Return the state without the source places that no row needs; generated tokens take none."""
+        state = super().compact()
+        if state.mask is None:
+            return state
+        kept, mask = needed_places(state.mask)
+        return replace(state, source=state.source[:, kept], mask=mask)
+
+    def _without_places(self, count: int, padding: Rows | None) -> "RecurrentDecoderState":
+        return replace(self, length=self.length - count, padding=padding)
 
 
 @register("recurrent", RecurrentConfig)
@@ -189,7 +214,7 @@ class Recurrent(nn.Module):
         context = self._attend(out, state)
         joined = self.dropout(torch.tanh(self.join(torch.cat((out[:, 0], context), -1))))
         hidden = tuple(h.transpose(0, 1) for h in _states(last))
-        return joined, RecurrentDecoderState(hidden, context, state.source, state.mask, length)
+        return joined, replace(state, hidden=hidden, context=context, length=length)
 
     def _attend(self, query: Tensor, state: RecurrentDecoderState) -> Tensor:
         if self.attention is None:
@@ -201,11 +226,6 @@ class Recurrent(nn.Module):
         """Concatenate the last states of both directions: (layers * 2, batch, dim / 2) -> (batch, layers, dim)."""
         layers = last.unflatten(0, (self.config.layers, 2))
         return torch.cat((layers[:, 0], layers[:, 1]), -1).transpose(0, 1)
-
-
-def _pad_end(x: Tensor, width: int) -> Tensor:
-    """Return x (batch, time, ...) with zeros (False) at the end, up to this many places."""
-    return functional.pad(x, (0, 0) * (x.dim() - 2) + (0, width - x.shape[1]))
 
 
 def _states(last: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

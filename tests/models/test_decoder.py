@@ -11,6 +11,7 @@ from qkv.models import Decoder, DecoderConfig
 from qkv.positions import schemes
 from qkv.train.ema import to_cpu
 from tests.models.sequences import padded, walk
+from tests.models.states import advance, check_forked, check_independent, check_saved
 
 TOKENS = 19
 GOES = [
@@ -213,3 +214,137 @@ def test_packed_rows_under_a_mask_are_one_graph(monkeypatch):
         with torch._dynamo.config.patch(error_on_recompile=True):
             found = compiled(*given)
         torch.testing.assert_close(found, run(*given))
+
+
+SPECS = [
+    ("softmax(window=3)", "rope"),
+    ("softmax(window=3)", "t5"),
+    ("softmax+forget+output", "rope"),
+    ("linear+channel(rank=3)+output", "none"),
+    ("taylor+forget", "rope"),
+    ("delta+forget+write", "none"),
+    ("delta+channel(rank=3)+write(largest=2)+convolution(width=3)", "none"),
+    ("2*delta+write,softmax(window=4)", "rope"),
+]
+"""Layers whose states have more parts than keys and values, or sums."""
+BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+
+def every_state():
+    """Each registered kind with each scheme that serves it and with none, and the layers of SPECS."""
+    pairs = [(kind, scheme) for kind in kinds for scheme in schemes if schemes[scheme].serves(kinds[kind].accepts)]
+    return [*pairs, *((kind, "none") for kind in kinds), *SPECS]
+
+
+def tiny(attention, positions, dtype=torch.float64):
+    convolution = 0 if "convolution" in attention else 3
+    layers = 3 if "," in attention else 2
+    sizes = {"dim": 12, "heads": 2, "key_dim": 4, "hidden_dim": 10, "max_length": 31, "layers": layers}
+    config = DecoderConfig(**sizes, attention=attention, positions=positions, convolution=convolution)
+    model = Decoder(config, TOKENS).to(dtype).eval()
+    torch.nn.init.normal_(model.lm_head.weight)  # so that no two tokens are nearly as likely
+    return model
+
+
+def prompts(model, *lengths):
+    """One state for each length."""
+    with torch.inference_mode():
+        return [model.start(torch.randint(4, TOKENS, (1, length)), None) for length in lengths]
+
+
+def ragged(model):
+    """The state of three rows: one is joined, and one began with padding."""
+    prompt, mask = padded(2, 5, TOKENS, first=True)
+    with torch.inference_mode():
+        return model.start(prompt, mask).join(*prompts(model, 7))
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize(("attention", "positions"), every_state())
+def test_a_saved_state_continues_with_the_same_bits(attention, positions, dtype, tmp_path):
+    model = tiny(attention, positions, dtype)
+    check_saved(model, ragged(model), torch.randint(4, TOKENS, (3, 5)), tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize(("attention", "positions"), every_state())
+def test_a_row_does_not_depend_on_the_others(attention, positions, dtype):
+    """The third row is longer than all before it, and the last one is empty at its start."""
+    model = tiny(attention, positions, dtype)
+    check_independent(model, prompts(model, 7, 2, 12, 0), BOUNDS[dtype])
+
+
+@pytest.mark.parametrize(("attention", "positions"), [*SPECS, ("softmax", "rope"), ("taylor", "learned")])
+def test_forks_do_not_disturb_each_other(attention, positions):
+    model = tiny(attention, positions)
+    check_forked(model, ragged(model), *torch.randint(4, TOKENS, (2, 3, 5)))
+
+
+@pytest.mark.parametrize(("attention", "positions"), [("softmax+forget", "rope"), ("taylor", "alibi"), SPECS[-2]])
+def test_a_state_moves_to_a_model_of_another_precision(attention, positions):
+    model = tiny(attention, positions, torch.float32)
+    state, tokens = ragged(model), torch.randint(4, TOKENS, (3, 5))
+    narrow, _ = advance(model, state.fork(), tokens)
+    wide, last = advance(model.double(), state.to(dtype=torch.float64), tokens)
+    torch.testing.assert_close(narrow.double(), wide, rtol=0, atol=1e-5)
+    assert {x.dtype for x in last.tensors().values() if x.is_floating_point()} == {torch.float64}
+    assert {x.device.type for x in state.to("meta").tensors().values() if x.dim()} == {"meta"}
+
+
+@pytest.mark.parametrize("attention", ["softmax", "taylor"])
+def test_a_prompt_in_pieces_is_the_prompt(attention):
+    model = tiny(attention, "rope")
+    tokens = torch.randint(4, TOKENS, (2, 13))
+    state = model.prefill(tokens[:, :5], model.start(tokens[:, :0], None))
+    logits, state = model.extend(tokens[:, 5:], state)
+    torch.testing.assert_close(logits, model(tokens)[:, 5:], rtol=0, atol=1e-12)
+    assert (state.rows, state.length, state.lengths) == (2, 13, [13, 13])
+
+
+def test_padding_of_a_state():
+    model = tiny("softmax", "rope")
+    state = ragged(model)
+    start = state.lengths
+    assert (state.rows, state.length, max(start), state.padding.tolist()) == (3, 7, 7, [7 - n for n in start])
+    shorter = state.select(torch.tensor([0, 1]))
+    assert (shorter.length, shorter.compact().length, shorter.compact().lengths) == (7, 5, start[:2])
+    assert shorter.compact().blocks[0].attention.keys.shape[2] == 5
+    only = state.select(torch.tensor([2])).compact()
+    assert (only.padding, only.blocks[1].attention.mask) == (None, None)  # attention without a mask is faster
+    assert only.compact() is only
+    nobody = state.select(torch.tensor([], dtype=torch.long))
+    assert (nobody.rows, nobody.lengths, nobody.compact().rows) == (0, [], 0)
+    assert nobody.join(*prompts(model, 3)).compact().length == 3
+
+
+@pytest.mark.parametrize("count", [-1, 3])
+def test_bad_input_only_padding_is_dropped(count):
+    model = tiny("taylor", "rope")
+    joined = prompts(model, 5)[0].join(*prompts(model, 3)).select(torch.tensor([1]))
+    with pytest.raises(ValueError, match=f"count must be from 0 to 2, the least padding of a row, got {count}"):
+        joined.drop_places(count)
+    with pytest.raises(ValueError, match="count must be from 0 to 0, the least padding of a row, got 1"):
+        prompts(model, 5)[0].drop_places(1)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"layers": 1}, r"they have \[2, 1\] blocks"),
+        ({"attention": "taylor"}, "they are of classes KVCache and RecurrentState"),
+        ({"dim": 16, "key_dim": 6}, r"keys of one has shape \(1, 2, 3, 4\).*, that of another \(1, 2, 3, 6\)"),
+        ({"convolution": 0}, "1 of 2 have a convolution"),
+        ({"convolution": 5}, r"convolution of one has shape \(1, 2, 12\).*, that of another \(1, 4, 12\)"),
+    ],
+)
+def test_bad_input_states_of_different_models_are_not_joined(other, message):
+    sizes = {"dim": 12, "heads": 2, "key_dim": 4, "layers": 2, "convolution": 3, "attention": "softmax"}
+    models = [Decoder(DecoderConfig(**{**sizes, **options}), TOKENS).eval() for options in ({}, other)]
+    with pytest.raises(ValueError, match="states cannot be joined: .*" + message):
+        prompts(models[0], 3)[0].join(*prompts(models[1], 3))
+
+
+def test_bad_input_states_of_different_precision_are_not_joined():
+    first, second = (prompts(tiny("linear", "rope", dtype), 3)[0] for dtype in BOUNDS)
+    with pytest.raises(ValueError, match=r"kv_sum of one has .* torch.float32 on cpu, .* torch.float64 on cpu"):
+        first.join(second)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -6,6 +8,7 @@ from qkv.decode import SearchLimits, beam, greedy
 from qkv.models import EncoderDecoder, EncoderDecoderConfig
 from qkv.models.builders import HeadNorm
 from tests.models.sequences import padded, walk
+from tests.models.states import advance, check_forked, check_independent, check_saved
 
 SOURCES, TARGETS = 19, 23
 GOES = [
@@ -221,3 +224,83 @@ def test_too_long_a_sequence_is_refused():
 def test_settings_that_make_no_sense(options, message):
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
         small(**options)
+
+
+BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-12}
+STATES = [
+    *(("softmax", cross, "rope") for cross in ("softmax", "taylor", "additive", "linear", "elu")),
+    *(("softmax", "softmax", scheme) for scheme in ("none", "sinusoidal", "learned", "alibi", "t5", "shaw")),
+    ("taylor", "softmax", "sinusoidal"),
+    ("linear", "taylor", "rope"),
+    ("softmax/delta+forget+write", "softmax", "none"),
+]
+
+
+def tiny(attention="softmax", cross="softmax", positions="rope", dtype=torch.float64):
+    options = {"dim": 12, "heads": 2, "hidden_dim": 10, "max_length": 31, "convolution": 3}
+    model = small(attention=attention, cross=cross, positions=positions, **options).to(dtype)
+    nn.init.normal_(model.lm_head.weight)  # so that no two tokens are nearly as likely
+    return model
+
+
+def sources(model, *lengths):
+    """One state for each source."""
+    with torch.inference_mode():
+        return [model.start(torch.randint(4, SOURCES, (1, length)), None) for length in lengths]
+
+
+def ragged(model):
+    """The state of three rows, of which one entered late, with sources of other lengths."""
+    source, mask = padded(2, 5, SOURCES)
+    with torch.inference_mode():
+        _, state = advance(model, model.start(source, mask), torch.randint(4, TARGETS, (2, 3)))
+        return state.join(*sources(model, 7))
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize(("attention", "cross", "positions"), STATES)
+def test_a_saved_state_continues_with_the_same_bits(attention, cross, positions, dtype, tmp_path):
+    model = tiny(attention, cross, positions, dtype)
+    check_saved(model, ragged(model), torch.randint(4, TARGETS, (3, 4)), tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize(("attention", "cross", "positions"), STATES)
+def test_a_row_does_not_depend_on_the_others(attention, cross, positions, dtype):
+    model = tiny(attention, cross, positions, dtype)
+    check_independent(model, sources(model, 3, 7, 2, 11), BOUNDS[dtype])
+
+
+def test_blocks_that_share_a_mask_are_saved(tmp_path):
+    """A file has no tensors that share memory."""
+    model, (source, mask) = tiny(), padded(3, 5, SOURCES)
+    with torch.inference_mode():
+        state = model.start(source, mask)
+    assert state.contexts[0].mask is state.contexts[1].mask
+    check_saved(model, state, torch.randint(4, TARGETS, (3, 4)), tmp_path / "x.safetensors")
+
+
+def test_forks_do_not_disturb_each_other():
+    model = tiny()
+    check_forked(model, ragged(model), *torch.randint(4, TARGETS, (2, 3, 5)))
+
+
+def test_source_places_that_no_row_needs_are_dropped():
+    model = tiny()
+    state = ragged(model)
+    assert (state.rows, state.lengths, state.length) == (3, [3, 3, 0], 3)
+    late = state.select(torch.tensor([2])).compact()
+    assert (late.length, late.lengths, late.padding) == (0, [0], None)
+    short = state.select(torch.tensor([0, 1])).compact()
+    assert (short.contexts[0].k.shape[2], late.contexts[0].k.shape[2]) == (5, 7)
+    assert late.contexts[0].mask is None
+    blocks, contexts = 2 * 2 * (2 * 3 * 12 + 2 * 12) * 8, 2 * 2 * (2 * 5 * 12) * 8  # keys, values, convolution
+    assert short.bytes == blocks + contexts
+
+
+def test_bad_input_states_of_different_models_are_not_joined():
+    with pytest.raises(ValueError, match="they are of classes KVCache and RecurrentState; join states of one model"):
+        sources(tiny(), 3)[0].join(*sources(tiny("taylor"), 3))
+    other = sources(tiny(), 3)[0]
+    with pytest.raises(ValueError, match=r"they have \[2, 1\] contexts; join states of one model"):
+        other.join(replace(other, contexts=other.contexts[:1]))

@@ -5,6 +5,8 @@ import torch
 
 from qkv.decode import SearchLimits, beam, greedy
 from qkv.models import EncoderDecoder, EncoderDecoderConfig, Ensemble, Recurrent, RecurrentConfig
+from tests.models.sequences import padded
+from tests.models.states import advance, check_forked, check_independent, check_saved
 
 SOURCES, TARGETS = 11, 13
 
@@ -60,3 +62,38 @@ def test_bad_members(members):
     other = Ensemble([members[0], transformer(targets=14)])
     with pytest.raises(ValueError, match=r"the same vocabulary, got logits of \[13, 14\] tokens"):
         other(torch.ones(1, 2, dtype=torch.int64), torch.ones(1, 3, dtype=torch.int64))
+
+
+def ragged(model):
+    """The state of three rows, of which one entered late, with sources of other lengths."""
+    source, mask = padded(2, 5, SOURCES)
+    with torch.inference_mode():
+        _, state = advance(model, model.start(source, mask), torch.randint(4, TARGETS, (2, 3)))
+        return state.join(model.start(torch.randint(4, SOURCES, (1, 7)), None))
+
+
+def test_its_states_obey_the_laws_of_states(members, tmp_path):
+    model = Ensemble(members)
+    tokens, others = torch.randint(4, TARGETS, (2, 3, 5))
+    check_saved(model, ragged(model), tokens, tmp_path / "x.safetensors")
+    check_forked(model, ragged(model), tokens, others)
+    with torch.inference_mode():
+        states = [model.start(torch.randint(4, SOURCES, (1, length)), None) for length in (3, 7, 2, 5)]
+    check_independent(model, states, 1e-12)
+
+
+def test_a_state_is_as_long_and_as_large_as_those_of_its_members(members):
+    state = ragged(Ensemble(members))
+    first, second = state.members
+    assert (state.rows, state.length, state.lengths) == (3, 3, [3, 3, 0])
+    assert state.bytes == first.bytes + second.bytes
+    late = state.select(torch.tensor([2])).compact()
+    assert (late.length, late.members[1].length, late.padding) == (0, 0, None)
+
+
+def test_bad_input_states_of_other_members_are_not_joined(members):
+    states = [Ensemble(chosen).start(torch.ones(1, 3, dtype=torch.long), None) for chosen in (members, members[:1])]
+    with pytest.raises(ValueError, match=r"states cannot be joined: they have \[2, 1\] members"):
+        states[0].join(states[1])
+    with pytest.raises(ValueError, match="of classes EnsembleState and EncoderDecoderState"):
+        states[0].join(states[1].members[0])

@@ -9,9 +9,9 @@ from torch.nn.functional import softplus
 from qkv.attention import parse
 from qkv.cost import Span, count_multiplications
 from qkv.layers import ChannelGate, ForgetGate, OutputGate, ProjectionConvolution, ShortConvolution, WriteGate
+from qkv.layers.layer_spec import PARTS, part_options, read_layer
 from qkv.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from qkv.models.fast.fused import can_fuse
-from qkv.models.layer_spec import PARTS, part_options, read_layer
 from qkv.train import Settings
 from qkv.train.optimizer import make_optimizer
 

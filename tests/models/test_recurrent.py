@@ -5,6 +5,7 @@ from torch import nn
 from qkv.decode import SearchLimits, beam
 from qkv.models import Recurrent, RecurrentConfig
 from tests.models.sequences import padded, walk
+from tests.models.states import advance, check_forked, check_independent, check_saved
 
 SOURCES, TARGETS = 19, 23
 EACH = pytest.mark.parametrize(
@@ -124,3 +125,58 @@ def test_nothing_to_read_is_refused_and_nothing_to_write_is_nothing():
 def test_settings_that_make_no_sense(options, message):
     with pytest.raises(ValueError, match=message):
         small(**options)
+
+
+BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+
+def sources(model, *lengths):
+    """One state for each source."""
+    torch.nn.init.normal_(model.lm_head.weight)  # so that no two tokens are nearly as likely
+    with torch.inference_mode():
+        return [model.start(torch.randint(4, SOURCES, (1, length)), None) for length in lengths]
+
+
+def ragged(model):
+    """The state of three rows, of which one entered late, with sources of other lengths."""
+    source, mask = padded(2, 5, SOURCES)
+    with torch.inference_mode():
+        _, state = advance(model, model.start(source, mask), torch.randint(4, TARGETS, (2, 3)))
+        return state.join(*sources(model, 7))
+
+
+@EACH
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_a_saved_state_continues_with_the_same_bits(cell, attention, dtype, tmp_path):
+    model = small(cell=cell, attention=attention).to(dtype)
+    check_saved(model, ragged(model), torch.randint(4, TARGETS, (3, 5)), tmp_path / "x.safetensors")
+
+
+@EACH
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_a_row_does_not_depend_on_the_others(cell, attention, dtype):
+    model = small(cell=cell, attention=attention).to(dtype)
+    check_independent(model, sources(model, 3, 7, 2, 11), BOUNDS[dtype])
+
+
+@EACH
+def test_forks_do_not_disturb_each_other(cell, attention):
+    model = small(cell=cell, attention=attention)
+    check_forked(model, ragged(model), *torch.randint(4, TARGETS, (2, 3, 5)))
+
+
+def test_what_no_row_needs_is_dropped():
+    state = ragged(small())
+    assert (state.rows, state.length, state.lengths, state.source.shape) == (3, 3, [3, 3, 0], (3, 7, 14))
+    late, early = (state.select(torch.tensor(rows)).compact() for rows in ([2], [1, 0]))
+    assert (late.length, late.lengths, late.padding, late.mask) == (0, [0], None, None)
+    assert (early.lengths, early.source.shape) == ([3, 3], (2, 5, 14))
+    assert late.bytes == 8 * (2 * 2 * 14 + 14 + 7 * 14)  # two states of two layers, the context, the source
+
+
+def test_bad_input_states_of_different_models_are_not_joined():
+    lstm, gru, wide = (sources(small(**options), 3)[0] for options in ({}, {"cell": "gru"}, {"dim": 16}))
+    with pytest.raises(ValueError, match="states cannot be joined: only some have the second state of an lstm"):
+        lstm.join(gru)
+    with pytest.raises(ValueError, match=r"hidden of one has shape \(1, 2, 14\).*, that of another \(1, 2, 16\)"):
+        lstm.join(wide)

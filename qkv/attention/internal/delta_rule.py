@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from qkv.attention.chunked import keep_freed_memory
 from qkv.attention.internal.channel_pairs import channel_pairs, channel_pairs_backward
+from qkv.attention.internal.chunked import keep_freed_memory
 from qkv.attention.internal.double_backward import forbid_double_backward
 from qkv.attention.internal.precision import no_autocast
 

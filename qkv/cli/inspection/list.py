@@ -84,7 +84,7 @@ def _attention() -> list[dict[str, Any]]:
 
 def _gates() -> list[dict[str, Any]]:
     from qkv.attention import kinds
-    from qkv.models.layer_spec import PARTS, part_options
+    from qkv.layers.layer_spec import PARTS, part_options
 
     return [
         {

@@ -61,7 +61,8 @@ def chooser(draw, number):
 
 def random_request(draw, number, longest=LONGEST):
     """A request of random length that the model has room for."""
-    prompt = [draw.randrange(3, TOKENS) for _ in range(draw.randint(1, longest - 5))]
+    length = draw.randint(1, draw.choice([8, longest - 5]))  # short ones are processed together
+    prompt = [draw.randrange(3, TOKENS) for _ in range(length)]
     tokens = draw.randint(1, longest - len(prompt) + 1)
     forbidden = draw.choice([(0, 1), (0, 1), (0, 1, 5)])
     return Request(prompt, tokens, chooser(draw, number), forbidden=forbidden)

@@ -28,7 +28,7 @@ KINDS = [
 ]
 UNLIKELY_END = {"end": 0, "forbidden": (1, 2)}
 """An end that these models and requests do not reach."""
-LIMITS = Limits(max_rows=5, max_waiting=50, piece=7)
+LIMITS = Limits(max_rows=5, max_waiting=50, piece=17)
 
 
 def play(batcher, plan):
@@ -66,7 +66,7 @@ def assert_alone(model, request, tolerance):
 def test_each_request_gives_what_it_gives_alone(attention, positions, convolution):
     """Rows enter and leave at random, in any company."""
     model = small(attention, positions, convolution=convolution)
-    batcher, plan = Batcher(model, LIMITS), random_traffic(0, 23)
+    batcher, plan = Batcher(model, LIMITS), random_traffic(0, 17)
     requests = [request for _, request, _ in plan]
     assert_bounded(play(batcher, plan), LIMITS)
     for request in requests:
@@ -156,7 +156,7 @@ def test_a_prefix_cache_changes_nothing(attention, max_bytes):
     cache = PrefixCache(model, max_bytes, block=4)
     batcher, plan = Batcher(model, LIMITS, cache), []
     shared = [[draw.randrange(3, TOKENS) for _ in range(30)] for _ in range(3)]
-    for number in range(40):
+    for number in range(25):
         prompt = [*draw.choice(shared)[: draw.randrange(31)], *(draw.randrange(3, TOKENS) for _ in range(5))]
         plan.append((number // 3, Request(prompt, draw.randint(1, 9), sampler(seed=number)), None))
     requests = [request for _, request, _ in plan]
@@ -198,6 +198,32 @@ def test_who_waits_for_a_canceled_prompt_goes_on():
     assert first.end == "canceled"
     assert_alone(model, second, 1e-12)
     assert second.end == second.natural_end()
+
+
+class Placed(Decoder):
+    """Notes the highest position of a row, ended ones included."""
+
+    highest = 0
+
+    def _advance(self, tokens, state, mask):
+        offsets = state.blocks[0].offsets
+        place = state.length + tokens.shape[1] - 1
+        self.highest = max(self.highest, place - (0 if offsets is None else int(offsets.min())))
+        return super()._advance(tokens, state, mask)
+
+
+@pytest.mark.parametrize("attention", ["taylor", "softmax"])
+def test_no_position_is_beyond_the_longest_sequence(attention):
+    """A row that was padded when it entered, and goes on alone, has the positions of its own tokens."""
+    model = small(attention, model=Placed)
+    batcher = Batcher(model, Limits(max_rows=20, piece=100))
+    long, padded = Request([7] * 40, 2, **UNLIKELY_END), Request([8] * 36, LONGEST - 35, **UNLIKELY_END)
+    for request in (long, padded, *(Request([9] * number, 5, **UNLIKELY_END) for number in range(1, 10))):
+        batcher.submit(request.generation)
+    run(batcher)
+    assert model.highest == LONGEST - 1
+    assert_alone(model, padded, 1e-12)
+    assert padded.end == "length"
 
 
 def test_first_come_first_served():
@@ -249,7 +275,8 @@ def test_the_work_of_a_round_is_bounded():
     model = small(model=Counting)
     limits = Limits(max_rows=9, piece=6)
     batcher, draw = Batcher(model, limits), random.Random(3)
-    requests = [random_request(draw, number) for number in range(40)]
+    requests = [random_request(draw, number, longest) for longest in (10, LONGEST) for number in range(20)]
+    draw.shuffle(requests)
     for request in requests:
         batcher.submit(request.generation)
     before, works = [0], []

@@ -45,6 +45,6 @@ def test_the_state_that_was_written_over_is_not_continued():
 def test_kv_caches_are_joined_instead():
     model = small("softmax")
     first, second = (model.start(torch.randint(0, TOKENS, (2, 5)), None) for _ in range(2))
-    with pytest.raises(NotImplementedError, match="KVCache does not support this; write its put"):
+    with pytest.raises(NotImplementedError, match="a state of class KVCache has no method 'put'"):
         first.put(torch.tensor([0, 1]), second)
     assert first.join(second).lengths == [5] * 4

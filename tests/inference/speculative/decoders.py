@@ -10,6 +10,7 @@ from qkv.models import Decoder, DecoderConfig
 
 VOCABULARY = 23
 KINDS = (*kinds, "softmax(window=3)", "softmax+forget", "delta+forget+write", "2*linear,softmax")
+KINDS_AND_CONVOLUTIONS = (*((kind, 0) for kind in KINDS), ("softmax", 3), ("delta", 3), ("2*linear,softmax", 3))
 
 
 def decoder(attention="softmax", seed=0, **options):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from qkv.inference.speculative import ModelDraft
-from tests.inference.speculative.decoders import KINDS, VOCABULARY, decoder
+from tests.inference.speculative.decoders import KINDS_AND_CONVOLUTIONS, VOCABULARY, decoder
 
 
 def greedy(logits, number):
@@ -17,8 +17,7 @@ def slow(model, ids, count):
     return text[len(ids) :]
 
 
-@pytest.mark.parametrize("convolution", [0, 2])
-@pytest.mark.parametrize("attention", KINDS)
+@pytest.mark.parametrize(("attention", "convolution"), KINDS_AND_CONVOLUTIONS)
 def test_whatever_was_accepted_it_continues_from_there(attention, convolution):
     model = decoder(attention, seed=2, convolution=convolution)
     draft, ids = ModelDraft(model), [3, 1, 4, 1, 5]

@@ -10,7 +10,7 @@ from qkv.inference.speculative import (
     SpeculationStatistics,
     speculative_stream,
 )
-from tests.inference.speculative.decoders import KINDS, Fixed, Hostile, decoder, perturbed
+from tests.inference.speculative.decoders import KINDS_AND_CONVOLUTIONS, Fixed, Hostile, decoder, perturbed
 
 PROMPT = torch.tensor([[7, 11, 5, 7, 11, 3]])
 LIMITS = SearchLimits(41, start=5, end=2)
@@ -26,8 +26,7 @@ def counted(model, draft, limits=LIMITS, **options):
     return found, statistics
 
 
-@pytest.mark.parametrize("convolution", [0, 3])
-@pytest.mark.parametrize("attention", KINDS)
+@pytest.mark.parametrize(("attention", "convolution"), KINDS_AND_CONVOLUTIONS)
 def test_greedy_tokens_are_those_of_plain_decoding(attention, convolution):
     model = decoder(attention, convolution=convolution)
     expected = list(stream(model, PROMPT, LIMITS, argmax_token))

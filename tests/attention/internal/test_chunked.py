@@ -3,7 +3,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from qkv.attention import parse
-from qkv.attention.chunked import chunked_scan
+from qkv.attention.internal.chunked import chunked_scan
 from qkv.attention.internal.layout import call_shape
 from qkv.attention.internal.validation import Modifiers
 

@@ -17,7 +17,8 @@ from torch import nn
 
 from qkv.attention.attend import read_call
 from qkv.errors import unknown_name_error
-from qkv.layers import ChannelGate, ForgetGate, Gates, OutputGate, ProjectionConvolution, WriteGate
+from qkv.layers.convolution import ProjectionConvolution
+from qkv.layers.gates import ChannelGate, ForgetGate, Gates, OutputGate, WriteGate
 from qkv.records import split_outside_brackets
 
 
