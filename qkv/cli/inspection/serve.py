@@ -16,6 +16,34 @@ TOKEN_VARIABLE = "QKV_API_TOKEN"
 API_PANEL = "API for programs (--api)"
 
 
+Host = Annotated[
+    str | None,
+    typer.Option(help="IP address to listen on (default: 127.0.0.1).", rich_help_panel=API_PANEL),
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Token that requests must send (default: the environment variable {TOKEN_VARIABLE}; else no token on "
+        "127.0.0.1, a random one elsewhere).",
+        rich_help_panel=API_PANEL,
+    ),
+]
+MaxStreams = Annotated[
+    int | None,
+    typer.Option(help="Most continuations that are generated at once (default: 64).", rich_help_panel=API_PANEL),
+]
+MaxWaiting = Annotated[
+    int | None,
+    typer.Option(
+        help="Most continuations that wait; further ones get status 429 (default: 64).", rich_help_panel=API_PANEL
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(help="Seconds until a request is given up (default: 120).", rich_help_panel=API_PANEL),
+]
+
+
 def serve(
     run: Annotated[
         Path | None,
@@ -29,32 +57,11 @@ def serve(
     api: Annotated[
         bool, typer.Option("--api", help="Serve HTTP for programs instead of the page.", rich_help_panel=API_PANEL)
     ] = False,
-    host: Annotated[
-        str | None,
-        typer.Option(help="IP address to listen on (default: 127.0.0.1).", rich_help_panel=API_PANEL),
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Token that requests must send (default: the environment variable {TOKEN_VARIABLE}; else no token on "
-            "127.0.0.1, a random one elsewhere).",
-            rich_help_panel=API_PANEL,
-        ),
-    ] = None,
-    max_streams: Annotated[
-        int | None,
-        typer.Option(help="Most continuations that are generated at once (default: 64).", rich_help_panel=API_PANEL),
-    ] = None,
-    max_waiting: Annotated[
-        int | None,
-        typer.Option(
-            help="Most continuations that wait; further ones get status 429 (default: 64).", rich_help_panel=API_PANEL
-        ),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(help="Seconds until a request is given up (default: 120).", rich_help_panel=API_PANEL),
-    ] = None,
+    host: Host = None,
+    token: Token = None,
+    max_streams: MaxStreams = None,
+    max_waiting: MaxWaiting = None,
+    timeout: Timeout = None,
 ) -> None:
     """Inspect a model in a browser: a page served on this machine only, without a network.
 

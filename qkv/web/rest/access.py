@@ -20,7 +20,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
 }
 OPEN_PATHS = ("/healthz",)
-"""Paths that need no token: a load balancer asks without."""
+"""Paths that need no token: a load balancer has none."""
 MIN_TOKEN = 16
 
 

@@ -21,7 +21,7 @@ BATCH_SIZE = 64
 KNOWN = ("model", "input", "encoding_format", "dimensions", "user")
 
 
-class Embeddings:
+class EmbeddingRoute:
     """Answers requests for embeddings of one encoder; requests that wait are computed together."""
 
     def __init__(self, name: str, lm: MaskedLM, worker: Worker, max_waiting: int, timeout: float):

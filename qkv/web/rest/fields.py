@@ -4,7 +4,6 @@
 this server does not act on, unless it has its neutral value: nothing is silently ignored.
 """
 
-import math
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -41,7 +40,7 @@ class Fields:
         value = self.get(name)
         if value is None:
             return default
-        if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:
+        if type(value) not in (int, float) or not low <= value <= high:  # NaN is in no range
             raise self.wrong(name, f"must be a number from {low:g} to {high:g}")
         return float(value)
 

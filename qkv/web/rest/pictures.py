@@ -37,7 +37,7 @@ class Picture:
 
 
 def decode_picture(value: object) -> Picture:
-    """Return the picture of `{"picture": "base64 or data URL"}`; raise if it is none, or too large."""
+    """Return the picture of `{"picture": "base64 or data URL"}`; raise for anything else, or one that is too large."""
     text = value.get("picture") if isinstance(value, dict) and set(value) == {"picture"} else None
     if not isinstance(text, str):
         raise ApiError(

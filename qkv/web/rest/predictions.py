@@ -30,7 +30,7 @@ Record = dict[str, Any]
 MakePredictor = Callable[[PredictOptions], Predictor]
 
 
-class Predictions:
+class PredictionRoute:
     """Answers requests for predictions of one run; requests that wait are computed together."""
 
     def __init__(self, name: str, make_predictor: MakePredictor, worker: Worker, max_waiting: int, timeout: float):

@@ -1,7 +1,8 @@
 """The routes of the API: which run answers what, and what is counted."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,12 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qkv.inference.batching import Batcher, Limits
 from qkv.web.requests import read_body
-from qkv.web.rest.completions import Completions
-from qkv.web.rest.embeddings import Embeddings
-from qkv.web.rest.engine import Engine
+from qkv.web.rest.completion.engine import Engine
+from qkv.web.rest.completion.route import CompletionRoute
+from qkv.web.rest.embeddings import EmbeddingRoute
 from qkv.web.rest.errors import ApiError, busy, reporting, shutting_down
 from qkv.web.rest.metrics import CONTENT_TYPE, ApiMetrics
-from qkv.web.rest.predictions import Predictions
+from qkv.web.rest.predictions import PredictionRoute
 from qkv.web.rest.served_run import ServedRun
 from qkv.web.rest.settings import ApiSettings
 from qkv.web.worker import Worker
@@ -25,6 +26,8 @@ from qkv.web.worker import Worker
 MAX_BODY_BYTES = 2**20
 MAX_PICTURE_BODY_BYTES = 10 * 2**20
 """Largest body of `/v1/predict` for runs that read pictures."""
+MAX_BODIES_BYTES = 128 * 2**20
+"""Most bytes of the bodies of all requests that are read or wait for an answer."""
 WORKER_QUEUE = 1024
 COMPLETIONS, PREDICT, EMBEDDINGS = "/v1/completions", "/v1/predict", "/v1/embeddings"
 Answer = Callable[[Request, bytes], Awaitable[Response]]
@@ -36,21 +39,22 @@ class Api:
     def __init__(self, served: ServedRun, settings: ApiSettings):
         self.served, self.settings, self.metrics = served, settings, ApiMetrics()
         self.created, self.is_draining = int(time.time()), False
+        self._body_bytes = 0
         self.worker = Worker(WORKER_QUEUE)
         self.engine: Engine | None = None
-        self.completions: Completions | None = None
-        self.predictions: Predictions | None = None
-        self.embeddings: Embeddings | None = None
+        self.completions: CompletionRoute | None = None
+        self.predictions: PredictionRoute | None = None
+        self.embeddings: EmbeddingRoute | None = None
         timeout, waiting = settings.timeout, settings.max_waiting
         if served.tokenizer is not None:
             self.engine = self._make_engine()
-            self.completions = Completions(
+            self.completions = CompletionRoute(
                 served.name, served.tokenizer, served.model, self.engine, timeout, self.metrics
             )
         if served.predicts:
-            self.predictions = Predictions(served.name, served.make_predictor, self.worker, waiting, timeout)
+            self.predictions = PredictionRoute(served.name, served.make_predictor, self.worker, waiting, timeout)
         if served.masked_lm is not None:
-            self.embeddings = Embeddings(served.name, served.masked_lm, self.worker, waiting, timeout)
+            self.embeddings = EmbeddingRoute(served.name, served.masked_lm, self.worker, waiting, timeout)
 
     def application(self) -> Starlette:
         """Return the routes; every error has OpenAI's layout."""
@@ -76,7 +80,7 @@ class Api:
     async def answer(self, request: Request) -> Response:
         """Answer a request to the model."""
         path, reads_pictures = request.url.path, self.predictions is not None and self.predictions.reads_pictures
-        routes: dict[str, Completions | Predictions | Embeddings | None] = {
+        routes: dict[str, CompletionRoute | PredictionRoute | EmbeddingRoute | None] = {
             COMPLETIONS: self.completions,
             PREDICT: self.predictions,
             EMBEDDINGS: self.embeddings,
@@ -88,8 +92,9 @@ class Api:
         if self.is_draining:
             raise shutting_down()
         most = MAX_PICTURE_BODY_BYTES if path == PREDICT and reads_pictures else MAX_BODY_BYTES
-        body = await read_body(request, most, self.settings.body_timeout)
-        return await route.respond(request, body)
+        with self._reserve(request, most):
+            body = await read_body(request, most, self.settings.body_timeout)
+            return await route.respond(request, body)
 
     async def health(self, request: Request) -> Response:
         """Answer 200 while requests are taken, 503 otherwise."""
@@ -148,6 +153,19 @@ class Api:
         self.worker.stop()
         if self.engine is not None:
             self.engine.stop()
+
+    @contextmanager
+    def _reserve(self, request: Request, most: int) -> Iterator[None]:
+        """Count the bytes of a body while it is held; raise 429 if all bodies together would be too many."""
+        declared = request.headers.get("content-length", "")
+        size = min(int(declared), most) if declared.isdecimal() else most
+        if self._body_bytes + size > MAX_BODIES_BYTES:
+            raise busy()
+        self._body_bytes += size
+        try:
+            yield
+        finally:
+            self._body_bytes -= size
 
     def _make_engine(self) -> Engine:
         """Return an engine that bounds what waits by what is in flight, so that a burst may fill an idle batch."""

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from qkv.web.rest.completion_request import KNOWN, NEUTRAL
+from qkv.web.rest.completion.request import KNOWN, NEUTRAL
 from tests.web.rest.runs import serving_api
 
 PAGE = (Path(__file__).parents[3] / "docs" / "serving.md").read_text()

@@ -15,9 +15,9 @@ import pytest
 
 from qkv.web.rest import ApiSettings
 from tests.cli.run import ROOT
+from tests.web.rest.completion.test_route import wait_idle
 from tests.web.rest.http import error_of, post, send
 from tests.web.rest.runs import client, serving_api
-from tests.web.rest.test_completions import wait_idle
 
 ENDLESS = {"prompt": "alpha", "temperature": 0, "max_tokens": 500_000}
 
@@ -104,6 +104,37 @@ def test_other_requests_are_refused_too(pairs_run):
 )
 def test_broken_requests(api, body, headers, status, message):
     assert error_of(send(api, "POST", "/v1/completions", body, headers)) == (status, message)
+
+
+def test_all_bodies_together_are_bounded(text_run, monkeypatch):
+    monkeypatch.setattr("qkv.web.rest.routes.MAX_BODIES_BYTES", 5000)
+    with serving_api(text_run) as server:
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1:{server.port}\r\n"
+            "content-type: application/json\r\ncontent-length: 4000\r\n\r\n"
+        ).encode()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as slow:
+            slow.sendall(head + b"{")
+            while not server.api._body_bytes:
+                time.sleep(0.01)
+            record = {"prompt": "a" * 1000, "max_tokens": 2}
+            assert error_of(post(server, "/v1/completions", record))[0] == 429
+            assert post(server, "/v1/completions", {"prompt": "a", "max_tokens": 2})[0] == 200
+        while server.api._body_bytes:
+            time.sleep(0.01)
+
+
+def test_a_mistake_of_ours_is_logged_and_not_shown(text_run, caplog):
+    with serving_api(text_run) as server:
+
+        def fail(key, inputs, indices):
+            raise RuntimeError("some secret")
+
+        server.api.predictions.queue.compute = fail
+        answer = post(server, "/v1/predict", {"input": "a"})
+        assert error_of(answer) == (500, "the server made a mistake; its log has the reason")
+        assert "some secret" in caplog.text
+        assert post(server, "/v1/completions", {"prompt": "a", "max_tokens": 2})[0] == 200
 
 
 def test_unknown_paths_and_methods(api):

@@ -15,19 +15,19 @@ from torch import nn
 from qkv.cancellation import CanceledError
 from qkv.data import Tokenizer
 from qkv.web.requests import parse_object, wait_disconnected
-from qkv.web.rest.choice import ChoiceDelta, TokenEntry, logprobs_record
-from qkv.web.rest.completion_request import CompletionRequest, EncodedPrompt, encode, read_completion
-from qkv.web.rest.engine import Engine
+from qkv.web.rest.completion.choice import ChoiceDelta, TokenEntry, logprobs_record
+from qkv.web.rest.completion.engine import Engine
+from qkv.web.rest.completion.request import CompletionRequest, EncodedPrompt, encode, read_completion
+from qkv.web.rest.completion.session import CompletionSession
 from qkv.web.rest.errors import ApiError, shutting_down, to_api_error
 from qkv.web.rest.metrics import ApiMetrics
-from qkv.web.rest.session import CompletionSession
 
 INLINE_CHARACTERS = 2000
 """Prompts up to this length are encoded on the event loop; longer ones on a thread."""
 DONE = b"data: [DONE]\n\n"
 
 
-class Completions:
+class CompletionRoute:
     """Answers requests for completions of one model."""
 
     def __init__(

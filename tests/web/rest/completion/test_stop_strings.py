@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from qkv.web.rest.stop_strings import StopStrings
+from qkv.web.rest.completion.stop_strings import StopStrings
 
 
 def one_by_one(text, stops):

@@ -12,9 +12,9 @@ from qkv.data import Tokenizer
 from qkv.decode.single_path import TokenChooser
 from qkv.decode.stepper import best_tokens
 from qkv.inference.batching import Generation
-from qkv.web.rest.choice import ChoiceDelta, CompletionChoice, TopTokens
-from qkv.web.rest.completion_request import CompletionRequest, EncodedPrompt
-from qkv.web.rest.engine import Engine
+from qkv.web.rest.completion.choice import ChoiceDelta, CompletionChoice, TopTokens
+from qkv.web.rest.completion.engine import Engine
+from qkv.web.rest.completion.request import CompletionRequest, EncodedPrompt
 from qkv.web.rest.errors import ApiError, busy, too_late
 
 

@@ -8,7 +8,7 @@ import pytest
 from qkv import runs
 from qkv.decode import SearchLimits
 from qkv.inference.batching import Batcher, Generation, Limits, QueueFullError
-from qkv.web.rest.engine import FAILED, Engine
+from qkv.web.rest.completion.engine import FAILED, Engine
 
 
 class Recorder:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qkv.data.tokenizer import StreamDecoder
-from qkv.web.rest.stop_strings import StopStrings
+from qkv.web.rest.completion.stop_strings import StopStrings
 
 TopTokens = list[tuple[str, float]]
 """The most probable tokens and their log-probabilities."""
