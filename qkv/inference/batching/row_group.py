@@ -20,6 +20,8 @@ Arrival = tuple[list[BatchRow], Any]
 
 MAX_FREE = 1 / 8
 """Largest share of a state that free slots may hold."""
+SPARE = 4
+"""A state that is copied because rows enter gets a free slot for each 4 that it had, if others follow."""
 MAX_FREE_FOR_OTHERS = 1 / 2
 """The same while other rows are about to come."""
 
@@ -46,8 +48,8 @@ class RowGroup:
         """Bytes of the state, free slots included."""
         return 0 if self._state is None else self._state.bytes
 
-    def add(self, arrivals: Sequence[Arrival]) -> None:
-        """Let these rows in, with at most one copy of the whole state."""
+    def add(self, arrivals: Sequence[Arrival], spare: int) -> None:
+        """Let these rows in. If the whole state is copied for it, it gets up to `spare` free slots, too."""
         rows = [row for group, _ in arrivals for row in group]
         first, *rest = [state for _, state in arrivals]
         new = first.join(*rest) if rest else first
@@ -59,8 +61,10 @@ class RowGroup:
             rows, new = self._take_slots(rows, new)
         if rows:
             self.copied_rows += len(self.slots) + len(rows)
-            self._state = new if self._state is None else self._state.join(new)
-            self.slots = [*self.slots, *rows]
+            spare = 0 if self._grows else min(spare, len(self.slots) // SPARE)
+            parts = [new, new.select(self._index([0] * spare))] if spare else [new]
+            self._state = parts[0] if self._state is None else self._state.join(*parts)
+            self.slots = [*self.slots, *rows, *([None] * spare)]
         self._state = self._state.compact()
         self._bound_capacity()
 
