@@ -89,10 +89,19 @@ class RowGroup:
         self.slots = [self.slots[number] for number in kept]
         self._bound_capacity()
 
+    def _empty_free_slots(self) -> None:
+        """Let free slots begin anew, so that the state is as long as its longest row that goes on."""
+        if self._grows:
+            self.drop_free_slots()
+            return
+        free = [number for number, row in enumerate(self.slots) if row is None]
+        nothing = torch.zeros(len(free), 0, dtype=torch.int64, device=self._device)
+        self._state = self._state.put(self._index(free), self.model.start(nothing, None)).compact()
+
     def step(self) -> int:
         """Decode one token of each row; return how many were chosen. An error of the model ends every row."""
         if self._state.length >= self.places:  # only ended rows are that long
-            self.drop_free_slots()
+            self._empty_free_slots()
         tokens = [0 if row is None else row.token for row in self.slots]
         try:
             logits, self._state = self.model.step(torch.tensor(tokens, device=self._device), self._state)
