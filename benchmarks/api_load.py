@@ -264,24 +264,26 @@ def streams(run: Path, given: argparse.Namespace) -> dict[str, Any]:
         return int(counted[1]) if is_complete and counted is not None else 0, answer
 
     async def measure(target: ApiTarget) -> dict[str, Any]:
-        await asyncio.gather(*(one(target, 4) for _ in range(given.streams)))  # warm-up
+        await asyncio.gather(*(one(target, given.tokens) for _ in range(given.streams)))  # warm-up
         start, alone = perf_counter(), 0
         while perf_counter() < start + min(10.0, given.seconds / 4):
             alone += (await one(target, given.tokens))[0]
         alone_rate = alone / (perf_counter() - start)
-        memory: list[int] = []
+        memory: list[tuple[int, int]] = []
+        target.received = 0
 
         async def watch_memory() -> None:
             while True:
-                memory.append(target.resident_bytes())
-                await asyncio.sleep(0.2)
+                memory.append((target.received, target.resident_bytes()))
+                await asyncio.sleep(0.1)
 
         watcher, start = asyncio.create_task(watch_memory()), perf_counter()
         found = await asyncio.gather(*(one(target, given.tokens) for _ in range(given.streams)))
         elapsed = perf_counter() - start
         watcher.cancel()
         counts, rate = [count for count, _ in found], sum(count for count, _ in found) / elapsed
-        tenth = memory[len(memory) // 10]
+        tenth = next(size for received, size in memory if received >= target.received / 10)
+        last = max(size for received, size in memory if received >= target.received / 10)
         return {
             "streams": given.streams,
             "complete": sum(count == given.tokens for count in counts),
@@ -290,8 +292,8 @@ def streams(run: Path, given: argparse.Namespace) -> dict[str, Any]:
             "ratio": round(rate / alone_rate, 2),
             "seconds": round(elapsed, 2),
             "first_token_seconds_max": round(max(answer.first for _, answer in found), 3),
-            "resident_mib": [round(size / 2**20, 1) for size in (tenth, memory[-1], max(memory))],
-            "memory_ratio": round(memory[-1] / tenth, 4),
+            "resident_mib_after_a_tenth_and_most": [round(size / 2**20, 1) for size in (tenth, last)],
+            "memory_ratio": round(last / tenth, 4),
             "left_in_use": await target.gauges(),
             "stderr_bytes": target.stderr.stat().st_size,
         }
