@@ -26,7 +26,7 @@ from qkv.models import Decoder, DecoderConfig
 
 RESULTS = Path(__file__).parent / "results" / "states_prefix_cpu.json"
 KINDS = ("softmax", "taylor", "delta+forget+write", "linear,softmax")
-VOCABULARY, PREFIX, OWN = 2000, 4096, 16
+VOCABULARY, PREFIX, OWN, MOST_OWN = 2000, 4096, 16, 160
 LENGTHS = (4096, 256, 1024, 512, 2048, 384, 4096, 768, 1536, 3072)
 """Tokens of the shared prefixes, the most popular first."""
 BAR = 5.0
@@ -55,7 +55,7 @@ def share_prefixes(model: Decoder, prompts: int, max_bytes: int) -> dict[str, An
     largest = 0
     for number in range(prompts):
         (prefix,) = draw.choices(prefixes, popularity)
-        ids = prefix + tokens(draw.randrange(1, 3 * OWN), 1000 + number)
+        ids = prefix + tokens(draw.randrange(1, MOST_OWN), 1000 + number)
         last: Any = None
         for state in cache.pieces(ids):
             last = state

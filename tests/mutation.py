@@ -51,6 +51,13 @@ STATE = ("tests/attention/test_state.py",)
 KV_CACHE = ("tests/attention/test_kv_cache.py",)
 RECURRENT_STATE = ("tests/attention/test_recurrent_state.py",)
 HEADS = ("tests/layers/test_heads.py",)
+KV_BUFFER = ("tests/attention/internal/test_kv_buffer.py",)
+UNDO_LOG = ("tests/layers/test_undo_log.py",)
+NGRAM_DRAFT = ("tests/inference/speculative/test_ngram_draft.py",)
+MODEL_DRAFT = ("tests/inference/speculative/test_model_draft.py",)
+RULES = ("tests/inference/speculative/test_rules.py",)
+SPECULATIVE = ("tests/inference/speculative/test_search.py",)
+PREFIX_CACHE = ("tests/inference/test_prefix_cache.py",)
 DECODER_PADDING = ("tests/models/test_decoder.py::test_padding_of_a_state",)
 ROW_ALONE = ("tests/models/test_decoder.py::test_a_row_does_not_depend_on_the_others",)
 CROSS_ROW_ALONE = ("tests/models/test_encoder_decoder.py::test_a_row_does_not_depend_on_the_others",)
@@ -210,7 +217,37 @@ MUTANTS = (
     Mutant("attention/kv_cache.py", "state.adopt_dtype(example.keys, example.values)", "pass", KV_CACHE),
     Mutant("attention/kv_cache.py", "cache.decay_sums = _join_optional", "_join_optional", KV_CACHE),
     Mutant("attention/kv_cache.py", "cache.documents = _join_optional", "_join_optional", KV_CACHE),
-    Mutant("attention/kv_cache.py", "narrow(axis, start, kept)", "narrow(axis, 0, kept)", KV_CACHE),
+    Mutant("attention/kv_cache.py", "PLACE_AXES[name], start, kept)", "PLACE_AXES[name], 0, kept)", KV_CACHE),
+    Mutant("attention/kv_cache.py", " or buffer.shared", "", KV_CACHE),
+    Mutant("attention/kv_cache.py", "self._consumed or self._is_view or buffer", "self._is_view or buffer", KV_CACHE),
+    Mutant("attention/kv_cache.py", "self._buffer is None or self._is_view or", "self._buffer is None or", KV_CACHE),
+    Mutant("attention/kv_cache.py", "return 0 if self._has_dropped else self.length", "return self.length", KV_CACHE),
+    Mutant("attention/kv_cache.py", "buffer.rewind(self._end - count)", "pass", KV_CACHE),
+    Mutant("attention/internal/kv_buffer.py", "min(self._rewinds[era:])", "min(self._rewinds)", KV_BUFFER),
+    Mutant("attention/state.py", "if not 0 <= count <= self.rewindable", "if count > self.rewindable", KV_CACHE),
+    Mutant("layers/undo_log.py", "return x[:, :, :tokens, :keys]", "return x[:, :, :tokens]", UNDO_LOG),
+    Mutant("layers/undo_log.py", "self.new[:, :tokens]", "self.new", UNDO_LOG),
+    Mutant("layers/heads.py", "convolution = self.log.convolved.state_after(left)", "pass", UNDO_LOG),
+    Mutant("layers/multi_head.py", "is not None and following.needs_log", "is not None", UNDO_LOG),
+    Mutant("inference/speculative/ngram_draft.py", "range(min(self.n, len(ids)), 0, -1)", "(1,)", NGRAM_DRAFT),
+    Mutant("inference/speculative/model_draft.py", "self._longest - len(ids) + 1", "self._longest", MODEL_DRAFT),
+    Mutant(
+        "inference/speculative/model_draft.py",
+        "max((length for length in self._kept if",
+        "0 * max((length for length in self._kept if",
+        MODEL_DRAFT,
+    ),
+    Mutant("inference/speculative/rules.py", ">= float(p[token])", "> 1", RULES),
+    Mutant("inference/speculative/rules.py", "rest = (p - q).clamp(min=0)", "rest = p", RULES),
+    Mutant("inference/speculative/rules.py", "zeros_like(p).index_fill", "ones_like(p).index_fill", RULES),
+    Mutant("inference/speculative/search.py", ".until(self.limits.end)", "", SPECULATIVE),
+    Mutant("inference/speculative/search.py", "limits.max_length - position - 1", "limits.max_length", SPECULATIVE),
+    Mutant("inference/speculative/search.py", "min(count, self.longest - len(self.ids))", "count", SPECULATIVE),
+    Mutant("inference/prefix_cache.py", "keep={len(path) - 1, len(blocks)}", "keep={len(blocks)}", PREFIX_CACHE),
+    Mutant("inference/prefix_cache.py", "keep={len(path) - 1, len(blocks)}", "keep={len(path) - 1}", PREFIX_CACHE),
+    Mutant("inference/prefix_cache.py", ".settled()", "", PREFIX_CACHE),
+    Mutant("inference/prefix_cache.py", "self._recent.move_to_end((node, False))", "pass", PREFIX_CACHE),
+    Mutant("inference/prefix_cache.py", "len(self.key) + _bytes(self.parts)", "_bytes(self.parts)", PREFIX_CACHE),
     Mutant(
         "attention/recurrent_state.py",
         'rows."""\n        self.require_unconsumed()',
@@ -280,8 +317,8 @@ MUTANTS = (
         "attention/recurrent_state.py", "[x[rows] for x in self.sums]", "[x[rows.sort().values] for x in self.sums]"
     ),
     Mutant("attention/kv_cache.py", "torch.cat((past, new), 1)", "torch.cat((new, past), 1)"),
-    Mutant("attention/kv_cache.py", "start = self._end - self.addressable_keys", "start = 0"),
-    Mutant("attention/kv_cache.py", "self._consumed = True", "self._consumed = False"),
+    Mutant("attention/kv_cache.py", "slice(self._end - self.addressable_keys, end)", "slice(0, end)"),
+    Mutant("attention/kv_cache.py", "self._consumed = True\n        return following", "return following"),
     Mutant(
         "attention/kv_cache.py", "if self.addressable_keys == 0:", "if False:", ("tests/attention/test_kv_cache.py",)
     ),

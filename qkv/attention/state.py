@@ -29,7 +29,7 @@ FIXED = frozenset({"decay_sums"})
 class StateValue(ABC):
     """A state of some sequences, one row each. A class that writes `tensors` and `with_tensors` can be saved.
 
-    Every method returns a state that can be continued whatever happens to this one.
+    Every method but `rewind` returns a state that can be continued whatever happens to this one.
     """
 
     @property

@@ -1,8 +1,13 @@
-"""Generate text with a language model: encode a prompt, then sample, take the argmax, or search by beam."""
+"""Generate text with a language model: encode a prompt, then sample, take the argmax, or search by beam.
+
+    for token in generate_ids(model, [5, 17, 42], SearchLimits(100, end=2), draft=ModelDraft(small)): ...
+
+A prefix cache saves the prefill of prompts that begin alike; a draft proposes tokens that the model verifies.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +18,8 @@ from qkv.decode import SearchLimits, argmax_token, beam, sampler, stream
 from qkv.decode.single_path import TokenChooser
 from qkv.errors import unknown_name_error
 from qkv.inference.predictor import PredictOptions, Predictor
+from qkv.inference.prefix_cache import CachedModel, PrefixCache
+from qkv.inference.speculative import Draft, speculative_stream
 
 DEFAULT_TOKENS = 100
 
@@ -83,8 +90,33 @@ def token_chooser(search: str, options: PredictOptions) -> TokenChooser:
     return sampler(seed=options.seed, temperature=options.temperature, top_k=options.top_k, top_p=options.top_p)
 
 
+def generate_ids(
+    model: nn.Module,
+    prompt: Sequence[int],
+    limits: SearchLimits,
+    choose: TokenChooser = argmax_token,
+    *,
+    prefix_cache: PrefixCache | None = None,
+    draft: Draft | None = None,
+) -> Iterator[int]:
+    """Yield the tokens that a decoder continues a prompt with, END included, as soon as they are chosen.
+
+    The prompt is of at least one id; `limits.start` is ignored. A draft serves one generation at a time.
+    """
+    *first, last = _require_prompt(prompt)
+    inputs = torch.tensor([first], dtype=torch.int64, device=next(model.parameters()).device)
+    for token, _ in _stream(model, inputs, replace(limits, start=last), choose, prefix_cache, draft):
+        yield token
+
+
 def generate(
-    tokenizer: Tokenizer, model: nn.Module, prompt: Prompt, choose: TokenChooser
+    tokenizer: Tokenizer,
+    model: nn.Module,
+    prompt: Prompt,
+    choose: TokenChooser,
+    *,
+    prefix_cache: PrefixCache | None = None,
+    draft: Draft | None = None,
 ) -> Iterator[str | Continuation]:
     """Yield the text piece by piece, and last the whole continuation.
 
@@ -92,7 +124,7 @@ def generate(
     """
     decoder, count, total, finished = tokenizer.stream_decoder(prompt.ids), 0, 0.0, False
     pieces = []
-    for token, log_probability in stream(model, prompt.inputs, prompt.limits, choose):  # type: ignore[arg-type]
+    for token, log_probability in _stream(model, prompt.inputs, prompt.limits, choose, prefix_cache, draft):
         total += log_probability
         finished = token == prompt.limits.end
         if not finished:
@@ -102,6 +134,29 @@ def generate(
     pieces.append(decoder.flush())
     yield pieces[-1]
     yield Continuation("".join(pieces), count, total, finished)
+
+
+def _stream(
+    model: nn.Module,
+    inputs: Tensor,
+    limits: SearchLimits,
+    choose: TokenChooser,
+    prefix_cache: PrefixCache | None,
+    draft: Draft | None,
+) -> Iterator[tuple[int, float]]:
+    """Yield tokens and their log-probabilities."""
+    if prefix_cache is not None and prefix_cache.model is not model:
+        raise ValueError("prefix_cache holds the states of another model; build it with PrefixCache(model, max_bytes)")
+    searched: Any = model if prefix_cache is None else CachedModel(prefix_cache)
+    if draft is None:
+        return stream(searched, inputs, limits, choose)
+    return speculative_stream(searched, inputs, limits, choose, draft)
+
+
+def _require_prompt(ids: Sequence[int]) -> Sequence[int]:
+    if not ids:
+        raise ValueError("prompt must have at least one id, such as that of the start token, got none")
+    return ids
 
 
 def beam_continuations(
@@ -127,6 +182,8 @@ class TextPredictor(Predictor):
 
     def __init__(self, tokenizer: Tokenizer, model: nn.Module, options: PredictOptions):
         self.search = options.search or "sample"
+        if options.draft is not None and self.search == "beam":
+            raise ValueError("--draft has no effect with --search beam; it needs --search greedy or sample")
         options.require_beam(self.search)
         options.require_used(self.search)
         self.tokenizer, self.model, self.options = tokenizer, model, options
@@ -153,7 +210,8 @@ class TextPredictor(Predictor):
             yield from (text + one.text + "\n" for one in found)
         else:
             yield text
-            for piece in generate(self.tokenizer, self.model, prompt, token_chooser(self.search, self.options)):
+            choose = token_chooser(self.search, self.options)
+            for piece in generate(self.tokenizer, self.model, prompt, choose, draft=self.options.draft):
                 if isinstance(piece, Continuation):
                     found.append(piece)
                 else:

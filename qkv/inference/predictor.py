@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from qkv.decode.sample import check_sampling
+from qkv.inference.speculative import Draft
 
 SEARCHES = ("greedy", "beam", "sample")
 _USED: dict[str | None, set[str]] = {
@@ -43,6 +44,8 @@ class PredictOptions:
     """Least score of an object in a picture; None: the task's default."""
     warn: Callable[[str], None] = lambda message: None
     """Called with a sentence about an input that is predicted all the same."""
+    draft: Draft | None = None
+    """What proposes tokens that the model then verifies; for text only."""
 
     def require_beam(self, search: str) -> None:
         """Raise unless this search can return `best` answers."""
@@ -63,9 +66,10 @@ class PredictOptions:
             raise ValueError(f"{option} has no effect with --search {search}; it needs --search {needed}")
 
     def reject_tokens(self, task: str) -> None:
-        """Raise if a number of tokens was given to a task that does not generate text."""
-        if self.tokens is not None:
-            raise ValueError(f"--tokens is for runs of task text, and this is a run of task {task}")
+        """Raise if a number of tokens or a draft was given to a task that does not generate text."""
+        for name in ("tokens", "draft"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"--{name} is for runs of task text, and this is a run of task {task}")
 
 
 class Predictor(ABC):

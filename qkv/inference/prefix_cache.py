@@ -76,6 +76,8 @@ class PrefixCache:
     """
 
     def __init__(self, model: Any, max_bytes: int, block: int = DEFAULT_BLOCK):
+        if not hasattr(model, "prefill"):
+            raise ValueError(f"model must have prefill, as Decoder has, got {type(model).__name__}")
         if max_bytes < 0:
             raise ValueError(f"max_bytes must be at least 0, got {max_bytes}")
         if block < 1:

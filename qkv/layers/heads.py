@@ -144,7 +144,7 @@ class HeadsState(StateValue):
             raise ValueError(f"states cannot be joined: {len(held)} of {len(states)} have a convolution")
         lengths, rows = [state.length for state in states], [state.rows for state in states]
         offsets = join_offsets([state.offsets for state in states], lengths, rows, self.device)
-        return HeadsState(attention, join_rows("convolution", held) if held else None, offsets)
+        return HeadsState(attention, join_rows("convolution", held) if held else None, offsets, self.logs)
 
     def put(self, rows: Rows, other: "HeadsState") -> "HeadsState":
         """Write all rows of `other` over these rows, in place."""
@@ -152,7 +152,7 @@ class HeadsState(StateValue):
         attention = self.attention.put(rows, other.attention)
         if self.convolution is not None and other.convolution is not None:
             self.convolution[rows] = other.convolution
-        return HeadsState(attention, self.convolution, offsets)
+        return HeadsState(attention, self.convolution, offsets, self.logs)
 
     def drop_places(self, count: int) -> "HeadsState":
         """Return the state without its first `count` places; every row keeps its positions."""

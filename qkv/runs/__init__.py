@@ -9,6 +9,9 @@ from .data_hash import require_unchanged as require_unchanged
 from .detect import detect as detect
 from .detect import load_detector as load_detector
 from .files import require_same_vocabulary as require_same_vocabulary
+from .generate import TextGenerator as TextGenerator
+from .generate import load_draft as load_draft
+from .generate import load_generator as load_generator
 from .listing import RunStatus as RunStatus
 from .listing import list_runs as list_runs
 from .listing import run_status as run_status

@@ -195,6 +195,17 @@ def test_states_that_a_rewind_has_taken_back_are_refused():
         assert torch.equal(early.fork().keys, qkv[1][:, :, :2])
 
 
+def test_a_state_that_was_continued_is_taken_back_as_a_copy():
+    qkv, mechanism = random_qkv(queries=7, keys=7), Softmax()
+    with torch.inference_mode():
+        _, early = feed(mechanism, qkv, start(mechanism, capacity=9), 0, 4)
+        _, late = feed(mechanism, qkv, early, 4, 6)
+        copy = early.rewind(1)
+        feed(mechanism, qkv, late.rewind(5), 5, 7)  # writes over the places of both
+        _, found = feed(mechanism, qkv, copy, 3, 7)
+    assert torch.equal(found.keys, qkv[1])
+
+
 def test_tensors_that_were_handed_out_are_not_written_over():
     qkv, mechanism = random_qkv(queries=7, keys=7), Softmax()
     with torch.inference_mode():
@@ -210,11 +221,13 @@ def test_a_preserved_state_outlives_the_steps_after_it():
     with torch.inference_mode():
         _, state = feed(mechanism, qkv, start(mechanism, capacity=9), 0, 3)
         kept = state.preserved()
-        feed(mechanism, [x.flip(2) for x in qkv], state, 0, 2)
+        flipped = [x.flip(2) for x in qkv]
+        _, other = feed(mechanism, flipped, state, 0, 2)
         out, after = feed(mechanism, qkv, kept, 3, 7)
         _, again = feed(mechanism, qkv, after.rewind(1), 6, 7)
     torch.testing.assert_close(out, expected[:, :, 3:], rtol=0, atol=1e-12)
     assert torch.equal(again.keys, qkv[1])
+    assert torch.equal(other.keys[:, :, 3:], flipped[1][:, :, :2])
 
 
 def test_masks_gates_and_documents_are_taken_back_too():

@@ -38,6 +38,17 @@ def test_rows_that_began_at_different_times(name):
     near(layer.step(x[1:, 8:], rest)[0], layer.step(x[1:, 8:], late)[0])
 
 
+def test_joined_rows_can_be_taken_back():
+    layer, x = LAYERS["linear with everything"]().double(), torch.randn(2, 11, 12).double()
+    early, late = (layer.step(x[:, first:6], layer.start(2).with_undo_log())[1] for first in (0, 4))
+    state = early.join(late)
+    both = torch.cat((x, x))
+    expected, _ = layer.step(both[:, 6:9], state)
+    _, longer = layer.step(torch.cat((both[:, 6:7], both[:, :3]), 1), state)
+    out, _ = layer.step(both[:, 7:9], longer.rewind(3))
+    near(out, expected[:, 1:])
+
+
 @EACH
 def test_a_state_of_tensors_is_the_same_state(name):
     layer = LAYERS[name]().double()

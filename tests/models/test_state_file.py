@@ -63,6 +63,27 @@ def test_the_state_of_a_mechanism_needs_a_template(kind, tmp_path):
         load_state(tmp_path / "x", mechanism)
 
 
+@pytest.mark.parametrize("attention", [*kinds, "softmax(window=40)", "softmax+forget"])
+def test_a_long_state_continues_with_the_same_bits(attention, tmp_path):
+    """Kernels cut long rows into blocks, which must not depend on where the state lies in memory."""
+    model = decoder(dim=64, heads=2, max_length=700, attention=attention, positions="none")
+    prompt, tokens = torch.randint(4, TOKENS, (3, 600)), torch.randint(4, TOKENS, (3, 9))
+    with torch.inference_mode():
+        _, state = advance(model, model.start(prompt, None), tokens)
+        save_state(tmp_path / "x", model, state)
+        loaded = [load_state(tmp_path / "x", model) for _ in range(2)]
+        expected = continued(model, state, tokens)
+        assert torch.equal(continued(model, loaded[0], tokens), expected)
+    with torch.no_grad():  # each step copies
+        assert torch.equal(continued(model, loaded[1], tokens), expected)
+
+
+def continued(model, state, tokens):
+    """The logits of tokens one by one, and then of the same tokens at once."""
+    logits, state = advance(model, state, tokens)
+    return torch.cat((logits, model.extend(tokens, state)[0]), 1)
+
+
 def test_a_layer_has_states_too(tmp_path):
     layer, x = MultiHead(12, 3, Linear()).eval(), torch.randn(2, 9, 12)
     with torch.no_grad():

@@ -4,6 +4,7 @@ import csv
 import io
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +21,7 @@ from qkv.cli.shared.visible import visible
 from qkv.cli.shared.warnings import WarningLimit
 
 if TYPE_CHECKING:
-    from qkv.inference import DrawingFiles, Predictor
+    from qkv.inference import DrawingFiles, PredictOptions, Predictor
 
 OUT_SUFFIXES = (".tsv", ".json")
 
@@ -61,6 +62,17 @@ Tokens = Annotated[
     int | None,
     typer.Option(help="Maximum number of tokens to generate (default: 100).", rich_help_panel="Text"),
 ]
+DraftOption = Annotated[
+    str | None,
+    typer.Option(
+        "--draft",
+        metavar="RUN|ngram",
+        help="Faster, with the same result: a small run with the same vocabulary, or ngram, what the text has so far, "
+        "proposes tokens that the run verifies.",
+        rich_help_panel="Text",
+        autocompletion=complete_run,
+    ),
+]
 MinScore = Annotated[
     float | None,
     typer.Option(help="Least score of an object, 0 to 1 (default: 0.5).", rich_help_panel="Pictures (detect)"),
@@ -98,6 +110,7 @@ def predict(
     seed: Annotated[int, typer.Option(help="Random seed for sampling.", rich_help_panel=SAMPLING_PANEL)] = 0,
     with_: With = None,
     tokens: Tokens = None,
+    draft: DraftOption = None,
     min_score: MinScore = None,
     draw: Draw = True,
     device: Device = None,
@@ -119,7 +132,7 @@ def predict(
     options = PredictOptions(search, beams, best, temperature, top_k, top_p, seed, tokens, min_score, warn)
     if search is not None:
         options.require_beam(search)
-    predictor = _load_predictor([run, *(with_ or [])], choose_device(device), options)
+    predictor = _load_predictor([run, *(with_ or [])], choose_device(device), options, draft)
     if not inputs and predictor.reads_whole_stdin:
         inputs = [_read_stdin()]
     _check_picture_options(predictor, min_score, out)
@@ -184,13 +197,15 @@ def _check_options(search: str | None, beams: int, best: int, out: Path | None) 
     require_count("--best", best)
 
 
-def _load_predictor(folders: list[Path], device: str, options: Any) -> "Predictor":
+def _load_predictor(folders: list[Path], device: str, options: "PredictOptions", draft: str | None) -> "Predictor":
     from qkv import runs
     from qkv.pronunciation.bundled import NAME
 
     if str(folders[0]) == NAME and not folders[0].exists():
         raise ValueError(f"there is no run folder {NAME!r}; to pronounce words: qkv pronounce WORD")
     _, task, model = runs.load(*folders)
+    if draft is not None:
+        options = replace(options, draft=runs.load_draft(draft, task, device))
     predictor = task.predictor(model.to(device), options)
     if predictor is None:
         raise ValueError(f"{folders[0]} is a run of task {task.kind!r}, which takes no text input")

@@ -222,7 +222,14 @@ class Batcher:
         for places, found in arrivals.items():
             if places not in self._groups:
                 self._groups[places] = RowGroup(self._model, places, self._sizes.grows, self._device)
-            self._groups[places].add(found)
+            self._groups[places].add(found, self._spare(places, sum(len(rows) for rows, _ in found)))
+
+    def _spare(self, places: int, arriving: int) -> int:
+        """Return how many free slots a group may get for rows that follow those arriving, within the bounds."""
+        follow = len(self._waiting) + len(self._prefill.rows)
+        room = (self.limits.max_state_bytes - self._reserved()) // self._sizes.bytes_for(places)
+        rows = self.limits.max_rows - len(self._groups[places].rows)
+        return max(min(follow, room - arriving, rows - arriving), 0)
 
     def _reserved(self) -> int:
         total = sum(self._sizes.bytes_for(row.places) for row in self._prefill.rows)

@@ -20,6 +20,8 @@ Arrival = tuple[list[BatchRow], Any]
 
 MAX_FREE = 1 / 8
 """Largest share of a state that free slots may hold."""
+SPARE = 4
+"""A state that is copied because rows enter gets a free slot for each 4 that it had, if others follow."""
 MAX_FREE_FOR_OTHERS = 1 / 2
 """The same while other rows are about to come."""
 
@@ -46,8 +48,8 @@ class RowGroup:
         """Bytes of the state, free slots included."""
         return 0 if self._state is None else self._state.bytes
 
-    def add(self, arrivals: Sequence[Arrival]) -> None:
-        """Let these rows in, with at most one copy of the whole state."""
+    def add(self, arrivals: Sequence[Arrival], spare: int) -> None:
+        """Let these rows in. If the whole state is copied for it, it gets up to `spare` free slots, too."""
         rows = [row for group, _ in arrivals for row in group]
         first, *rest = [state for _, state in arrivals]
         new = first.join(*rest) if rest else first
@@ -59,8 +61,10 @@ class RowGroup:
             rows, new = self._take_slots(rows, new)
         if rows:
             self.copied_rows += len(self.slots) + len(rows)
-            self._state = new if self._state is None else self._state.join(new)
-            self.slots = [*self.slots, *rows]
+            spare = 0 if self._grows else min(spare, len(self.slots) // SPARE)
+            parts = [new, new.select(self._index([0] * spare))] if spare else [new]
+            self._state = parts[0] if self._state is None else self._state.join(*parts)
+            self.slots = [*self.slots, *rows, *([None] * spare)]
         self._state = self._state.compact()
         self._bound_capacity()
 
@@ -85,10 +89,19 @@ class RowGroup:
         self.slots = [self.slots[number] for number in kept]
         self._bound_capacity()
 
+    def _empty_free_slots(self) -> None:
+        """Let free slots begin anew, so that the state is as long as its longest row that goes on."""
+        if self._grows:
+            self.drop_free_slots()
+            return
+        free = [number for number, row in enumerate(self.slots) if row is None]
+        nothing = torch.zeros(len(free), 0, dtype=torch.int64, device=self._device)
+        self._state = self._state.put(self._index(free), self.model.start(nothing, None)).compact()
+
     def step(self) -> int:
         """Decode one token of each row; return how many were chosen. An error of the model ends every row."""
         if self._state.length >= self.places:  # only ended rows are that long
-            self.drop_free_slots()
+            self._empty_free_slots()
         tokens = [0 if row is None else row.token for row in self.slots]
         try:
             logits, self._state = self.model.step(torch.tensor(tokens, device=self._device), self._state)

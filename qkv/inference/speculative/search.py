@@ -69,6 +69,8 @@ def speculative_stream(
     """
     if inputs.shape[0] != 1:
         raise ValueError(f"inputs must be one row, got {inputs.shape[0]}")
+    if not hasattr(model, "extend"):
+        raise ValueError(f"model must have extend, as Decoder has, to verify a draft, got {type(model).__name__}")
     if proposed < 1:
         raise ValueError(f"proposed must be at least 1, got {proposed}")
     counts = SpeculationStatistics() if statistics is None else statistics

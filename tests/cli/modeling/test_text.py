@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from qkv import runs
 from qkv.data import Tokenizer
 from qkv.inference import measure_perplexity
 from qkv.interop import save_gpt2
@@ -152,3 +153,51 @@ def test_bad_input_of_a_temperature_is_an_error_before_the_prompt_is_printed(run
     done = run_qkv("predict", str(run), "Line", "--temperature", "0")
     assert (done.code, done.stdout) == (2, "")
     assert "temperature must be finite and above 0" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory, corpus):
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    smaller = ("--set", "model.attention=linear", "--set", "model.dim=8")
+    data = ("--run", str(folder), "--train-file", str(corpus))
+    qkv("train", "text", *data, *MODEL, *DATA, *TRAIN, *smaller, "--json")
+    return folder
+
+
+def test_a_draft_changes_nothing_but_the_time(run, small_run):
+    given = ("predict", str(run), "Line 1 has", "--tokens", "12", "--search", "greedy")
+    expected = qkv(*given)
+    for draft in ("ngram", str(small_run), str(run)):
+        assert qkv(*given, "--draft", draft) == expected
+
+
+def test_drafts_that_do_not_fit(run, tmp_path, corpus):
+    given = ("predict", str(run), "Line", "--tokens", "5")
+    said = qkv(*given, "--search", "beam", "--draft", "ngram", code=2)
+    assert said == "qkv: --draft has no effect with --search beam; it needs --search greedy or sample\n"
+    assert "there is no such run folder" in qkv(*given, "--draft", str(tmp_path / "none"), code=2)
+    other, text = tmp_path / "other", tmp_path / "other.txt"
+    text.write_text("0123456789 " * 500 + "\n\n" + "9876 " * 500 + "\n\n" + "5 " * 900)
+    qkv("train", "text", "--run", str(other), "--train-file", str(text), *MODEL, *DATA, *TRAIN, "--json")
+    said = qkv(*given, "--draft", str(other), code=2)
+    assert "the draft has another vocabulary than the run" in said
+    said = qkv(*given, "--with", str(run), "--draft", "ngram", code=2)
+    assert "model must have extend, as Decoder has, to verify a draft, got Ensemble" in said
+
+
+def test_texts_of_a_run_from_python(run, small_run):
+    expected = qkv("predict", str(run), "Line 1 has", "--tokens", "12", "--search", "greedy")
+    generator = runs.load_generator(run, cache_bytes=10**6, draft=small_run)
+    for _ in range(2):
+        text = "".join(generator.generate("Line 1 has", tokens=12, search="greedy"))
+        assert "Line 1 has" + text + "\n" == expected
+    assert generator.prefix_cache.statistics().tokens_prefilled > 0
+    plain = runs.load_generator(run)
+    assert (plain.prefix_cache, plain.draft) == (None, None)
+    drawn = "".join(plain.generate("Line 1 has", tokens=12, seed=3, top_k=5))
+    sampling = ("--search", "sample", "--seed", "3", "--top-k", "5")
+    assert "Line 1 has" + drawn + "\n" == qkv("predict", str(run), "Line 1 has", "--tokens", "12", *sampling)
+    with pytest.raises(ValueError, match="--top-k has no effect with --search greedy"):
+        list(plain.generate("Line", search="greedy", top_k=5))
+    with pytest.raises(ValueError, match="unknown search 'beam'"):
+        list(plain.generate("Line", tokens=3, search="beam"))

@@ -301,6 +301,25 @@ def test_states_are_rarely_copied():
     assert statistics.copied_rows < statistics.tokens / 4
 
 
+def test_rows_that_end_at_the_longest_sequence_are_not_copied_away():
+    """A slot of sums is emptied in place: one of 17 rows after the other ends at the last place."""
+    batcher = Batcher(small(), Limits(max_rows=17, piece=LONGEST * 17))
+    for number in range(17):
+        batcher.submit(Request([5] * (number + 20), LONGEST - number - 19, **UNLIKELY_END).generation)
+    run(batcher)
+    assert batcher.statistics().copied_rows < 17 * 6
+
+
+def test_a_growing_state_gets_free_slots():
+    """Two rows enter per round; without free slots each round would copy all: 2 + 4 + ... + 64 rows."""
+    batcher, reserved = Batcher(small(), Limits(max_rows=64, piece=8)), []
+    for number in range(64):
+        batcher.submit(Request([5, 6, 7, 8, 3 + number % 20], 35, **UNLIKELY_END).generation)
+    run(batcher, lambda: reserved.append(batcher.statistics().reserved_bytes))
+    assert batcher.statistics().copied_rows < 800
+    assert max(reserved) <= (64 + 64 // 4) * batcher._sizes.bytes_for(LONGEST)
+
+
 def test_a_full_queue_refuses_at_once():
     batcher = Batcher(small(), Limits(max_rows=1, max_waiting=2))
     accepted = [Request([5], 3), Request([6], 3)]
