@@ -58,8 +58,6 @@ class ApiTarget:
         if found is None:
             raise SystemExit(f"the server did not start: {line}{stderr.read_text()}")
         self.process, self.stderr, self.port = process, stderr, int(found[1])
-        self.received = 0
-        """Bytes of streams that clients have received."""
 
     def request(self, path: str, record: dict[str, Any] | None = None, body: bytes | None = None) -> bytes:
         """Return a request as bytes: POST with a body, else GET."""
@@ -129,7 +127,6 @@ class ApiClient:
             piece = await reader.read(65536)
             first = first or perf_counter() - start
             body += piece
-            self.target.received += len(piece)
             if not piece or (until is not None and until in body):
                 self.close()
                 break
