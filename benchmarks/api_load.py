@@ -39,6 +39,8 @@ POOL = 60
 """Different requests of the soak."""
 BROKEN = 0.01
 DONE = b"data: [DONE]"
+WAVES = 3
+"""Times that all streams are run after the warm-up: memory that leaks grows from one to the next."""
 
 
 def main() -> None:
@@ -263,35 +265,43 @@ def streams(run: Path, given: argparse.Namespace) -> dict[str, Any]:
         is_complete = answer.status == 200 and DONE in answer.body and counted is not None
         return int(counted[1]) if is_complete and counted is not None else 0, answer
 
-    async def measure(target: ApiTarget) -> dict[str, Any]:
-        await asyncio.gather(*(one(target, 4) for _ in range(given.streams)))  # warm-up
-        start, alone = perf_counter(), 0
-        while perf_counter() < start + min(10.0, given.seconds / 4):
-            alone += (await one(target, given.tokens))[0]
-        alone_rate = alone / (perf_counter() - start)
+    async def wave(target: ApiTarget) -> tuple[list[tuple[int, ApiAnswer]], float, int]:
+        """Return the answers of all streams at once, the seconds, and the most memory meanwhile."""
         memory: list[int] = []
 
         async def watch_memory() -> None:
             while True:
                 memory.append(target.resident_bytes())
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.1)
 
         watcher, start = asyncio.create_task(watch_memory()), perf_counter()
         found = await asyncio.gather(*(one(target, given.tokens) for _ in range(given.streams)))
         elapsed = perf_counter() - start
         watcher.cancel()
-        counts, rate = [count for count, _ in found], sum(count for count, _ in found) / elapsed
-        tenth = memory[len(memory) // 10]
+        return found, elapsed, max(memory)
+
+    async def measure(target: ApiTarget) -> dict[str, Any]:
+        for _ in range(2):  # warm-up
+            await wave(target)
+        start, alone = perf_counter(), 0
+        while perf_counter() < start + min(10.0, given.seconds / 4):
+            alone += (await one(target, given.tokens))[0]
+        alone_rate = alone / (perf_counter() - start)
+        waves = [await wave(target) for _ in range(WAVES)]
+        elapsed, peaks = sum(seconds for _, seconds, _ in waves), [peak for _, _, peak in waves]
+        found = [one for answers, _, _ in waves for one in answers]
+        rate = sum(count for count, _ in found) / elapsed
         return {
             "streams": given.streams,
-            "complete": sum(count == given.tokens for count in counts),
+            "waves": WAVES,
+            "complete": sum(count == given.tokens for count, _ in found),
             "tokens_per_second": round(rate, 1),
             "tokens_per_second_one_at_a_time": round(alone_rate, 1),
             "ratio": round(rate / alone_rate, 2),
             "seconds": round(elapsed, 2),
             "first_token_seconds_max": round(max(answer.first for _, answer in found), 3),
-            "resident_mib": [round(size / 2**20, 1) for size in (tenth, memory[-1], max(memory))],
-            "memory_ratio": round(memory[-1] / tenth, 4),
+            "peak_mib_by_wave": [round(peak / 2**20, 1) for peak in peaks],
+            "memory_ratio": round(peaks[-1] / peaks[0], 4),
             "left_in_use": await target.gauges(),
             "stderr_bytes": target.stderr.stat().st_size,
         }

@@ -23,6 +23,7 @@ from qkv.storage.json import MAX_BYTES
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
+    from tokenizers.decoders import DecodeStream
 
 SPECIAL_TOKENS = ("<pad>", "<start>", "<end>", "<unknown>")
 BERT_SPECIAL_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
@@ -193,14 +194,17 @@ class Tokenizer:
         return next((number for number in ids if number is not None), None)
 
 
+MAX_INCOMPLETE = 16
+"""Ids that a stream decoder keeps for an incomplete character; of more, which are broken bytes, only the last stay."""
+
+
 class StreamDecoder:
     """Text from one id at a time; a character split over several tokens appears when it is complete."""
 
     def __init__(self, tokenizer: Tokenizer, backend: "Backend", context: Iterable[int]):
-        from tokenizers.decoders import DecodeStream  # noqa: PLC0415 - see `_library`
-
         self._tokenizer, self._backend = tokenizer, backend
-        self._stream = DecodeStream(ids=[number for number in context if number not in tokenizer.skipped_ids])
+        self._complete = [number for number in context if number not in tokenizer.skipped_ids]
+        self._stream = _decode_stream(self._complete)
         self._incomplete: list[int] = []
 
     def push(self, number: int) -> str:
@@ -208,12 +212,37 @@ class StreamDecoder:
         if number in self._tokenizer.skipped_ids:
             return ""
         text = self._stream.step(self._backend, number)
-        self._incomplete = [*self._incomplete, number] if text is None else []
-        return text or ""
+        if text is not None:
+            self._complete, self._incomplete = [*self._incomplete, number], []
+            return str(text)
+        self._incomplete.append(number)
+        return self._settle() if len(self._incomplete) >= MAX_INCOMPLETE else ""
 
     def flush(self) -> str:
         """Return the text of an incomplete last character."""
         return self._tokenizer.decode(self._incomplete) if self._incomplete else ""
+
+    def _settle(self) -> str:
+        """Return the text of broken bytes that no further id can change.
+
+        A character has at most four bytes, so it can begin in the last three ids at the earliest.
+        """
+        ids, decode = self._incomplete, self._tokenizer.decode
+        for keep in range(3, 7):
+            head, tail = ids[:-keep], ids[-keep:]
+            text = decode(head)
+            if text + decode(tail) != decode(ids):
+                continue  # a character is cut in two
+            self._stream = _decode_stream(self._complete)
+            self._incomplete = []
+            return text + "".join(self.push(number) for number in tail)
+        return ""
+
+
+def _decode_stream(context: list[int]) -> "DecodeStream":
+    from tokenizers.decoders import DecodeStream  # noqa: PLC0415 - see `_library`
+
+    return DecodeStream(ids=context)
 
 
 def _join_token_names(*roles: str) -> str:

@@ -1,6 +1,7 @@
 import copy
 import json
 import pickle
+import random
 import subprocess
 import sys
 
@@ -154,3 +155,22 @@ def test_bad_input(tmp_path, trained):
         Tokenizer.from_record({"tokens": []})
     with pytest.raises(ValueError, match=r"the record is not a valid tokenizer \("):
         Tokenizer.from_record({"tokenizer": {}})
+
+
+def test_streams_of_broken_bytes_are_decoded_in_linear_time():
+    """Bytes that never complete a character come out in time, and together they are the text of all ids."""
+    tokenizer = Tokenizer.train(["alpha \u00e4 \u6f22 \U0001f600"] * 3, "bytes", 280)
+    broken = [number for number in range(4, 260) if tokenizer.decode([number]) == "\ufffd"]
+    whole = tokenizer.encode("\u00e4\u6f22\U0001f600 a")
+    draw = random.Random(0)
+    assert len(broken) == 128
+    for _ in range(500):
+        ids = draw.choices(broken + draw.choice(([], whole)), k=draw.randrange(1, 70))
+        decoder = tokenizer.stream_decoder(draw.choice(([], whole)))
+        pieces = [decoder.push(number) for number in ids]
+        assert "".join(pieces) + decoder.flush() == tokenizer.decode(ids)
+    decoder = tokenizer.stream_decoder()
+    waited = 0
+    for _ in range(20_000):  # quadratic time would be minutes
+        waited = 0 if decoder.push(broken[0]) else waited + 1
+        assert waited <= 16

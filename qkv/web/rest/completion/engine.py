@@ -15,6 +15,9 @@ from qkv.inference.batching.limits import EndRate
 from qkv.web.worker import leave_a_core
 
 FAILED = "error: the generation failed; the log of the server has the reason"
+MAX_UNDELIVERED = 4
+"""Rounds whose tokens may wait for the event loop: a slow one slows generation down instead of filling the memory."""
+Event = tuple[Callable[..., None], tuple[Any, ...]]
 _log = logging.getLogger(__name__)
 
 
@@ -38,11 +41,12 @@ class Engine:
         self._make_batcher = make_batcher
         self._batcher = make_batcher()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._events: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._events: list[Event] = []
         self._active: dict[Generation, TokenListener] = {}
         self._ends = EndRate()
         self._lock = threading.Lock()
         self._wake = threading.Event()
+        self._room = threading.Semaphore(MAX_UNDELIVERED)
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="qkv-engine", daemon=True)
 
@@ -144,12 +148,18 @@ class Engine:
             self._end(generation, FAILED)
 
     def _hand_over(self) -> None:
+        """Pass the events of a round to the event loop; wait if it has not heard those of several rounds."""
         events, self._events = self._events, []
-        if events and self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                self._loop.call_soon_threadsafe(_deliver, events)
+        if not events or self._loop is None:
+            return
+        while not self._room.acquire(timeout=0.5):
+            if self._stopped:
+                return
+        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            self._loop.call_soon_threadsafe(self._deliver, events)
 
-
-def _deliver(events: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
-    for listen, arguments in events:
-        listen(*arguments)
+    def _deliver(self, events: list[Event]) -> None:
+        """Call the listeners, on the event loop."""
+        self._room.release()
+        for listen, arguments in events:
+            listen(*arguments)
