@@ -242,8 +242,9 @@ PROGRAM = """
 import sys, torch
 from tests.models.test_state_file import decoder
 from qkv.models import load_state, save_state
+path, order, threads = sys.argv[1:]
+torch.set_num_threads(int(threads))
 model = decoder()
-path, order = sys.argv[1:]
 if order == "continue":
     from tests.models.states import advance
     with torch.inference_mode():
@@ -259,7 +260,8 @@ else:
 
 
 def program(*arguments):
-    return [sys.executable, "-c", PROGRAM, *map(str, arguments)]
+    """A process with as many threads as this one: products of more threads add in another order."""
+    return [sys.executable, "-c", PROGRAM, *map(str, arguments), str(torch.get_num_threads())]
 
 
 def test_another_process_continues_with_the_same_bits(saved):

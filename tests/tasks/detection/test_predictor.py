@@ -31,7 +31,7 @@ def photos(tmp_path, monkeypatch):
     Image.fromarray(red_picture(120, 160, BOX)).save(folder / "a.png")
     Image.fromarray(red_picture(120, 160, (0, 0, 0, 0))).save(folder / "b.png")
 
-    def load(folders, device, options):
+    def load(folders, device, options, draft, *, int8):
         return BoxPredictor(ObjectFinder(RedBoxes(), CLASSES, 160), options)
 
     monkeypatch.setattr("qkv.cli.modeling.predict._load_predictor", load)
