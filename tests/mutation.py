@@ -492,7 +492,7 @@ MUTANTS = (
     Mutant("decode/beam.py", "[row + parent for parent in", "[parent for parent in", ("tests/decode/test_beam.py",)),
     Mutant(
         "decode/stepper.py",
-        ".index_fill(-1, self.forbidden, -torch.inf)",
+        ".index_fill(-1, forbidden, -torch.inf)",
         ".clone()",
         ("tests/decode/test_stepper.py", "tests/decode/test_greedy.py"),
     ),
@@ -664,6 +664,14 @@ OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu")
 IMPORTED = ("torch", "numpy", "sympy", "jaxtyping", "hypothesis", "pytest")
 
 
+def broken_text(mutant: Mutant, path: Path) -> str:
+    """Return the file with the mutant; raise unless what it replaces is there exactly once."""
+    text = path.read_text()
+    if text.count(mutant.before) != 1:
+        raise ValueError(f"{mutant.file} has {text.count(mutant.before)} times {mutant.before!r}, expected 1")
+    return text.replace(mutant.before, mutant.after)
+
+
 @contextmanager
 def broken_copy(mutant: Mutant | None) -> Iterator[Path]:
     """A folder with the package and its tests, broken in this way; None: not at all."""
@@ -675,10 +683,7 @@ def broken_copy(mutant: Mutant | None) -> Iterator[Path]:
         shutil.copy(ROOT / "pyproject.toml", copy)
         if mutant is not None:
             path = copy / "qkv" / mutant.file
-            text = path.read_text()
-            if text.count(mutant.before) != 1:
-                raise ValueError(f"{mutant.file} has {text.count(mutant.before)} times {mutant.before!r}, expected 1")
-            path.write_text(text.replace(mutant.before, mutant.after))
+            path.write_text(broken_text(mutant, path))
             for outdated in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
                 outdated.unlink()
         yield copy

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.mutation import ATTENTION, MUTANTS, ROOT, Mutant, files_of, find_killers, run_module
+from tests.mutation import ATTENTION, MUTANTS, ROOT, Mutant, broken_text, files_of, find_killers, run_module
 
 
 @pytest.mark.slow
@@ -10,6 +10,12 @@ def test_every_mutant_is_caught():
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(MUTANTS)} of {len(MUTANTS)} mutants caught" in done.stdout.decode()
     assert len(MUTANTS) >= 20
+
+
+def test_every_mutant_breaks_one_place():
+    for mutant in MUTANTS:
+        path = ROOT / "qkv" / mutant.file
+        assert broken_text(mutant, path) != path.read_text(), mutant
 
 
 def test_the_nearest_tests_come_first_and_none_is_lost():
