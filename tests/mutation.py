@@ -34,7 +34,7 @@ FORWARD = (KERNELS + "::test_outputs_and_gradients",)
 DELTA = ("tests/attention/test_delta.py",)
 DELTA_KERNELS = "tests/attention/triton/test_delta_kernels.py"
 HIDDEN = (DELTA_KERNELS + "::test_hidden_tokens_are_absent_whatever_they_hold",)
-GATED = (DELTA_KERNELS + "::test_outputs_and_gradients[gated]",)
+DELTA_GATED = (DELTA_KERNELS + "::test_outputs_and_gradients[gated]",)
 IN_PLACE = (DELTA_KERNELS + "::test_one_token_at_a_time_in_place[fast gates]",)
 TRANSFORMERS = "tests/interop/huggingface/test_register.py"
 WIDTHS = (KERNELS + "::test_widths_and_groups",)
@@ -44,7 +44,7 @@ CONTRACT = "tests/contract/test_attention.py"
 GATES = "tests/attention/test_gates.py"
 GATE_KERNELS = "tests/attention/triton/test_gate_kernels.py"
 GATED = (GATE_KERNELS + "::test_outputs_and_gradients",)
-GATE_SPLITS = (GATE_KERNELS + "::test_splits_of_several_segments",)
+GATE_SPLITS = (GATE_KERNELS + "::test_a_split_sequence_carries_its_state_and_gradients",)
 GATE_WIDTHS = (GATE_KERNELS + "::test_widths_and_groups",)
 SEAL = ("tests/runs/test_seal.py",)
 STATE = ("tests/attention/test_state.py",)
@@ -141,7 +141,7 @@ MUTANTS = (
     ),
     Mutant("models/fast/products.py", "torch.tensor(ZERO + 0.5)", "torch.tensor(float(ZERO))", FUSED),
     Mutant("attention/triton/dispatch.py", "beta = beta.masked_fill(hidden, 0)", "pass", HIDDEN),
-    Mutant("attention/triton/kernels/delta_grad.py", "later - earlier - kept", "later - kept", GATED),
+    Mutant("attention/triton/kernels/delta_grad.py", "later - earlier - kept", "later - kept", DELTA_GATED),
     Mutant("attention/triton/kernels/delta_step.py", "state *= tl.exp(-", "state *= tl.exp(0 * ", IN_PLACE),
     # the weight itself
     Mutant("attention/taylor.py", "x, total, value=1 / n", "x, total, value=1.0"),
