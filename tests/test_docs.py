@@ -18,6 +18,8 @@ from benchmarks import (
     detection_encoder,
     digits_cpu,
     pronounce_peers,
+    states_page,
+    text_speed_cpu,
     text_wikitext,
     training_cpu,
     workbench,
@@ -120,6 +122,24 @@ def test_pages_have_the_figures_of_gates_and_delta():
     assert f"{both['speedup']:.2f} times with backward" in delta
     assert f"in {forward['memory_ratio']:.3f} and {both['memory_ratio']:.3f} of its memory" in delta
     assert f"it is {softmax['speedup']:.2f} times as fast as softmax attention" in delta
+
+
+def test_pages_have_the_figures_of_states_and_serving():
+    results, text, serving = ((ROOT / "docs" / name).read_text() for name in ("results.md", "text.md", "serving.md"))
+    assert states_page.streams_table(states_page.read("states_streams_cpu")) in results
+    assert states_page.prefix_table(states_page.read("states_prefix_cpu")) in results
+    speculative = states_page.read("states_speculative_cpu")
+    assert speculative["passed"]
+    assert states_page.speculative_table(speculative) in results
+    for part in text_speed_cpu.table(states_page.read("text_speed_cpu")).split("\n\n"):
+        assert part in text
+    load = states_page.read("api_load_cpu")
+    overload, streams = load["overload"], load["streams"]
+    assert set(overload["during"]["statuses"]) == {"200", "429"}
+    assert f"{overload['part_of_capacity']:.0%} of the capacity answered" in serving
+    assert f"{overload['p99_over_alone']:.1f} times that of a single client" in serving
+    assert f"{streams['tokens_per_second']:,.0f} tokens/s; {streams['ratio']:.1f} times one at a time" in serving
+    assert ", ".join(f"{x:.0f}" for x in streams["peak_mib_by_wave"]) in serving
 
 
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if blocks(path)], ids=lambda path: path.name)
