@@ -140,6 +140,10 @@ def test_pages_have_the_figures_of_states_and_serving():
     assert f"{overload['p99_over_alone']:.1f} times that of a single client" in serving
     assert f"{streams['tokens_per_second']:,.0f} tokens/s; {streams['ratio']:.1f} times one at a time" in serving
     assert ", ".join(f"{x:.0f}" for x in streams["peak_mib_by_wave"]) in serving
+    soak = states_page.read("api_soak_cpu")["soak"]
+    assert (soak["wrong"], set(soak["left_in_use"].values())) == (0, {0.0})
+    answers = soak["requests"]["streamed"] + soak["requests"]["whole"]
+    assert f"soak of {soak['minutes']:g} minutes, {soak['clients']} clients | {answers:,} answers" in serving
 
 
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if blocks(path)], ids=lambda path: path.name)
