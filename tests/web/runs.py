@@ -63,5 +63,5 @@ def serving(backend, **limits):
         yield server
     finally:
         server.stop()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
