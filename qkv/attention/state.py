@@ -52,7 +52,7 @@ class StateValue(ABC):
         """Return the state of these batch rows, in this order, as a copy; beam search reorders with it."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all that the state holds, by name; integers are tensors without axes."""
+        """Return every tensor of the state by name; an integer, such as the length, is a 0-dim tensor."""
         raise self._unsupported("tensors")
 
     def with_tensors(self: Same, tensors: Mapping[str, Tensor]) -> Same:

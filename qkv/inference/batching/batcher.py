@@ -27,9 +27,9 @@ class BatcherStatistics:
     """What a batcher holds after its last round, and what it has done."""
 
     waiting: int = 0
-    """Requests without a state."""
+    """Requests that wait in the queue."""
     running: int = 0
-    """Generations that hold a state, or a part of it."""
+    """Generations in prefill or decoding."""
     state_bytes: int = 0
     """Bytes of all states."""
     reserved_bytes: int = 0

@@ -82,7 +82,7 @@ class ServedRun:
 
     @property
     def routes(self) -> list[str]:
-        """Paths of the routes that need this model."""
+        """Paths of the routes that this run answers."""
         have = {
             "/v1/completions": self.tokenizer is not None,
             "/v1/predict": self.predicts,

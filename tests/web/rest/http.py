@@ -1,7 +1,8 @@
 """Plain HTTP requests, for what the official client does not send."""
 
-import http.client
 import json
+
+from tests.web.client import request
 
 
 def send(server, method, path, body=None, headers=None):
@@ -9,19 +10,8 @@ def send(server, method, path, body=None, headers=None):
     given = {"content-type": "application/json", **(headers or {})}
     if server.token is not None:
         given = {"authorization": f"Bearer {server.token}", **given}
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-    try:
-        connection.putrequest(method, path, skip_host="host" in given, skip_accept_encoding=True)
-        for name, value in given.items():
-            if value is not None:
-                connection.putheader(name, value)
-        if body is not None:
-            connection.putheader("content-length", str(len(body)))
-        connection.endheaders(body)
-        response = connection.getresponse()
-        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-    finally:
-        connection.close()
+    status, found, content = request(server, method, path, body, {"cookie": None, **given})
+    return status, {name.lower(): value for name, value in found.items()}, content
 
 
 def post(server, path, record, **headers):
