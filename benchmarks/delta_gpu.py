@@ -1,6 +1,6 @@
 """The delta rule on a GPU: errors of the kernels against float64, equal bits, and times.
 
-    python -m benchmarks.delta_gpu --check --time --out FILE
+    python -m benchmarks.delta_gpu --check --time --cold --out FILE    --cold: with the first call, compiled
     python -m benchmarks.delta_gpu --configs --out FILE       times of launch configurations, pass by pass
     python -m benchmarks.delta_gpu --time --fla FOLDER        with flash-linear-attention, unpacked in FOLDER
 
@@ -38,18 +38,18 @@ from qkv.attention.triton.delta_launch import DeltaConfig, DeltaConfigs, DeltaOp
 
 SHAPES = {"X": (8, 16, 8192), "Z": (1, 4, 131072)}
 """batch, heads, tokens."""
-PASSES = ("prepare", "walk", "output", "walk_back", "grad")
+PASSES = ("pairs", "inverse", "walk", "walk_back", "grad")
 CANDIDATES: dict[tuple[str, int], tuple[tuple[int, ...], ...]] = {
-    ("prepare", 64): ((0, 1, 1), (0, 1, 1, 168), (0, 1, 1, 128), (0, 2, 1), (0, 4, 1)),
-    ("prepare", 128): ((0, 1, 1), (0, 1, 1, 168), (0, 1, 1, 128), (0, 2, 1), (0, 4, 1)),
-    ("walk", 64): ((32, 4, 2), (32, 4, 3), (32, 8, 2), (64, 4, 2), (64, 4, 3), (64, 8, 2), (16, 4, 3)),
-    ("walk", 128): ((32, 4, 1), (32, 4, 2), (32, 4, 3), (64, 4, 1), (64, 4, 2), (64, 8, 2), (64, 8, 3)),
-    ("output", 64): ((32, 4, 1), (64, 4, 1), (64, 8, 1)),
-    ("output", 128): ((64, 4, 1), (64, 8, 1), (128, 4, 1), (128, 4, 1, 168), (128, 8, 1)),
-    ("walk_back", 64): ((32, 4, 1), (32, 4, 2), (32, 4, 3), (64, 4, 2), (64, 8, 2), (16, 4, 2)),
-    ("walk_back", 128): ((32, 4, 1), (32, 4, 2), (32, 8, 2), (64, 4, 1), (64, 8, 1), (64, 8, 2)),
-    ("grad", 64): ((32, 8, 1), (32, 8, 2), (64, 8, 1), (32, 4, 1), (64, 4, 1)),
-    ("grad", 128): ((32, 8, 1), (32, 8, 2), (64, 8, 1), (64, 8, 2)),
+    ("pairs", 64): ((0, 4, 1), (0, 4, 1, 128), (0, 8, 1)),
+    ("pairs", 128): ((0, 4, 1), (0, 4, 1, 128), (0, 8, 1)),
+    ("inverse", 64): ((0, 1, 1), (0, 2, 1)),
+    ("inverse", 128): ((0, 1, 1), (0, 2, 1)),
+    ("walk", 64): ((64, 4, 2), (64, 4, 3), (32, 4, 2), (32, 4, 3), (64, 8, 2), (64, 4, 1)),
+    ("walk", 128): ((64, 4, 2), (64, 4, 3), (64, 4, 1), (64, 8, 2), (64, 8, 3), (32, 4, 2), (128, 8, 2)),
+    ("walk_back", 64): ((64, 4, 2), (64, 4, 3), (32, 4, 2), (32, 4, 3), (64, 8, 2), (64, 4, 1)),
+    ("walk_back", 128): ((64, 4, 2), (64, 4, 3), (64, 4, 1), (64, 8, 2), (64, 8, 3), (32, 4, 2), (128, 8, 2)),
+    ("grad", 64): ((64, 4, 1), (64, 4, 1, 168), (64, 8, 1), (32, 4, 1), (32, 4, 2), (32, 8, 1)),
+    ("grad", 128): ((64, 4, 1), (64, 8, 1), (64, 8, 1, 128), (64, 8, 2), (128, 8, 1), (32, 4, 2), (32, 8, 1)),
 }
 """(pass, dim) -> arguments of `DeltaConfig` that are worth a try: those that spill few registers."""
 
@@ -78,11 +78,11 @@ def cold_cache() -> Iterator[None]:
             knobs.cache.dir = usual
 
 
-def time_shape(name: str, dim: int, cold: bool = True) -> dict[str, Any]:
+def time_shape(name: str, dim: int, cold: bool) -> dict[str, Any]:
     """Return times of forward, with backward, and of each pass, in ms; and of the first call, in seconds."""
     inputs, case = define_inputs(name, dim)
     q, k, v, decay, beta, _, _ = inputs
-    mechanism, leaves = Delta(), [x.requires_grad_() for x in (q, k, v, decay, beta)]
+    mechanism, leaves = Delta(backend="triton"), [x.requires_grad_() for x in (q, k, v, decay, beta)]
     arriving = torch.randn_like(v)
 
     def forward() -> Tensor:
@@ -112,15 +112,18 @@ def passes(inputs: list[Any], case: CheckCase) -> dict[str, Callable[[], Any]]:
     q, k, v, decay, beta, _, starts = inputs
     x, scale = DeltaOperands(q, k, v, decay, beta, starts).contiguous_rows(), case.key_dim**-0.5
     plan = delta_launch.plan_of_operands(x, case.heads)
-    out, final, saved = delta_launch.forward_passes(plan, x, None, scale, True)
+    out, _, saved = delta_launch.forward_passes(plan, x, None, scale, True)
     found = delta_launch.backward_passes(plan, x, saved, out, None, scale)
     d_states, none = torch.empty_like(saved.states), out.new_empty(0)
-    without = saved._replace(asks=none, pairs=none)
+    without = saved._replace(states=none, updates=none)
+    final = out.new_empty(plan.rows, plan.segments, case.key_dim, case.value_dim, dtype=torch.float32)
+    initial = torch.zeros_like(final) if plan.segments > 1 else None
+    system = out.new_empty(plan.rows, plan.chunks, delta_launch.SYSTEM_SIZE, dtype=torch.float32)
     return {
-        "prepare": lambda: delta_launch.prepare(plan, x, saved),
-        "walk": lambda: delta_launch.walk(plan, x, saved, None, final),
-        "output": lambda: delta_launch.read_outputs(plan, x, without, out, scale),
-        "output for backward": lambda: delta_launch.read_outputs(plan, x, saved, out, scale),
+        "pairs": lambda: delta_launch.compute_pairs(plan, x, saved, system, scale),
+        "inverse": lambda: delta_launch.invert(plan, saved, system),
+        "walk": lambda: delta_launch.walk(plan, x, without, initial, final, out),
+        "walk for backward": lambda: delta_launch.walk(plan, x, saved, initial, final, out),
         "walk_back": lambda: delta_launch.walk_back(plan, x, saved, (out, None, d_states), found),
         "grad": lambda: delta_launch.compute_gradients(plan, x, saved, (out, d_states), found, scale),
     }
@@ -298,11 +301,16 @@ def run_in_turn(found: Results, options: argparse.Namespace, deadline: float) ->
     """Run what is timed."""
     parts: list[tuple[str, Callable[[], Any]]] = []
     if options.time:
-        parts += [(f"time {name} {dim}", partial(time_shape, name, dim)) for name, dim in product(SHAPES, (128, 64))]
+        parts += [
+            (f"time {name} {dim}", partial(time_shape, name, dim, options.cold))
+            for name, dim in product(SHAPES, (128, 64))
+        ]
         parts += [(f"time step {dim}", partial(time_step, dim)) for dim in (128, 64)]
     if options.configs:
         for dim in (128, 64):
-            parts += [(f"configs X {dim} {one}", partial(try_configs, "X", dim, one, deadline)) for one in PASSES]
+            parts += [
+                (f"configs X {dim} {one}", partial(try_configs, "X", dim, one, deadline)) for one in options.passes
+            ]
             parts.append((f"fastest X {dim}", partial(time_fastest, found.found, "X", dim)))
     if options.fla:
         parts += [(f"fla X {dim}", partial(measure_peer, options.fla, dim, options.fla_seconds)) for dim in (128, 64)]
@@ -317,8 +325,9 @@ def run_in_turn(found: Results, options: argparse.Namespace, deadline: float) ->
 def main() -> None:
     """Run the parts that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for flag in ("--check", "--time", "--configs"):
+    for flag in ("--check", "--time", "--cold", "--configs"):
         parser.add_argument(flag, action="store_true")
+    parser.add_argument("--passes", nargs="*", default=PASSES, choices=PASSES, help="those of --configs (default: all)")
     parser.add_argument("--seconds", type=float, default=600, help="nothing starts after that")
     parser.add_argument("--check-seconds", type=float, default=75, help="limit of checks and compilations")
     parser.add_argument("--workers", type=int, default=14, help="processes that check and compile")
@@ -333,7 +342,11 @@ def main() -> None:
         tasks |= {name_of(case): partial(check, case) for case in CHECKS}
         tasks["check steps"] = check_steps
     if options.configs:
-        tasks |= {f"compile {number} {dim}": partial(compile_configs, number, dim) for number, dim in CANDIDATES}
+        tasks |= {
+            f"compile {number} {dim}": partial(compile_configs, number, dim)
+            for number, dim in CANDIDATES
+            if number in options.passes
+        }
     run_together(found, tasks, options.workers, options.check_seconds)
     run_in_turn(found, options, deadline)
     sys.exit(1 if found.problems else 0)

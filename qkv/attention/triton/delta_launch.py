@@ -7,17 +7,26 @@ from typing import NamedTuple
 import torch
 import triton.language as tl
 from torch import Tensor
+from triton import knobs
 
-from qkv.attention.triton.kernels import delta_grad, delta_output, delta_prepare, delta_walk
-from qkv.attention.triton.kernels.delta_common import CHUNK_TOKENS, GATE_ROWS, DeltaSizes, DeltaStrides, DeltaTiles
+from qkv.attention.triton.kernels import delta_grad, delta_inverse, delta_pairs, delta_walk, delta_walk_back
+from qkv.attention.triton.kernels.delta_common import (
+    CHUNK_TOKENS,
+    GATE_ROWS,
+    SYSTEM_SIZE,
+    DeltaSizes,
+    DeltaStrides,
+    DeltaTiles,
+)
 from qkv.attention.triton.launch import empty_like_rows, with_contiguous_rows
 from qkv.attention.triton.launch_cache import CachedKernel, Constants
 from qkv.attention.triton.plan import MIN_TILE, ceil_div, next_power_of_two
 
-PREPARE = CachedKernel(delta_prepare.delta_prepare, delta_prepare.PreparePointers, DeltaStrides, DeltaSizes)
+PAIRS = CachedKernel(delta_pairs.delta_pairs, delta_pairs.PairsPointers, DeltaStrides, DeltaSizes, float)
+INVERSE = CachedKernel(delta_inverse.delta_inverse, delta_inverse.InversePointers, DeltaSizes)
 WALK = CachedKernel(delta_walk.delta_walk, delta_walk.WalkPointers, DeltaStrides, DeltaSizes)
-OUTPUT = CachedKernel(delta_output.delta_output, delta_output.DeltaOutputPointers, DeltaStrides, DeltaSizes, float)
-WALK_BACK = CachedKernel(delta_walk.delta_walk_back, delta_walk.WalkBackPointers, DeltaStrides, DeltaSizes)
+JOIN = CachedKernel(delta_walk.delta_join, delta_walk.JoinPointers, int)
+WALK_BACK = CachedKernel(delta_walk_back.delta_walk_back, delta_walk_back.WalkBackPointers, DeltaStrides, DeltaSizes)
 GRAD = CachedKernel(delta_grad.delta_grad, delta_grad.DeltaGradPointers, DeltaStrides, DeltaSizes, float)
 
 
@@ -36,44 +45,45 @@ class DeltaConfig:
 class DeltaConfigs:
     """Launch configurations of all passes."""
 
-    prepare: DeltaConfig
+    pairs: DeltaConfig
+    inverse: DeltaConfig
     walk: DeltaConfig
-    output: DeltaConfig
     walk_back: DeltaConfig
     grad: DeltaConfig
 
 
 CONFIGS: dict[tuple[bool, int], DeltaConfigs] = {
     (False, 64): DeltaConfigs(
-        prepare=DeltaConfig(0, 1, 1),
-        walk=DeltaConfig(32, 4, 3),
-        output=DeltaConfig(64, 4, 1),
-        walk_back=DeltaConfig(32, 4, 2),
-        grad=DeltaConfig(64, 8, 1),
+        pairs=DeltaConfig(0, 4, 1, 128),
+        inverse=DeltaConfig(0, 1, 1),
+        walk=DeltaConfig(64, 4, 2),
+        walk_back=DeltaConfig(64, 4, 4),
+        grad=DeltaConfig(64, 4, 1),
     ),
     (False, 128): DeltaConfigs(
-        prepare=DeltaConfig(0, 1, 1),
+        pairs=DeltaConfig(0, 4, 1, 128),
+        inverse=DeltaConfig(0, 1, 1),
         walk=DeltaConfig(64, 4, 2),
-        output=DeltaConfig(128, 4, 1),
-        walk_back=DeltaConfig(64, 4, 1),
-        grad=DeltaConfig(32, 8, 1),
+        walk_back=DeltaConfig(64, 4, 2),
+        grad=DeltaConfig(64, 4, 1),
     ),
     (True, 64): DeltaConfigs(
-        prepare=DeltaConfig(0, 1, 1),
+        pairs=DeltaConfig(0, 4, 1),
+        inverse=DeltaConfig(0, 1, 1),
         walk=DeltaConfig(32, 4, 1),
-        output=DeltaConfig(32, 4, 1),
         walk_back=DeltaConfig(32, 4, 1),
         grad=DeltaConfig(32, 8, 1),
     ),
     (True, 128): DeltaConfigs(
-        prepare=DeltaConfig(0, 1, 1),
+        pairs=DeltaConfig(0, 8, 1),
+        inverse=DeltaConfig(0, 1, 1),
         walk=DeltaConfig(16, 4, 1),
-        output=DeltaConfig(32, 8, 1),
         walk_back=DeltaConfig(16, 4, 1),
         grad=DeltaConfig(32, 8, 1),
     ),
 }
 """(float32 operands, largest padded key_dim) -> configurations."""
+JOIN_CONFIG = DeltaConfig(16, 4, 1)
 MIN_ROW_BYTES = 128
 """Least bytes of a row of values.
 
@@ -81,6 +91,19 @@ ptxas 12.8 computes some addresses of operands in shared memory from the wrong r
 It did so in some passes with rows of 64 bytes or fewer. Gradients in float32 have tiles of 128 bytes for that reason.
 Longer rows are no guarantee: `delta_walk` in float32 with 16 columns and 8 warps was wrong as well.
 """
+
+
+MIN_SEGMENTED_CHUNKS = 512
+"""Fewer chunks are one segment."""
+MAX_SEGMENTED_HEADS = 8
+MAX_SEGMENTS = 32
+SEGMENT_UNIT = 32
+"""Chunks per segment are a multiple, so that Triton compiles one form."""
+
+
+def padded_dim(dim: int, dtype: torch.dtype) -> int:
+    """Return columns of values, padded."""
+    return max(MIN_ROW_BYTES // dtype.itemsize, next_power_of_two(dim))
 
 
 class DeltaOperands(NamedTuple):
@@ -138,7 +161,7 @@ class DeltaPlan:
     @property
     def padded_v(self) -> int:
         """`value_dim`, padded."""
-        return max(MIN_ROW_BYTES // self.dot_dtype.itemsize, next_power_of_two(self.value_dim))
+        return padded_dim(self.value_dim, self.dot_dtype)
 
     @property
     def dot_dtype(self) -> torch.dtype:
@@ -148,12 +171,26 @@ class DeltaPlan:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The `DeltaSizes`."""
-        return self.length, self.chunks, self.rows, self.heads, self.key_heads
+        return self.length, self.chunks, self.rows, self.heads, self.key_heads, self.segment_chunks
 
     @property
     def configs(self) -> DeltaConfigs:
         """Launch configurations."""
         return CONFIGS[self.wide, 64 if max(self.block_k, min(self.padded_v, 128)) <= 64 else 128]
+
+    @property
+    def segments(self) -> int:
+        """Parts of a sequence that are walked in parallel: more than one if it is long and has few heads.
+
+        That takes about three times the work. It does not depend on the batch, so that a row has the same bits in any.
+        """
+        return ceil_div(self.chunks, self.segment_chunks)
+
+    @property
+    def segment_chunks(self) -> int:
+        """Chunks per segment."""
+        few = self.heads <= MAX_SEGMENTED_HEADS and self.chunks >= MIN_SEGMENTED_CHUNKS
+        return ceil_div(self.chunks, SEGMENT_UNIT * (MAX_SEGMENTS if few else 1)) * SEGMENT_UNIT
 
     def matrix_shape(self, group: int = 1) -> tuple[int, ...]:
         """Return the shape of one [64, 64] matrix per chunk."""
@@ -162,26 +199,31 @@ class DeltaPlan:
     @property
     def states_shape(self) -> tuple[int, ...]:
         """Shape of one state per chunk."""
-        return self.rows, self.chunks, self.block_k, self.padded_v
+        return self.rows, self.chunks, self.padded_v, self.block_k
 
     def saved_shapes(self, needs_backward: bool = True) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-        """Return shapes and types of gates, M, states, U, asks and P; only the backward reads asks and P."""
+        """Return shapes and types of gates, M, states, U, factors and P, which only the backward reads."""
         tokens = self.chunks * CHUNK_TOKENS
-        asks, pairs = (self.rows * self.group, tokens), self.matrix_shape(self.group)
-        return (
+        shapes = (
             ((self.rows, self.chunks, GATE_ROWS, CHUNK_TOKENS), torch.float32),
             (self.matrix_shape(), self.dot_dtype),
             (self.states_shape, self.dot_dtype),
             ((self.rows, tokens, self.padded_v), self.dot_dtype),
-            (asks if needs_backward else (0,), torch.float32),
-            (pairs if needs_backward else (0,), self.dot_dtype),
+            ((self.rows * self.group, self.chunks, CHUNK_TOKENS, 4), torch.float32),
+            (self.matrix_shape(self.group), self.dot_dtype),
         )
+        return shapes if needs_backward else tuple(((0,), dtype) for _, dtype in shapes)
 
     def forward_multiplications(self) -> dict[str, int]:
         """Return the multiplications of one forward on tensor cores, with padding."""
         tokens, size = self.rows * self.chunks * CHUNK_TOKENS, self.block_k * self.padded_v
-        tiles = ceil_div(self.padded_v, self.configs.output.block_v)
-        return {
+        tiles = value_tiles(self, self.configs.walk)
+        segments = {}
+        if self.segments > 1:
+            transitions = tokens * (2 * self.block_k + CHUNK_TOKENS) * padded_dim(self.key_dim, self.dot_dtype)
+            joins = self.rows * self.segments * self.block_k * size
+            segments = {"segments": tokens * (2 * size + CHUNK_TOKENS * self.padded_v) + transitions + joins}
+        return segments | {
             "key pairs": tokens * self.block_k * 10 * MIN_TILE // 4,
             "inverse": tokens * 16 * MIN_TILE**2 // 4,
             "predict": tokens * size,
@@ -200,7 +242,7 @@ class DeltaPlan:
             "states": tokens * size * (2 + self.group),
             "errors": pairs * self.padded_v * (1 + self.group),
             "products": pairs * self.padded_v * (1 + self.group),
-            "inputs": pairs * self.block_k * 2 * (1 + self.group),
+            "inputs": pairs * self.block_k * (3 + 2 * self.group),
             "read": tokens * size * (2 + self.group),
         }
 
@@ -212,7 +254,7 @@ class SavedChunks(NamedTuple):
     inverse: Tensor
     states: Tensor
     updates: Tensor
-    asks: Tensor
+    factors: Tensor
     pairs: Tensor
 
 
@@ -230,7 +272,7 @@ def _constants(plan: DeltaPlan, config: DeltaConfig, has_state: bool) -> Constan
     tiles = DeltaTiles(
         KEY_DIM=plan.key_dim,
         BLOCK_K=block_k,
-        PIECE_K=min(block_k, 32 if plan.wide else 64),
+        KEY_TILE=min(block_k, 64),
         VALUE_DIM=plan.value_dim,
         PADDED_V=plan.padded_v,
         BLOCK_V=min(config.block_v, plan.padded_v),
@@ -241,6 +283,7 @@ def _constants(plan: DeltaPlan, config: DeltaConfig, has_state: bool) -> Constan
         HAS_STATE=has_state,
         DTYPE=tl.float32 if plan.wide else tl.bfloat16,
         PRECISION="tf32x3",
+        SOLVE_PRECISION="tf32x3" if plan.wide or knobs.runtime.interpret else "bf16x3",  # not known to the interpreter
     )
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages, "maxnreg": config.max_registers}
     return Constants({"TILES": tiles}, options)
@@ -263,40 +306,85 @@ def forward_passes(
     out = x.q.new_empty(*x.q.shape[:3], plan.value_dim)
     final = x.q.new_empty(plan.batch, plan.heads, plan.key_dim, plan.value_dim, dtype=torch.float32)
     saved = SavedChunks(*(x.q.new_empty(shape, dtype=dtype) for shape, dtype in plan.saved_shapes(needs_backward)))
-    if not plan.rows:
+    if not plan.rows or not plan.chunks:
+        return out, _copied(initial, final), saved
+    chunks = saved if needs_backward else saved._replace(**_chunk_buffers(plan, x))
+    prepare(plan, x, chunks, scale)
+    if plan.segments == 1:
+        walk(plan, x, chunks, initial, final, out)
         return out, final, saved
-    prepare(plan, x, saved)
-    walk(plan, x, saved, initial, final)
-    if plan.chunks:
-        read_outputs(plan, x, saved, out, scale)
+    ends = _new_states(plan, x, plan.segments)
+    walk(plan, x, chunks, segment_states(plan, x, chunks, initial), ends, out)
+    final.copy_(ends[:, -1].view_as(final))
     return out, final, saved
 
 
-def prepare(plan: DeltaPlan, x: DeltaOperands, saved: SavedChunks) -> None:
-    """Compute gates and M of all chunks."""
-    if not plan.chunks:
-        return
+def _copied(source: Tensor | None, target: Tensor) -> Tensor:
+    """Return `target` with the values of `source`, or zeros."""
+    return target.zero_() if source is None else target.copy_(source)
+
+
+def _chunk_buffers(plan: DeltaPlan, x: DeltaOperands) -> dict[str, Tensor]:
+    """Return what a walk reads, empty."""
+    shapes = dict(zip(SavedChunks._fields, plan.saved_shapes(), strict=True))
+    read = ("gates", "inverse", "factors", "pairs")
+    return {name: x.q.new_empty(shapes[name][0], dtype=shapes[name][1]) for name in read}
+
+
+def _new_states(plan: DeltaPlan, x: DeltaOperands, segments: int) -> Tensor:
+    return x.q.new_empty(plan.rows, segments, plan.key_dim, plan.value_dim, dtype=torch.float32)
+
+
+def prepare(plan: DeltaPlan, x: DeltaOperands, saved: SavedChunks, scale: float) -> None:
+    """Compute gates, M and P of all chunks."""
+    system = x.q.new_empty(plan.rows, plan.chunks, SYSTEM_SIZE, dtype=torch.float32)
+    compute_pairs(plan, x, saved, system, scale)
+    invert(plan, saved, system)
+
+
+def compute_pairs(plan: DeltaPlan, x: DeltaOperands, saved: SavedChunks, system: Tensor, scale: float) -> None:
+    """Compute gates, N and P of all chunks."""
     strides = strides_of(*x[:3], None, None, None, None, x.decay, x.beta)
-    tensors = x.k, x.decay, x.beta, x.starts, saved.gates, saved.inverse
-    constants = constants_of(plan, plan.configs.prepare)
-    PREPARE((plan.chunks * plan.rows, 1, 1), tensors, (strides, plan.sizes), constants)
+    tensors = x.q, x.k, x.decay, x.beta, x.starts, saved.gates, system, saved.factors, saved.pairs
+    constants = constants_of(plan, plan.configs.pairs)
+    PAIRS((plan.chunks * plan.rows, 1, 1), tensors, (strides, plan.sizes, scale), constants)
 
 
-def walk(plan: DeltaPlan, x: DeltaOperands, saved: SavedChunks, initial: Tensor | None, final: Tensor) -> None:
-    """Compute all states and updates."""
-    strides, config = strides_of(*x[:3], None, None, None, None, None, None), plan.configs.walk
-    tensors = x.k, x.v, saved.gates, saved.inverse, initial, saved.states, saved.updates, final
+def invert(plan: DeltaPlan, saved: SavedChunks, system: Tensor) -> None:
+    """Compute M of all chunks; `system` is overwritten."""
+    constants = constants_of(plan, plan.configs.inverse)
+    INVERSE((plan.chunks * plan.rows, 1, 1), (saved.gates, system, saved.inverse), (plan.sizes,), constants)
+
+
+def segment_states(plan: DeltaPlan, x: DeltaOperands, saved: SavedChunks, initial: Tensor | None) -> Tensor:
+    """Return the state before each segment: each is walked from 0, and from the identity without values."""
+    local, states = _new_states(plan, x, plan.segments), _new_states(plan, x, plan.segments)
+    walk(plan, x, saved, None, local)
+    square = replace(plan, value_dim=plan.key_dim)
+    transitions = _new_states(square, x, plan.segments)
+    walk(square, x._replace(v=None), saved, None, transitions)
+    constants = constants_of(plan, JOIN_CONFIG, has_state=initial is not None)
+    grid = plan.rows, value_tiles(plan, JOIN_CONFIG), 1
+    JOIN(grid, (transitions, local, initial, states), (plan.segments,), constants)
+    return states
+
+
+def walk(
+    plan: DeltaPlan,
+    x: DeltaOperands,
+    saved: SavedChunks,
+    initial: Tensor | None,
+    final: Tensor,
+    out: Tensor | None = None,
+) -> None:
+    """Compute the last state of each segment and, with `out`, the outputs and what the backward reads."""
+    config = plan.configs.walk
+    strides = strides_of(*x[:3], out, None, None, None, None, None)
+    kept = (None, None) if out is None or not saved.states.numel() else saved[2:4]
+    tensors = x.q if out is not None else None, *x[1:3], *saved[:2], initial, final, out, *kept, *saved[4:]
     constants = constants_of(plan, config, has_state=initial is not None)
-    WALK((plan.rows, value_tiles(plan, config), 1), tensors, (strides, plan.sizes), constants)
-
-
-def read_outputs(plan: DeltaPlan, x: DeltaOperands, saved: SavedChunks, out: Tensor, scale: float) -> None:
-    """Compute the outputs from states and updates."""
-    strides, config = strides_of(*x[:3], out, None, None, None, None, None), plan.configs.output
-    asks, pairs = (None if x.numel() == 0 else x for x in saved[4:])
-    tensors = x.q, x.k, saved.gates, saved.states, saved.updates, out, asks, pairs
-    grid = plan.chunks * plan.rows * plan.group, value_tiles(plan, config), 1
-    OUTPUT(grid, tensors, (strides, plan.sizes, scale), constants_of(plan, config))
+    grid = plan.rows, value_tiles(plan, config), plan.segments
+    WALK(grid, tensors, (strides, plan.sizes), constants)
 
 
 def value_tiles(plan: DeltaPlan, config: DeltaConfig) -> int:
@@ -334,12 +422,12 @@ def backward_passes(
 ) -> DeltaGradients:
     """Return the gradients."""
     found = gradient_buffers(plan, x)
-    if not plan.rows:
+    if not plan.rows or not plan.chunks:
+        _copied(d_final, found.d_initial)
         return found
     d_states = torch.empty_like(saved.states)
     walk_back(plan, x, saved, (d_out, d_final, d_states), found)
-    if plan.chunks:
-        compute_gradients(plan, x, saved, (d_out, d_states), found, scale)
+    compute_gradients(plan, x, saved, (d_out, d_states), found, scale)
     return found
 
 
@@ -353,7 +441,7 @@ def walk_back(
     """Compute the gradients of all states and of v."""
     d_out, d_final, d_states = gradients
     strides, config = strides_of(*x[:3], d_out, *found[:3], x.decay, x.beta), plan.configs.walk_back
-    chunk = saved.gates, saved.inverse, saved.asks, saved.pairs
+    chunk = saved.gates, saved.inverse, saved.factors, saved.pairs
     tensors = x.q, x.k, d_out, *chunk, d_final, d_states, found.d_v, found.d_initial
     constants = constants_of(plan, config, has_state=d_final is not None)
     WALK_BACK((plan.rows, value_tiles(plan, config), 1), tensors, (strides, plan.sizes), constants)
@@ -370,7 +458,7 @@ def compute_gradients(
     """Compute the gradients of q, k, decay and beta."""
     d_out, d_states = gradients
     strides, config = strides_of(*x[:3], d_out, *found[:3], x.decay, x.beta), plan.configs.grad
-    chunk = saved.gates, saved.asks, saved.states, d_states, saved.updates
+    chunk = saved.gates, saved.factors, saved.pairs, saved.states, d_states, saved.updates
     tensors = x.q, x.k, d_out, *chunk, found.d_v, x.starts, found.d_q, found.d_k, found.d_decay, found.d_beta
     grid = plan.chunks * plan.rows, 1, 1
     GRAD(grid, tensors, (strides, plan.sizes, scale), constants_of(plan, config))

@@ -49,12 +49,12 @@ def _forward_fake(q, k, v, decay, beta, starts, initial, heads, scale, needs_bac
 def _backward(
     g: Tensor, g_final: Tensor | None,
     q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, beta: Tensor | None, starts: Tensor | None,
-    gates: Tensor, inverse: Tensor, states: Tensor, updates: Tensor, asks: Tensor, pairs: Tensor,
+    gates: Tensor, inverse: Tensor, states: Tensor, updates: Tensor, factors: Tensor, pairs: Tensor,
     heads: int, scale: float,
 ) -> SixTensors:  # fmt: skip
     """Return the gradients of q, k, v, decay, beta and the initial state; empty ones of absent inputs."""
     x = DeltaOperands(q, k, v, decay, beta, starts).contiguous_rows()
-    plan, saved = plan_of_operands(x, heads), SavedChunks(gates, inverse, states, updates, asks, pairs)
+    plan, saved = plan_of_operands(x, heads), SavedChunks(gates, inverse, states, updates, factors, pairs)
     g_final = None if g_final is None else g_final.contiguous()
     found = backward_passes(plan, x, saved, with_contiguous_rows(g), g_final, scale)
     return _rounded(plan, x, found)
@@ -73,7 +73,7 @@ def _rounded(plan: DeltaPlan, x: DeltaOperands, found: DeltaGradients) -> SixTen
 
 
 def _backward_fake(
-    g, g_final, q, k, v, decay, beta, starts, gates, inverse, states, updates, asks, pairs, heads, scale
+    g, g_final, q, k, v, decay, beta, starts, gates, inverse, states, updates, factors, pairs, heads, scale
 ):  # fmt: skip
     x = DeltaOperands(q, k, v, decay, beta, starts).contiguous_rows()
     plan = plan_of_operands(x, heads)

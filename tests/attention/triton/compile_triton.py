@@ -156,8 +156,8 @@ def compile_all(dtype):
 
 def compile_delta(dtype):
     """Compile forward and backward of the delta rule, at the benchmark's sizes and at the largest."""
-    passes = delta_launch.PREPARE, delta_launch.WALK, delta_launch.OUTPUT, delta_launch.WALK_BACK, delta_launch.GRAD
-    for cached in (*passes, delta_decode.DELTA_STEP):
+    passes = delta_launch.PAIRS, delta_launch.INVERSE, delta_launch.WALK, delta_launch.WALK_BACK, delta_launch.GRAD
+    for cached in (*passes, delta_launch.JOIN, delta_decode.DELTA_STEP):
         cached.kernel = CompileOnly(cached.kernel, reads_code=dtype == torch.bfloat16)
     for key_dim, value_dim, group in ((64, 64, 1), (128, 128, 1), (128, 256, 2)):
         q = torch.zeros(1, 2 * group, 1024, key_dim, dtype=dtype)

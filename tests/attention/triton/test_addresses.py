@@ -103,7 +103,7 @@ def run_delta(size, dtype):
     return out, last, *gradients, stepped
 
 
-DELTA_PASSES = ["delta_prepare", "delta_walk", "delta_output", "delta_walk_back", "delta_grad", "delta_step"]
+DELTA_PASSES = ["delta_pairs", "delta_inverse", "delta_walk", "delta_walk_back", "delta_grad", "delta_step"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

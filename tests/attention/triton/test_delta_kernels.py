@@ -1,6 +1,6 @@
 """The kernels of the delta rule, interpreted on the CPU, against the float64 definition."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="on CUDA they take bfloat16: see benchmarks.delta_gpu"),
 ]
 
+from qkv.attention.triton import delta_launch
 from qkv.attention.triton.delta_decode import delta_step
 from qkv.attention.triton.delta_launch import DeltaOperands, plan_of_operands
 from qkv.attention.triton.delta_op import delta_attention, delta_attention_backward
@@ -275,8 +276,9 @@ def test_without_a_backward_the_bits_are_the_same_and_less_is_kept():
     with torch.no_grad():
         assert torch.equal(Delta(backend="triton")(*leaves, causal=True, **rates, **flags), out)
     inputs = *(x.detach() for x in leaves), None, None, None, None, 2, 0.25
-    kept = [[x.numel() for x in delta_attention(*inputs, needs)[6:]] for needs in (False, True)]
-    assert kept == [[0, 0], [4 * 192, 4 * 3 * 64 * 64]]
+    kept = [[x.numel() for x in delta_attention(*inputs, needs)[2:]] for needs in (False, True)]
+    gates, matrix, states, updates, factors = 6 * 64, 64 * 64, 32 * 16, 64 * 32, 64 * 4
+    assert kept == [[0] * 6, [4 * 3 * x for x in (gates, matrix, states, updates, factors, matrix)]]
     with pytest.raises(ValueError, match="needs_backward=False, but an input requires a gradient"):
         delta_attention(*leaves, None, None, None, None, 2, 0.25, False)
 
@@ -324,11 +326,10 @@ def test_strided_inputs():
 @pytest.mark.parametrize("key_dim", [16, 64, 128])
 @pytest.mark.parametrize("value_dim", [7, 16, 32, 64, 256])
 def test_rows_of_values_have_128_bytes(dtype, key_dim, value_dim):
-    """Of outputs, and of gradients in float32: ptxas 12.8 mixes up the addresses of shorter ones without a pipeline."""
+    """In `delta_grad`: ptxas 12.8 mixes up the addresses of shorter ones without a pipeline."""
     q, v = (torch.zeros(1, 1, 3, dim, dtype=dtype) for dim in (key_dim, value_dim))
     plan = plan_of_operands(DeltaOperands(q, q, v, None, None, None), 1)
-    configs = [plan.configs.output] if dtype == torch.bfloat16 else [plan.configs.output, plan.configs.grad]
-    assert all(min(x.block_v, plan.padded_v) * plan.dot_dtype.itemsize >= 128 for x in configs)
+    assert min(plan.configs.grad.block_v, plan.padded_v) * plan.dot_dtype.itemsize >= 128
 
 
 def test_a_rate_per_head():
@@ -341,11 +342,40 @@ def test_a_rate_per_head():
     assert max(rms(*pair) for pair in zip(found, expected, strict=True)) <= 2e-5
 
 
+@pytest.mark.parametrize("name", ["gated", "shared state", "odd sizes", "mask and starts"])
+@pytest.mark.parametrize("has_state", [False, True], ids=["fresh", "continued"])
+def test_segments_of_a_long_sequence(name, has_state, monkeypatch):
+    """Segments that are walked in parallel change no result; on a GPU, only long sequences have them."""
+    case = replace(CASES[name], tokens=300)
+    (q, k, v), rates, flags = draw(case)
+    generator = torch.Generator().manual_seed(2)
+    state = torch.randn(2, case.key_heads, case.key_dim, case.value_dim, generator=generator) if has_state else None
+    decay, beta, starts = rates.get("decay"), rates.get("beta"), flags.get("starts")
+    inputs = q, k, v, decay, beta, starts, state, case.key_heads, 0.25
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    found = []
+    for fewest in (1000, 2):
+        monkeypatch.setattr(delta_launch, "MIN_SEGMENTED_CHUNKS", fewest)
+        monkeypatch.setattr(delta_launch, "MAX_SEGMENTS", 3)
+        monkeypatch.setattr(delta_launch, "SEGMENT_UNIT", 1)
+        plan = plan_of_operands(DeltaOperands(q, k, v, decay, beta, starts), case.key_heads)
+        assert plan.segments == (1 if fewest == 1000 else 3)
+        out, last = delta_attention(*inputs, True)[:2]
+        found.append([out, last, *torch.autograd.grad([out.sum() + last.sum()], leaves)])
+    assert max(rms(*pair) for pair in zip(*found, strict=True)) <= 1e-6
+
+
 def test_an_empty_sequence():
     (q, k, v), _, _ = draw(DeltaCase(tokens=0, rate=None, beta=None))
     out = Delta(backend="triton")(q.requires_grad_(), k, v, causal=True)
     assert out.shape == (2, 2, 0, 16)
     assert torch.autograd.grad(out.sum(), q)[0].shape == q.shape
+    state = torch.randn(2, 2, 16, 16, device="cpu", requires_grad=True)
+    last = delta_attention(q, k, v, None, None, None, state, 2, 0.25, True)[1]
+    arriving = torch.randn_like(state)
+    assert torch.equal(last, state)
+    assert torch.equal(torch.autograd.grad(last, state, arriving)[0], arriving)
+    assert not delta_attention(q.detach(), k, v, None, None, None, None, 2, 0.25, False)[1].any()
 
 
 def test_operator_is_registered():

@@ -6,7 +6,8 @@
     g_w = H' k + G' q + inv exp(d - d_C) U dS'      gradient of the unit key that is written, times inv(k)
 
 The sum d_t stands as -d_t beside all that token t reads and as +d_t beside what it writes, so the gradient of the rates
-follows from products of vectors and their gradients.
+follows from products of vectors and their gradients. Pairs of a token with itself have no gate and are left out: beside
+fast gates they would be a large difference of equal sums.
 """
 
 from typing import NamedTuple
@@ -18,24 +19,30 @@ from qkv.attention.triton.kernels.common import Pointer, load_rows, program_and_
 from qkv.attention.triton.kernels.delta_common import (
     BETA,
     CHUNK,
+    DOCUMENT,
+    FACTORS,
+    HIGH,
     INVERSE,
     KEEP,
-    READ,
-    WRITE,
+    LOW,
     chunk_gates,
     load_gate,
+    matrix_offsets,
     pair_factors,
+    state_offsets,
+    token_offsets,
 )
 
 
 class DeltaGradPointers(NamedTuple):
-    """Tensors of `delta_grad`; see `delta_walk_back` for their shapes."""
+    """Tensors of `delta_grad`; see `delta_walk` and `delta_walk_back` for their shapes."""
 
     q: Pointer
     k: Pointer
     d_out: Pointer
     gates: Pointer
-    asks: Pointer
+    factors: Pointer
+    pairs: Pointer
     states: Pointer
     d_states: Pointer
     updates: Pointer
@@ -51,43 +58,50 @@ class DeltaGradPointers(NamedTuple):
 
 @triton.jit
 def delta_grad(pointers, strides, sizes, scale, TILES: tl.constexpr):
-    """Compute the gradients of one chunk."""
+    """Compute the gradients of one chunk: first what depends on queries, so that few sums are held at a time."""
     chunk, row = program_and_row(sizes.rows)
     batch, head = row // sizes.heads, row % sizes.heads
-    start = chunk * CHUNK
-    tokens = tl.arange(0, CHUNK)  # [CHUNK]
+    start, tokens = chunk * CHUNK, tl.arange(0, CHUNK)
     valid = start + tokens < sizes.length
     base = chunk_gates(pointers.gates, row, chunk, sizes)
-    inverse, read = load_gate(base, INVERSE), load_gate(base, READ)
-    k = load_rows(pointers.k, strides.k, batch, head * sizes.key_heads // sizes.heads, start, valid, TILES.KEY_DIM,
-                  TILES.BLOCK_K, TILES.KEY_DIM == TILES.BLOCK_K).to(TILES.DTYPE)  # [CHUNK, BLOCK_K]  # fmt: skip
-    factors = pair_factors(base, TILES)  # [CHUNK, CHUNK]
+    inverse = load_gate(base, INVERSE)
     d_key = tl.zeros([CHUNK, TILES.BLOCK_K], tl.float32)
     to_read, to_write = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32)
     for member in range(TILES.GROUP):
-        by_query, by_key, d_key = _query_part(
-            d_key, k, factors, inverse, read, row, member, chunk, batch, head, start, valid, pointers, strides, sizes,
-            scale, TILES,
-        )  # fmt: skip
-        to_read += by_query
-        to_write += by_key
-    products, by_read, by_write, d_beta, kept = _key_parts(
-        row, chunk, batch, head, start, valid, pointers, strides, sizes, TILES
-    )
-    wide = k.to(tl.float32)
-    by_write *= (load_gate(base, WRITE) * inverse)[:, None]
-    to_end = tl.sum(wide * by_write, 1)  # [CHUNK]
-    d_key += by_write
-    strict = tl.where(tokens[:, None] > tokens[None, :], factors, 0.0)
-    products = (-products * strict * inverse[:, None] * inverse[None, :]).to(TILES.DTYPE)
-    # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
-    by_read = tl.dot(products, k, by_read * (-inverse * read)[:, None], input_precision=TILES.PRECISION)
-    to_read += tl.sum(wide * by_read, 1)  # [CHUNK]
+        d_key, to_read, to_write = _query_part(
+            d_key, to_read, to_write, base, row, member, chunk, pointers, strides, sizes, scale, TILES
+        )
+    # keys are loaded again: kept in registers, they would be spilled
+    k = _load_keys(row, chunk, pointers, strides, sizes, TILES)
+    found = pointers.d_errors
+    by_read = _times_states(found, strides.d_v, pointers.states, 1, row, 0, chunk, sizes, TILES)
+    index = row.to(tl.int64) * TILES.GROUP * sizes.chunks + chunk
+    at = pointers.factors + index * (CHUNK * FACTORS) + tokens * FACTORS
+    by_read *= tl.load(at + 2)[:, None]
+    to_read += tl.sum(k.to(tl.float32) * by_read, 1)  # [CHUNK]
     d_key += by_read
+    tl.debug_barrier()
+    k = _load_keys(row, chunk, pointers, strides, sizes, TILES)
+    by_write, kept = _updates_times_states(row, chunk, pointers, sizes, TILES)
+    by_write *= tl.load(at + 3)[:, None]
+    to_end = tl.sum(k.to(tl.float32) * by_write, 1)  # [CHUNK]
+    d_key += by_write
+    tl.debug_barrier()
+    k = _load_keys(row, chunk, pointers, strides, sizes, TILES)
+    products = _times_updates(found, strides.d_v, 1, row, 0, chunk, pointers, sizes, TILES)  # [CHUNK, CHUNK]
+    d_beta = tl.sum(tl.where(tokens[:, None] == tokens[None, :], products, 0.0), 1)  # [CHUNK]
+    products *= _load_pair_factors(base, TILES) * -inverse[:, None] * inverse[None, :]
+    products = tl.where(tokens[:, None] > tokens[None, :], products, 0.0)  # H
+    # [CHUNK, BLOCK_K] x [BLOCK_K, CHUNK]
+    by_gate = tl.dot(k, tl.trans(k), input_precision=TILES.PRECISION) * products
+    to_read += tl.sum(by_gate, 1)  # [CHUNK]
+    to_write += tl.sum(by_gate, 0)  # [CHUNK]
+    rounded = products.to(TILES.DTYPE)
     # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
-    by_pairs = tl.dot(tl.trans(products), k, input_precision=TILES.PRECISION)
-    to_write += tl.sum(wide * by_pairs, 1)  # [CHUNK]
-    d_key += by_pairs
+    d_key = tl.dot(rounded, k, d_key, input_precision=TILES.PRECISION)
+    # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
+    d_key = tl.dot(tl.trans(rounded), k, d_key, input_precision=TILES.PRECISION)
+    wide = k.to(tl.float32)
     d_key -= wide * (tl.sum(wide * d_key, 1) * inverse * inverse)[:, None]
     store_rows(pointers.d_k, d_key, strides.d_k, batch, head, start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
                TILES.KEY_DIM == TILES.BLOCK_K)  # [CHUNK, BLOCK_K]  # fmt: skip
@@ -115,89 +129,115 @@ def _store_rates(
 
 
 @triton.jit
-def _key_parts(row, chunk, batch, head, start, valid, pointers, strides, sizes, TILES: tl.constexpr):
-    """Return dX U', dX S', U dS', and the sums of dX U per token and of S dS."""
+def _load_pair_factors(base, TILES: tl.constexpr):
+    return pair_factors(load_gate(base, HIGH), load_gate(base, LOW), load_gate(base, DOCUMENT), TILES)
+
+
+@triton.jit
+def _load_keys(row, chunk, pointers, strides, sizes, TILES: tl.constexpr):
+    """Load the keys; states may share a key head."""
+    start, key_head = chunk * CHUNK, row % sizes.heads * sizes.key_heads // sizes.heads
+    valid = start + tl.arange(0, CHUNK) < sizes.length
+    return load_rows(pointers.k, strides.k, row // sizes.heads, key_head, start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
+                     TILES.KEY_DIM == TILES.BLOCK_K).to(TILES.DTYPE)  # [CHUNK, BLOCK_K]  # fmt: skip
+
+
+@triton.jit
+def _load_values(pointer, strides, heads, row, member, first, chunk, sizes, TILES: tl.constexpr):
+    """Load some columns of dX or dO."""
+    start = chunk * CHUNK
+    valid = start + tl.arange(0, CHUNK) < sizes.length
+    head = row % sizes.heads * heads + member
+    return load_rows(pointer + first, strides, row // sizes.heads, head, start, valid, TILES.VALUE_DIM - first,
+                     TILES.BLOCK_V,
+                     TILES.VALUE_DIM == TILES.PADDED_V).to(TILES.DTYPE)  # [CHUNK, BLOCK_V]  # fmt: skip
+
+
+@triton.jit
+def _load_updates(row, first, chunk, pointers, sizes, TILES: tl.constexpr):
+    """Load some columns of U."""
     index = row.to(tl.int64) * sizes.chunks + chunk
-    products = tl.zeros([CHUNK, CHUNK], tl.float32)
-    by_read = tl.zeros([CHUNK, TILES.BLOCK_K], tl.float32)
-    by_write = tl.zeros([CHUNK, TILES.BLOCK_K], tl.float32)
-    d_beta = tl.zeros([CHUNK], tl.float32)
-    kept = 0.0
+    return tl.load(pointers.updates + index * (CHUNK * TILES.PADDED_V) + token_offsets(first, TILES))
+
+
+@triton.jit
+def _load_states(states, row, first, chunk, sizes, TILES: tl.constexpr):
+    """Load some columns of S or dS, [BLOCK_V, BLOCK_K]."""
+    index = row.to(tl.int64) * sizes.chunks + chunk
+    return tl.load(states + index * (TILES.BLOCK_K * TILES.PADDED_V) + state_offsets(first, TILES))
+
+
+@triton.jit
+def _times_updates(pointer, strides, heads, row, member, chunk, pointers, sizes, TILES: tl.constexpr):
+    """Return dX U' or dO U'."""
+    total = tl.zeros([CHUNK, CHUNK], tl.float32)
     for first in range(0, TILES.PADDED_V, TILES.BLOCK_V):
-        updates, state = _load_chunk(pointers.updates, pointers.states, index, first, TILES)
-        d_state = _load_transposed(pointers.d_states, index, first, TILES)  # [BLOCK_V, BLOCK_K]
-        d_errors = load_rows(pointers.d_errors + first, strides.d_v, batch, head, start, valid, TILES.VALUE_DIM - first,
-                             TILES.BLOCK_V, TILES.VALUE_DIM == TILES.PADDED_V)  # [CHUNK, BLOCK_V]  # fmt: skip
+        values = _load_values(pointer, strides, heads, row, member, first, chunk, sizes, TILES)
+        updates = _load_updates(row, first, chunk, pointers, sizes, TILES)
         # [CHUNK, BLOCK_V] x [BLOCK_V, CHUNK]
-        products = tl.dot(d_errors, tl.trans(updates), products, input_precision=TILES.PRECISION)
+        total = tl.dot(values, tl.trans(updates), total, input_precision=TILES.PRECISION)
+    return total
+
+
+@triton.jit
+def _times_states(pointer, strides, states, heads, row, member, chunk, sizes, TILES: tl.constexpr):
+    """Return dX S' or dO S'."""
+    total = tl.zeros([CHUNK, TILES.BLOCK_K], tl.float32)
+    for first in range(0, TILES.PADDED_V, TILES.BLOCK_V):
+        values = _load_values(pointer, strides, heads, row, member, first, chunk, sizes, TILES)
         # [CHUNK, BLOCK_V] x [BLOCK_V, BLOCK_K]
-        by_read = tl.dot(d_errors, state, by_read, input_precision=TILES.PRECISION)
+        state = _load_states(states, row, first, chunk, sizes, TILES)
+        total = tl.dot(values, state, total, input_precision=TILES.PRECISION)
+    return total
+
+
+@triton.jit
+def _updates_times_states(row, chunk, pointers, sizes, TILES: tl.constexpr):
+    """Return U dS' and the sum of S dS."""
+    total, kept = tl.zeros([CHUNK, TILES.BLOCK_K], tl.float32), 0.0
+    for first in range(0, TILES.PADDED_V, TILES.BLOCK_V):
+        updates = _load_updates(row, first, chunk, pointers, sizes, TILES)
+        d_state = _load_states(pointers.d_states, row, first, chunk, sizes, TILES)
         # [CHUNK, BLOCK_V] x [BLOCK_V, BLOCK_K]
-        by_write = tl.dot(updates, d_state, by_write, input_precision=TILES.PRECISION)
-        if TILES.HAS_BETA:
-            d_beta += tl.sum(d_errors.to(tl.float32) * updates.to(tl.float32), 1)
+        total = tl.dot(updates, d_state, total, input_precision=TILES.PRECISION)
         if TILES.HAS_DECAY:
+            state = _load_states(pointers.states, row, first, chunk, sizes, TILES)
             kept += tl.sum(tl.sum(state.to(tl.float32) * d_state.to(tl.float32), 1), 0)
-    return products, by_read, by_write, d_beta, kept
+    return total, kept
 
 
 @triton.jit
 def _query_part(
-    d_key, k, factors, inverse, read, row, member, chunk, batch, head, start, valid, pointers, strides, sizes, scale,
-    TILES: tl.constexpr,
+    d_key, to_read, to_write, base, row, member, chunk, pointers, strides, sizes, scale, TILES: tl.constexpr
 ):  # fmt: skip
-    """Store the gradient of one query head; return q.g_q and k.(G' q) of each token, and `d_key` plus G' q.
-
-    The products are without the diagonal of G, which has no gate: beside fast gates it would be a large difference of
-    equal sums.
-    """
-    index, query_head = row.to(tl.int64) * sizes.chunks + chunk, head * TILES.GROUP + member
-    query_index = (row * TILES.GROUP + member).to(tl.int64) * sizes.chunks + chunk
+    """Store the gradient of one query head; add G' q, and what reads and writes pass to the sums d."""
+    batch, query_head = row // sizes.heads, row % sizes.heads * TILES.GROUP + member
+    query_index = (row.to(tl.int64) * TILES.GROUP + member) * sizes.chunks + chunk
+    start, tokens = chunk * CHUNK, tl.arange(0, CHUNK)
+    valid = start + tokens < sizes.length
     q = load_rows(pointers.q, strides.q, batch, query_head, start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
                   TILES.KEY_DIM == TILES.BLOCK_K).to(TILES.DTYPE)  # [CHUNK, BLOCK_K]  # fmt: skip
-    asks = tl.load(pointers.asks + query_index * CHUNK + tl.arange(0, CHUNK))  # [CHUNK]
-    products = tl.zeros([CHUNK, CHUNK], tl.float32)
-    d_query = tl.zeros([CHUNK, TILES.BLOCK_K], tl.float32)
-    for first in range(0, TILES.PADDED_V, TILES.BLOCK_V):
-        updates, state = _load_chunk(pointers.updates, pointers.states, index, first, TILES)
-        d_out = load_rows(pointers.d_out + first, strides.out, batch, query_head, start, valid,
-                          TILES.VALUE_DIM - first, TILES.BLOCK_V,
-                          TILES.VALUE_DIM == TILES.PADDED_V).to(TILES.DTYPE)  # [CHUNK, BLOCK_V]  # fmt: skip
-        # [CHUNK, BLOCK_V] x [BLOCK_V, CHUNK]
-        products = tl.dot(d_out, tl.trans(updates), products, input_precision=TILES.PRECISION)
-        # [CHUNK, BLOCK_V] x [BLOCK_V, BLOCK_K]
-        d_query = tl.dot(d_out, state, d_query, input_precision=TILES.PRECISION)
-    products *= factors * asks[:, None] * inverse[None, :]
-    tokens = tl.arange(0, CHUNK)  # [CHUNK]
-    diagonal = tl.sum(tl.where(tokens[:, None] == tokens[None, :], products, 0.0), 1)  # [CHUNK]
-    products = tl.where(tokens[:, None] > tokens[None, :], products, 0.0).to(TILES.DTYPE)
+    wide = q.to(tl.float32)
+    products = _times_updates(pointers.d_out, strides.out, TILES.GROUP, row, member, chunk, pointers, sizes, TILES)
+    at = pointers.factors + query_index * (CHUNK * FACTORS) + tokens * FACTORS
+    asks = tl.load(at)  # [CHUNK]
+    pairs = tl.load(pointers.pairs + query_index * (CHUNK * CHUNK) + matrix_offsets()).to(tl.float32)
+    by_pairs = products * pairs  # [CHUNK, CHUNK]
+    same = tokens[:, None] == tokens[None, :]
+    by_gate = tl.where(same, 0.0, by_pairs)
+    by_itself = tl.sum(tl.where(same, by_pairs, 0.0), 1)  # [CHUNK]
+    to_query, to_key = tl.sum(by_gate, 1), tl.sum(by_gate, 0)  # [CHUNK]
+    products *= _load_pair_factors(base, TILES) * asks[:, None] * load_gate(base, INVERSE)[None, :]
+    rounded = products.to(TILES.DTYPE)  # G
+    d_query = _times_states(pointers.d_out, strides.out, pointers.states, TILES.GROUP, row, member, chunk, sizes, TILES)
+    d_query *= tl.load(at + 1)[:, None]
+    to_query += tl.sum(wide * d_query, 1)  # [CHUNK]
+    k = _load_keys(row, chunk, pointers, strides, sizes, TILES)
     # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
-    d_query = tl.dot(products, k, d_query * (asks * read)[:, None], input_precision=TILES.PRECISION)
-    # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
-    by_pairs = tl.dot(tl.trans(products), q, input_precision=TILES.PRECISION)
-    wide, wide_k = q.to(tl.float32), k.to(tl.float32)
-    to_query, to_key = tl.sum(wide * d_query, 1), tl.sum(wide_k * by_pairs, 1)  # [CHUNK]
-    d_key += by_pairs + wide * diagonal[:, None]
-    d_query += wide_k * diagonal[:, None]
-    along = tl.sum(wide * d_query, 1)  # [CHUNK]
-    d_query -= wide * (along * (asks / scale) * (asks / scale))[:, None]
+    d_query = tl.dot(rounded, k, d_query, input_precision=TILES.PRECISION)
+    d_query -= wide * ((to_query + by_itself) * (asks / scale) * (asks / scale))[:, None]
     store_rows(pointers.d_q, d_query, strides.d_q, batch, query_head, start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
                TILES.KEY_DIM == TILES.BLOCK_K)  # [CHUNK, BLOCK_K]  # fmt: skip
-    return to_query, to_key, d_key
-
-
-@triton.jit
-def _load_chunk(updates, states, index, first, TILES: tl.constexpr):
-    """Load some value columns of U, and of S transposed."""
-    columns = first + tl.arange(0, TILES.BLOCK_V)  # [BLOCK_V]
-    at = index * (CHUNK * TILES.PADDED_V) + tl.arange(0, CHUNK)[:, None] * TILES.PADDED_V + columns[None, :]
-    return tl.load(updates + at), _load_transposed(states, index, first, TILES)  # [CHUNK, BLOCK_V]
-
-
-@triton.jit
-def _load_transposed(states, index, first, TILES: tl.constexpr):
-    """Load some value columns of a state, transposed."""
-    columns = first + tl.arange(0, TILES.BLOCK_V)  # [BLOCK_V]
-    at = index * (TILES.BLOCK_K * TILES.PADDED_V)
-    at += tl.arange(0, TILES.BLOCK_K)[None, :] * TILES.PADDED_V + columns[:, None]
-    return tl.load(states + at)  # [BLOCK_V, BLOCK_K]
+    # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
+    d_key = tl.dot(tl.trans(rounded), q, d_key, input_precision=TILES.PRECISION)
+    return d_key, to_read + to_query, to_write + to_key
