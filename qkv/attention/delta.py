@@ -286,12 +286,16 @@ class Delta(Attention):
         return out, new
 
     def _select_backend(self, q: Queries, v: Values, modifiers: Modifiers) -> str:
-        """Return "triton" if it was asked for, else "chunked"; raise if the kernels cannot take the call."""
-        if self.backend != "triton":
+        """Return the backend that runs; "auto" on CUDA dispatches to the kernels, with chunked as fallback."""
+        if not dispatch.is_preferred(self, q):
             return "chunked"
-        if reason := dispatch.unsupported_delta_reason(q, v, self.scale, modifiers):
+        reason = dispatch.unsupported_delta_reason(q, v, self.scale, modifiers)
+        if reason is None:
+            return "triton"
+        if self.backend == "triton":
             raise ValueError(f"backend='triton' cannot take this call of attention kind {self.kind!r}: {reason}")
-        return "triton"
+        dispatch.warn_fallback(self.kind, reason)
+        return "chunked"
 
     def _steps_in_place(self, q: Queries, v: Values, state: Tensor, modifiers: Modifiers) -> bool:
         """Return whether the kernel of one token takes this step: in inference mode, as it updates the state."""

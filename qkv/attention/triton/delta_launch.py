@@ -85,7 +85,7 @@ CONFIGS: dict[tuple[bool, int], DeltaConfigs] = {
 """(float32 operands, largest padded key_dim) -> configurations."""
 JOIN_CONFIG = DeltaConfig(16, 4, 1)
 MIN_ROW_BYTES = 128
-"""Least bytes of a row of values.
+"""Least bytes of a row of keys or values.
 
 ptxas 12.8 computes some addresses of operands in shared memory from the wrong registers: products read other memory.
 It did so in some passes with rows of 64 bytes or fewer. Gradients in float32 have tiles of 128 bytes for that reason.
@@ -102,7 +102,7 @@ SEGMENT_UNIT = 32
 
 
 def padded_dim(dim: int, dtype: torch.dtype) -> int:
-    """Return columns of values, padded."""
+    """Return columns of keys or values, padded."""
     return max(MIN_ROW_BYTES // dtype.itemsize, next_power_of_two(dim))
 
 
@@ -156,7 +156,7 @@ class DeltaPlan:
     @property
     def block_k(self) -> int:
         """`key_dim`, padded."""
-        return max(MIN_TILE, next_power_of_two(self.key_dim))
+        return padded_dim(self.key_dim, self.dot_dtype)
 
     @property
     def padded_v(self) -> int:
@@ -217,19 +217,19 @@ class DeltaPlan:
     def forward_multiplications(self) -> dict[str, int]:
         """Return the multiplications of one forward on tensor cores, with padding."""
         tokens, size = self.rows * self.chunks * CHUNK_TOKENS, self.block_k * self.padded_v
-        tiles = value_tiles(self, self.configs.walk)
         segments = {}
         if self.segments > 1:
             transitions = tokens * (2 * self.block_k + CHUNK_TOKENS) * padded_dim(self.key_dim, self.dot_dtype)
             joins = self.rows * self.segments * self.block_k * size
             segments = {"segments": tokens * (2 * size + CHUNK_TOKENS * self.padded_v) + transitions + joins}
         return segments | {
-            "key pairs": tokens * self.block_k * 10 * MIN_TILE // 4,
+            "key pairs": tokens * CHUNK_TOKENS * self.block_k,
             "inverse": tokens * 16 * MIN_TILE**2 // 4,
             "predict": tokens * size,
             "errors": tokens * CHUNK_TOKENS * self.padded_v,
             "write": tokens * size,
-            "scores": tokens * self.group * CHUNK_TOKENS * self.block_k * tiles,
+            "lengths": tokens * self.group * CHUNK_TOKENS * self.block_k,
+            "scores": tokens * self.group * CHUNK_TOKENS * self.block_k,
             "read": tokens * self.group * size,
             "values": tokens * self.group * CHUNK_TOKENS * self.padded_v,
         }
@@ -272,7 +272,6 @@ def _constants(plan: DeltaPlan, config: DeltaConfig, has_state: bool) -> Constan
     tiles = DeltaTiles(
         KEY_DIM=plan.key_dim,
         BLOCK_K=block_k,
-        KEY_TILE=min(block_k, 64),
         VALUE_DIM=plan.value_dim,
         PADDED_V=plan.padded_v,
         BLOCK_V=min(config.block_v, plan.padded_v),

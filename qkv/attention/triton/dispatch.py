@@ -19,6 +19,7 @@ from qkv.attention.triton.kinds import KernelKind
 from qkv.cost import Shape
 
 if TYPE_CHECKING:
+    from qkv.attention.delta import Delta
     from qkv.attention.feature_map import FeatureMap
 
 TRITON_INSTALLED = find_spec("triton") is not None
@@ -31,7 +32,7 @@ StateSums = tuple[Tensor, ...]
 """Sum of features times values and, if the kind normalizes, of features."""
 
 
-def is_preferred(mechanism: "FeatureMap", q: Tensor) -> bool:
+def is_preferred(mechanism: "FeatureMap | Delta", q: Tensor) -> bool:
     """Return whether a call should run in the kernels: by backend="triton", or by "auto" on a GPU."""
     automatic = mechanism.backend == "auto" and q.is_cuda and "triton" in mechanism.backends
     return mechanism.backend == "triton" or automatic
@@ -64,8 +65,6 @@ def unsupported_delta_reason(q: Tensor, v: Tensor, scale: float | None, modifier
         return reason
     if modifiers.channel_gated:
         return "its kernels take a gate per token, not per channel"
-    if q.is_cuda and q.dtype != torch.bfloat16:  # on an H200, some gradients of float32 were wrong
-        return f"its kernels take bfloat16 on CUDA, got {q.dtype}"
     return _unsupported_sizes(MAX_DELTA_KEY_DIM, q, v, scale)
 
 

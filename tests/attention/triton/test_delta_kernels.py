@@ -277,7 +277,7 @@ def test_without_a_backward_the_bits_are_the_same_and_less_is_kept():
         assert torch.equal(Delta(backend="triton")(*leaves, causal=True, **rates, **flags), out)
     inputs = *(x.detach() for x in leaves), None, None, None, None, 2, 0.25
     kept = [[x.numel() for x in delta_attention(*inputs, needs)[2:]] for needs in (False, True)]
-    gates, matrix, states, updates, factors = 6 * 64, 64 * 64, 32 * 16, 64 * 32, 64 * 4
+    gates, matrix, states, updates, factors = 6 * 64, 64 * 64, 32 * 32, 64 * 32, 64 * 4
     assert kept == [[0] * 6, [4 * 3 * x for x in (gates, matrix, states, updates, factors, matrix)]]
     with pytest.raises(ValueError, match="needs_backward=False, but an input requires a gradient"):
         delta_attention(*leaves, None, None, None, None, 2, 0.25, False)

@@ -97,8 +97,6 @@ class DeltaTiles(ConstexprRecord):
     KEY_DIM: int
     BLOCK_K: int
     """KEY_DIM, padded to a power of two."""
-    KEY_TILE: int
-    """Key columns that `delta_grad` takes at a time."""
     VALUE_DIM: int
     PADDED_V: int
     """VALUE_DIM, padded to a power of two."""

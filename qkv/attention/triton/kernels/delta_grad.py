@@ -64,30 +64,30 @@ def delta_grad(pointers, strides, sizes, scale, TILES: tl.constexpr):
     start, tokens = chunk * CHUNK, tl.arange(0, CHUNK)
     valid = start + tokens < sizes.length
     base = chunk_gates(pointers.gates, row, chunk, sizes)
+    k = load_rows(pointers.k, strides.k, batch, head * sizes.key_heads // sizes.heads, start, valid, TILES.KEY_DIM,
+                  TILES.BLOCK_K, TILES.KEY_DIM == TILES.BLOCK_K).to(TILES.DTYPE)  # [CHUNK, BLOCK_K]  # fmt: skip
     inverse = load_gate(base, INVERSE)
     d_key = tl.zeros([CHUNK, TILES.BLOCK_K], tl.float32)
     to_read, to_write = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32)
     for member in range(TILES.GROUP):
         d_key, to_read, to_write = _query_part(
-            d_key, to_read, to_write, base, row, member, chunk, pointers, strides, sizes, scale, TILES
+            d_key, to_read, to_write, k, base, row, member, chunk, pointers, strides, sizes, scale, TILES
         )
-    # keys are loaded again: kept in registers, they would be spilled
-    k = _load_keys(row, chunk, pointers, strides, sizes, TILES)
-    found = pointers.d_errors
+    wide, found = k.to(tl.float32), pointers.d_errors
+    at = (
+        pointers.factors
+        + (row.to(tl.int64) * TILES.GROUP * sizes.chunks + chunk) * (CHUNK * FACTORS)
+        + tokens * FACTORS
+    )
+    key_read, key_write = tl.load(at + 2), tl.load(at + 3)  # [CHUNK]
     by_read = _times_states(found, strides.d_v, pointers.states, 1, row, 0, chunk, sizes, TILES)
-    index = row.to(tl.int64) * TILES.GROUP * sizes.chunks + chunk
-    at = pointers.factors + index * (CHUNK * FACTORS) + tokens * FACTORS
-    by_read *= tl.load(at + 2)[:, None]
-    to_read += tl.sum(k.to(tl.float32) * by_read, 1)  # [CHUNK]
+    by_read *= key_read[:, None]
+    to_read += tl.sum(wide * by_read, 1)  # [CHUNK]
     d_key += by_read
-    tl.debug_barrier()
-    k = _load_keys(row, chunk, pointers, strides, sizes, TILES)
     by_write, kept = _updates_times_states(row, chunk, pointers, sizes, TILES)
-    by_write *= tl.load(at + 3)[:, None]
-    to_end = tl.sum(k.to(tl.float32) * by_write, 1)  # [CHUNK]
+    by_write *= key_write[:, None]
+    to_end = tl.sum(wide * by_write, 1)  # [CHUNK]
     d_key += by_write
-    tl.debug_barrier()
-    k = _load_keys(row, chunk, pointers, strides, sizes, TILES)
     products = _times_updates(found, strides.d_v, 1, row, 0, chunk, pointers, sizes, TILES)  # [CHUNK, CHUNK]
     d_beta = tl.sum(tl.where(tokens[:, None] == tokens[None, :], products, 0.0), 1)  # [CHUNK]
     products *= _load_pair_factors(base, TILES) * -inverse[:, None] * inverse[None, :]
@@ -101,7 +101,6 @@ def delta_grad(pointers, strides, sizes, scale, TILES: tl.constexpr):
     d_key = tl.dot(rounded, k, d_key, input_precision=TILES.PRECISION)
     # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
     d_key = tl.dot(tl.trans(rounded), k, d_key, input_precision=TILES.PRECISION)
-    wide = k.to(tl.float32)
     d_key -= wide * (tl.sum(wide * d_key, 1) * inverse * inverse)[:, None]
     store_rows(pointers.d_k, d_key, strides.d_k, batch, head, start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
                TILES.KEY_DIM == TILES.BLOCK_K)  # [CHUNK, BLOCK_K]  # fmt: skip
@@ -131,15 +130,6 @@ def _store_rates(
 @triton.jit
 def _load_pair_factors(base, TILES: tl.constexpr):
     return pair_factors(load_gate(base, HIGH), load_gate(base, LOW), load_gate(base, DOCUMENT), TILES)
-
-
-@triton.jit
-def _load_keys(row, chunk, pointers, strides, sizes, TILES: tl.constexpr):
-    """Load the keys; states may share a key head."""
-    start, key_head = chunk * CHUNK, row % sizes.heads * sizes.key_heads // sizes.heads
-    valid = start + tl.arange(0, CHUNK) < sizes.length
-    return load_rows(pointers.k, strides.k, row // sizes.heads, key_head, start, valid, TILES.KEY_DIM, TILES.BLOCK_K,
-                     TILES.KEY_DIM == TILES.BLOCK_K).to(TILES.DTYPE)  # [CHUNK, BLOCK_K]  # fmt: skip
 
 
 @triton.jit
@@ -208,7 +198,7 @@ def _updates_times_states(row, chunk, pointers, sizes, TILES: tl.constexpr):
 
 @triton.jit
 def _query_part(
-    d_key, to_read, to_write, base, row, member, chunk, pointers, strides, sizes, scale, TILES: tl.constexpr
+    d_key, to_read, to_write, k, base, row, member, chunk, pointers, strides, sizes, scale, TILES: tl.constexpr
 ):  # fmt: skip
     """Store the gradient of one query head; add G' q, and what reads and writes pass to the sums d."""
     batch, query_head = row // sizes.heads, row % sizes.heads * TILES.GROUP + member
@@ -232,7 +222,6 @@ def _query_part(
     d_query = _times_states(pointers.d_out, strides.out, pointers.states, TILES.GROUP, row, member, chunk, sizes, TILES)
     d_query *= tl.load(at + 1)[:, None]
     to_query += tl.sum(wide * d_query, 1)  # [CHUNK]
-    k = _load_keys(row, chunk, pointers, strides, sizes, TILES)
     # [CHUNK, CHUNK] x [CHUNK, BLOCK_K]
     d_query = tl.dot(rounded, k, d_query, input_precision=TILES.PRECISION)
     d_query -= wide * ((to_query + by_itself) * (asks / scale) * (asks / scale))[:, None]

@@ -75,7 +75,7 @@ def _load_diagonal(system):
     """Load N_ik of the four blocks on the diagonal, for each i and k < i, before any is needed."""
     block = tl.arange(0, CHUNK) // 16  # [CHUNK]
     at = system + (block * (block + 3) // 2) * 256
-    found = ()
+    found: tl.tuple = ()
     for i in tl.static_range(16):
         for k in tl.static_range(i):
             found = found + (tl.load(at + i * 16 + k),)  # noqa: RUF005 triton knows no starred expressions
@@ -86,7 +86,7 @@ def _load_diagonal(system):
 def _substitute(diagonal, corners):
     """Store the inverses of the blocks on the diagonal: row i is row i of I, minus N_ik times row k for k < i."""
     lanes = tl.arange(0, CHUNK)  # [CHUNK]: 16 columns of each block
-    rows = ()
+    rows: tl.tuple = ()
     for i in tl.static_range(16):
         m = tl.where(lanes % 16 == i, 1.0, 0.0)  # [CHUNK]
         for k in tl.static_range(i):

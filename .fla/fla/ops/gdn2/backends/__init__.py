@@ -1,0 +1,12 @@
+# Copyright (c) 2023-2026, Songlin Yang, Yu Zhang, Zhiyuan Li
+#
+# This source code is licensed under the MIT license found in the
+# LICENSE file in the root directory of this source tree.
+# For a list of all contributors, visit:
+#   https://github.com/fla-org/flash-linear-attention/graphs/contributors
+
+"""GDN-2 backends."""
+
+from fla.ops.gdn2.backends.triton_ascend import TritonAscendGDN2Backend
+
+__all__ = ['TritonAscendGDN2Backend']

@@ -1,0 +1,16 @@
+# Copyright (c) 2023-2026, Songlin Yang, Yu Zhang, Zhiyuan Li
+#
+# This source code is licensed under the MIT license found in the
+# LICENSE file in the root directory of this source tree.
+# For a list of all contributors, visit:
+#   https://github.com/fla-org/flash-linear-attention/graphs/contributors
+#
+# reference: Tan et al., https://github.com/shawntan/stickbreaking-attention
+
+from .naive import naive_stickbreaking_attn
+from .parallel import parallel_stickbreaking_attn
+
+__all__ = [
+    'naive_stickbreaking_attn',
+    'parallel_stickbreaking_attn',
+]
