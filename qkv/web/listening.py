@@ -53,4 +53,5 @@ def uvicorn_config(app: ASGIApp, connections: Connections, shutdown_seconds: flo
         timeout_keep_alive=10,
         timeout_graceful_shutdown=shutdown_seconds,  # type: ignore[arg-type]
         server_header=False,
+        proxy_headers=False,  # a client is its connection, whatever it says about others
     )

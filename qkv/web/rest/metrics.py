@@ -66,6 +66,11 @@ class ApiMetrics:
         )
         self.duration = HistogramMetric("qkv_request_seconds", "Time from a request to the end of its response.")
 
+    def count(self, route: str, status: int, seconds: float) -> None:
+        """Count a response."""
+        self.requests.add(route=route, status=str(status))
+        self.duration.observe(seconds, route=route)
+
     def render(self, gauges: Mapping[str, tuple[str, float]]) -> str:
         """Return all lines; `gauges` maps a name to its help text and its value now."""
         lines: list[str] = []

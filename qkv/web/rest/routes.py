@@ -29,7 +29,7 @@ MAX_PICTURE_BODY_BYTES = 10 * 2**20
 MAX_BODIES_BYTES = 128 * 2**20
 """Most bytes of the bodies of all requests that are read or wait for an answer."""
 WORKER_QUEUE = 1024
-COMPLETIONS, PREDICT, EMBEDDINGS = "/v1/completions", "/v1/predict", "/v1/embeddings"
+COMPLETIONS, PREDICT, EMBEDDINGS = ANSWERED = "/v1/completions", "/v1/predict", "/v1/embeddings"
 Answer = Callable[[Request, bytes], Awaitable[Response]]
 
 
@@ -63,18 +63,21 @@ class Api:
             Route("/metrics", self.render_metrics),
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.model),
-            *(Route(path, self.answer, methods=["POST"]) for path in (COMPLETIONS, PREDICT, EMBEDDINGS)),
+            *(Route(path, self.answer, methods=["POST"]) for path in ANSWERED),
         ]
         return Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
 
     def reject(self, scope: Scope) -> Response | None:
         """Return the response to a request for which there is no room, before it is read; None: there is room."""
-        path = scope["path"]
-        if path == COMPLETIONS and self.engine is not None and not self.engine.has_room():
-            return busy(self.engine.retry_after).to_response()
-        queues = {PREDICT: self.predictions, EMBEDDINGS: self.embeddings}
-        route = queues.get(path)
-        return busy().to_response() if route is not None and route.queue.is_full else None
+        seconds = self.seconds_until_room(scope["path"])
+        return None if seconds is None else busy(seconds).to_response()
+
+    def seconds_until_room(self, path: str) -> float | None:
+        """Return when to try again, if there is no room for a request to this path; None: there is room."""
+        if path == COMPLETIONS:
+            return None if self.engine is None or self.engine.has_room() else self.engine.retry_after
+        route = {PREDICT: self.predictions, EMBEDDINGS: self.embeddings}.get(path)
+        return 1.0 if route is not None and route.queue.is_full else None
 
     @reporting
     async def answer(self, request: Request) -> Response:
@@ -196,9 +199,7 @@ class RequestCounter:
         try:
             await self.app(scope, receive, send_counted)
         finally:
-            route = _route_label(scope["path"])
-            self.metrics.requests.add(route=route, status=str(status))
-            self.metrics.duration.observe(time.monotonic() - started, route=route)
+            self.metrics.count(_route_label(scope["path"]), status, time.monotonic() - started)
 
 
 def _route_label(path: str) -> str:
