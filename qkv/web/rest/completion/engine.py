@@ -135,6 +135,7 @@ class Engine:
 
     def _end(self, generation: Generation, reason: str) -> None:
         listener = self._active.pop(generation, None)
+        generation.on_token = generation.on_end = None  # they refer to it: as a cycle it would stay for a while
         if listener is not None:
             self._ends.record()
             self._events.append((listener.end, (reason,)))

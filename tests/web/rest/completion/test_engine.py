@@ -1,7 +1,9 @@
 """The thread of the batcher: it sleeps, it survives a failing step, and its listeners are called in order."""
 
 import asyncio
+import gc
 import time
+import weakref
 
 import pytest
 
@@ -105,3 +107,19 @@ def test_an_idle_engine_is_alive_and_a_stopped_one_is_not(model):
     while engine.is_alive:
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_what_has_ended_is_freed_without_the_garbage_collector(model):
+    engine = Engine(lambda: Batcher(model, Limits(max_rows=2)), 3)
+
+    async def scenario():
+        recorder, asked = Recorder(), generation(3)
+        engine.submit(asked, recorder)
+        await recorder.ended.wait()
+        return weakref.ref(asked), weakref.ref(recorder)
+
+    gc.disable()
+    try:
+        assert [one() for one in in_loop(engine, scenario)] == [None, None]
+    finally:
+        gc.enable()
