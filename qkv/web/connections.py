@@ -63,6 +63,8 @@ class Connections:
     def __init__(self, limit: int | None = None, header_timeout: float = HEADER_TIMEOUT, refuse: Refuse | None = None):
         self.limit = connection_limit() if limit is None else limit
         self.header_timeout, self.refuse = header_timeout, refuse
+        self.is_closing = False
+        """Whether the server ends: a connection that was accepted a moment before would else be waited for."""
         self._open: dict[TimedProtocol, None] = {}
 
     def __len__(self) -> int:
@@ -119,6 +121,9 @@ class TimedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the deadline: a client that sends nothing is closed too."""
         super().connection_made(transport)
+        if self._open_connections.is_closing:
+            transport.close()
+            return
         self._start_deadline()
         self._open_connections.add(self)
 

@@ -127,9 +127,9 @@ def _serve_api(run: Path, given: dict[str, Any]) -> None:
     settings = ApiSettings(**given)
     raise_file_limit(most_connections(settings))
     server = ApiServer(ServedRun.load(run), settings)
+    # before uvicorn has its own handler; and when it has ended, it raises the signal again
+    signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
     typer.echo(_describe(run, server))
-    # uvicorn raises the signal again when it has ended: then there is nothing left to end
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
     with suppress(KeyboardInterrupt):
         server.run()
     sys.stdout.flush()

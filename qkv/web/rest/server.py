@@ -7,7 +7,7 @@ import socket
 import uvicorn
 
 from qkv.web.connections import Connections, connection_limit
-from qkv.web.listening import is_loopback, listen, parse_host, uvicorn_config
+from qkv.web.listening import ClosingServer, is_loopback, listen, parse_host, uvicorn_config
 from qkv.web.overload import OverloadFilter
 from qkv.web.rest.access import BearerGuard, check_token
 from qkv.web.rest.early_refusal import EarlyRefusal
@@ -44,7 +44,7 @@ class ApiServer:
         config = uvicorn_config(
             RequestCounter(guard, self.api.metrics), self.connections, self.settings.shutdown_seconds + LAST_SECONDS
         )
-        self.uvicorn = DrainingServer(config, self.api)
+        self.uvicorn = DrainingServer(config, self.connections, self.api)
 
     @property
     def address(self) -> str:
@@ -65,11 +65,11 @@ class ApiServer:
         self.uvicorn.should_exit = True
 
 
-class DrainingServer(uvicorn.Server):
+class DrainingServer(ClosingServer):
     """uvicorn that refuses new requests when it ends, and tells those that could not be finished."""
 
-    def __init__(self, config: uvicorn.Config, api: Api):
-        super().__init__(config)
+    def __init__(self, config: uvicorn.Config, connections: Connections, api: Api):
+        super().__init__(config, connections)
         self.api = api
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
