@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from qkv.inference import PrefixCache
 from qkv.inference.batching import Batcher, Limits
 from qkv.web.requests import read_body
 from qkv.web.rest.completion.engine import Engine
@@ -42,6 +43,7 @@ class Api:
         self._body_bytes = 0
         self.worker = Worker(WORKER_QUEUE)
         self.engine: Engine | None = None
+        self.prefix_cache: PrefixCache | None = None
         self.completions: CompletionRoute | None = None
         self.predictions: PredictionRoute | None = None
         self.embeddings: EmbeddingRoute | None = None
@@ -121,7 +123,10 @@ class Api:
             "qkv_running": ("Requests and continuations that are computed.", float(running)),
             "qkv_state_bytes": ("Bytes of the decoding states in use.", float(state_bytes)),
         }
-        return Response(self.metrics.render(gauges), headers={"content-type": CONTENT_TYPE})
+        prefixes = None if self.prefix_cache is None else self.prefix_cache.statistics()
+        if prefixes is not None:
+            gauges["qkv_prefix_cache_bytes"] = ("Bytes of the states after prefixes.", float(prefixes.bytes))
+        return Response(self.metrics.render(gauges, prefixes), headers={"content-type": CONTENT_TYPE})
 
     async def models(self, request: Request) -> Response:
         """List the one run."""
@@ -174,7 +179,15 @@ class Api:
         """Return an engine that bounds what waits by what is in flight, so that a burst may fill an idle batch."""
         capacity = self.settings.max_streams + self.settings.max_waiting
         limits = Limits(max_rows=self.settings.max_streams, max_waiting=capacity)
-        return Engine(lambda: Batcher(self.served.model, limits), capacity)
+        if self.settings.prefix_cache:
+            self.prefix_cache = PrefixCache(self.served.model, int(self.settings.prefix_cache * 2**20))
+
+        def make_batcher() -> Batcher:
+            if self.prefix_cache is not None:
+                self.prefix_cache.clear()  # after a step that failed, nobody knows what it holds
+            return Batcher(self.served.model, limits, self.prefix_cache)
+
+        return Engine(make_batcher, capacity)
 
 
 class RequestCounter:
