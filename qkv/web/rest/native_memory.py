@@ -17,6 +17,12 @@ ARENAS = "MALLOC_ARENA_MAX"
 M_ARENA_MAX = -8
 
 
+def give_back_memory() -> None:
+    """Return what is free to the system: between blocks in use, glibc would keep it."""
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def bound_native_memory() -> None:
     """Set the bounds for this process, before its first product; what the user has set stays."""
     for name in CACHES:
