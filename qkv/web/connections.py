@@ -168,9 +168,9 @@ class TimedProtocol(H11Protocol):
 
     def _is_between_requests(self) -> bool:
         """Return whether the next byte begins a request, and nothing waits to be sent before its response."""
-        conn = self.conn
-        is_new = conn.our_state is h11.IDLE and conn.their_state is h11.IDLE and not conn.trailing_data[0]
-        return is_new and not self._has_begun and not self.flow.write_paused
+        if self._has_begun or self.flow.write_paused:
+            return False
+        return self.conn.our_state is h11.IDLE and not self.conn.trailing_data[0]
 
     def _refuse(self, data: bytes) -> bool:
         """Answer a request that is refused; return whether it was."""
