@@ -20,7 +20,7 @@ import re
 import tempfile
 from collections import Counter
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from benchmarks.api_client import ApiAnswer, ApiClient, ApiTarget, events_of, make_run, serving_run
@@ -39,8 +39,6 @@ POOL = 60
 """Different requests of the soak."""
 BROKEN = 0.01
 DONE = b"data: [DONE]"
-WAVES = 3
-"""Times that all streams are run after the warm-up: memory that leaks grows from one to the next."""
 
 
 def main() -> None:
@@ -54,6 +52,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0, help="minutes of the soak (default: 30)")
     parser.add_argument("--streams", type=int, default=1000, help="streams at once (default: 1000)")
     parser.add_argument("--tokens", type=int, default=64, help="tokens per stream (default: 64)")
+    parser.add_argument("--waves", type=int, default=8, help="times that all streams run, after a warm-up (default: 8)")
     parser.add_argument("--result", type=Path, default=RESULTS, help="where to write")
     given = parser.parse_args()
     raise_file_limit(2 * given.streams + 256)
@@ -66,6 +65,7 @@ def main() -> None:
             print(json.dumps({part: found[part]}, indent=1), flush=True)
     settings = f"--kind {given.kind} --dim {given.dim} --layers {given.layers} --parts {given.parts}"
     times = f"--seconds {given.seconds:g} --minutes {given.minutes:g} --streams {given.streams} --tokens {given.tokens}"
+    times += f" --waves {given.waves}"
     result = {**about(), "command": f"python -m benchmarks.api_load {settings} {times}", **found}
     given.result.parent.mkdir(exist_ok=True)
     given.result.write_text(json.dumps(result, indent=1) + "\n")
@@ -80,13 +80,14 @@ def overload(run: Path, given: argparse.Namespace) -> dict[str, Any]:
     async def measure(target: ApiTarget) -> dict[str, Any]:
         request, probe = target.request(COMPLETIONS, record), min(10.0, given.seconds / 4)
         await closed_loop(target, request, rows, probe / 2)  # warm-up
-        alone = describe(await closed_loop(target, request, 1, probe), probe)
-        before = describe(await closed_loop(target, request, rows, probe), probe)
-        memory = target.resident_bytes()
+        alone = describe(*await closed_loop(target, request, 1, probe))
+        before = describe(*await closed_loop(target, request, rows, probe))
+        memory, client = target.resident_bytes(), process_time()
         rate = OVERLOAD * before["good_per_second"]
         answers, elapsed = await open_loop(target, request, rate, given.seconds)
+        client = (process_time() - client) / elapsed
         during, grown = describe(answers, elapsed), target.resident_bytes() / memory
-        after = describe(await closed_loop(target, request, rows, probe), probe)
+        after = describe(*await closed_loop(target, request, rows, probe))
         capacity = (before["good_per_second"] + after["good_per_second"]) / 2
         return {
             "setting": {"max_streams": rows, "max_waiting": waiting, **record},
@@ -97,6 +98,7 @@ def overload(run: Path, given: argparse.Namespace) -> dict[str, Any]:
             "part_of_capacity": round(during["good_per_second"] / capacity, 4),
             "p99_over_alone": round(during["good_p99"] / alone["good_p99"], 3),
             "memory_ratio": round(grown, 4),
+            "client_core": round(client, 4),
             "stderr_bytes": target.stderr.stat().st_size,
         }
 
@@ -106,19 +108,19 @@ def overload(run: Path, given: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-async def closed_loop(target: ApiTarget, request: bytes, clients: int, seconds: float) -> list[ApiAnswer]:
-    """Let each client ask again as soon as it has a response."""
+async def closed_loop(target: ApiTarget, request: bytes, clients: int, seconds: float) -> tuple[list[ApiAnswer], float]:
+    """Let each client ask again as soon as it has a response; return all responses, and the seconds until the last."""
     answers: list[ApiAnswer] = []
-    end = perf_counter() + seconds
+    start = perf_counter()
 
     async def keep_asking() -> None:
         client = ApiClient(target)
-        while perf_counter() < end:
+        while perf_counter() < start + seconds:
             answers.append(await client.ask(request))
         client.close()
 
     await asyncio.gather(*(keep_asking() for _ in range(clients)))
-    return answers
+    return answers, perf_counter() - start
 
 
 async def open_loop(target: ApiTarget, request: bytes, rate: float, seconds: float) -> tuple[list[ApiAnswer], float]:
@@ -265,8 +267,8 @@ def streams(run: Path, given: argparse.Namespace) -> dict[str, Any]:
         is_complete = answer.status == 200 and DONE in answer.body and counted is not None
         return int(counted[1]) if is_complete and counted is not None else 0, answer
 
-    async def wave(target: ApiTarget) -> tuple[list[tuple[int, ApiAnswer]], float, int]:
-        """Return the answers of all streams at once, the seconds, and the most memory meanwhile."""
+    async def wave(target: ApiTarget) -> tuple[list[tuple[int, ApiAnswer]], float, int, int]:
+        """Return the answers of all streams at once, the seconds, and the memory: the most meanwhile, and then."""
         memory: list[int] = []
 
         async def watch_memory() -> None:
@@ -278,7 +280,8 @@ def streams(run: Path, given: argparse.Namespace) -> dict[str, Any]:
         found = await asyncio.gather(*(one(target, given.tokens) for _ in range(given.streams)))
         elapsed = perf_counter() - start
         watcher.cancel()
-        return found, elapsed, max(memory)
+        await asyncio.sleep(0.2)
+        return found, elapsed, max(memory), target.resident_bytes()
 
     async def measure(target: ApiTarget) -> dict[str, Any]:
         for _ in range(2):  # warm-up
@@ -287,13 +290,13 @@ def streams(run: Path, given: argparse.Namespace) -> dict[str, Any]:
         while perf_counter() < start + min(10.0, given.seconds / 4):
             alone += (await one(target, given.tokens))[0]
         alone_rate = alone / (perf_counter() - start)
-        waves = [await wave(target) for _ in range(WAVES)]
-        elapsed, peaks = sum(seconds for _, seconds, _ in waves), [peak for _, _, peak in waves]
-        found = [one for answers, _, _ in waves for one in answers]
+        waves = [await wave(target) for _ in range(given.waves)]
+        elapsed, peaks, rests = sum(wave[1] for wave in waves), [wave[2] for wave in waves], [wave[3] for wave in waves]
+        found = [one for answers, *_ in waves for one in answers]
         rate = sum(count for count, _ in found) / elapsed
         return {
             "streams": given.streams,
-            "waves": WAVES,
+            "waves": given.waves,
             "complete": sum(count == given.tokens for count, _ in found),
             "tokens_per_second": round(rate, 1),
             "tokens_per_second_one_at_a_time": round(alone_rate, 1),
@@ -301,7 +304,9 @@ def streams(run: Path, given: argparse.Namespace) -> dict[str, Any]:
             "seconds": round(elapsed, 2),
             "first_token_seconds_max": round(max(answer.first for _, answer in found), 3),
             "peak_mib_by_wave": [round(peak / 2**20, 1) for peak in peaks],
+            "rest_mib_by_wave": [round(rest / 2**20, 1) for rest in rests],
             "memory_ratio": round(peaks[-1] / peaks[0], 4),
+            "rest_ratio": round(rests[-1] / rests[0], 4),
             "left_in_use": await target.gauges(),
             "stderr_bytes": target.stderr.stat().st_size,
         }

@@ -36,6 +36,7 @@ DELTA_KERNELS = "tests/attention/triton/test_delta_kernels.py"
 HIDDEN = (DELTA_KERNELS + "::test_hidden_tokens_are_absent_whatever_they_hold",)
 DELTA_GATED = (DELTA_KERNELS + "::test_outputs_and_gradients[gated]",)
 IN_PLACE = (DELTA_KERNELS + "::test_one_token_at_a_time_in_place[fast gates]",)
+EARLY_REFUSAL = "tests/web/rest/test_early_refusal.py"
 TRANSFORMERS = "tests/interop/huggingface/test_register.py"
 WIDTHS = (KERNELS + "::test_widths_and_groups",)
 ONE_TOKEN = (KERNELS + "::test_one_token_at_a_time_in_place",)
@@ -654,6 +655,25 @@ MUTANTS = (
         "* batch.masked_positions.sum(1)).sum()",
         "* batch.masked_positions.sum()).sum()",
         ("tests/tasks/test_masked.py",),
+    ),
+    # serving
+    Mutant("web/plain_request.py", "if len(found) < len(lines) or", "if", ("tests/web/test_plain_request.py",)),
+    Mutant(
+        "web/connections.py",
+        "self._unread = refusal.unread",
+        "self._unread = 0",
+        (EARLY_REFUSAL + "::test_a_body_that_comes_later_is_dropped",),
+    ),
+    Mutant("web/connections.py", " and not self.conn.trailing_data[0]", "", (EARLY_REFUSAL,)),
+    Mutant("web/connections.py", "self.conn.our_state is h11.IDLE and ", "", (EARLY_REFUSAL,)),
+    Mutant(
+        "web/rest/early_refusal.py", "or self.guard.reject(path, request.headers) is not None", "", (EARLY_REFUSAL,)
+    ),
+    Mutant(
+        "web/rest/completion/engine.py",
+        "generation.on_token = generation.on_end = None",
+        "pass",
+        ("tests/web/rest/completion/test_engine.py",),
     ),
 )
 

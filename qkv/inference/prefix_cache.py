@@ -92,13 +92,12 @@ class PrefixCache:
         self._root = _Node(None, b"", sums={})
         # (node, whether its sums or the node itself), the least recently used first
         self._recent: OrderedDict[tuple[_Node, bool], int] = OrderedDict()
-        self._bytes = 0
+        self._bytes = self._prefixes = 0
         self._counts = {"hits": 0, "misses": 0, "tokens_reused": 0, "tokens_prefilled": 0, "evictions": 0}
 
     def statistics(self) -> PrefixStatistics:
-        """Return counts since the last `clear`, and what is stored now."""
-        prefixes = sum(not is_sums for _, is_sums in self._recent)
-        return PrefixStatistics(bytes=self._bytes, max_bytes=self.max_bytes, prefixes=prefixes, **self._counts)
+        """Return counts since the last `clear`, and what is stored now; from any thread."""
+        return PrefixStatistics(bytes=self._bytes, max_bytes=self.max_bytes, prefixes=self._prefixes, **self._counts)
 
     def start(self, ids: Sequence[int]) -> Any:
         """Return the state of one row after these tokens."""
@@ -195,6 +194,7 @@ class PrefixCache:
         node.parent.children[node.key] = node
         self._recent[node, False] = node.bytes
         self._bytes += node.bytes
+        self._prefixes += 1
 
     def add_sums(self, node: _Node, sums: dict[str, Tensor]) -> None:
         """Keep the sums of a node; there is room for them."""
@@ -215,6 +215,7 @@ class PrefixCache:
         del node.parent.children[node.key]
         self._drop_sums(node)
         self._bytes -= self._recent.pop((node, False))
+        self._prefixes -= 1
 
     def _drop_sums(self, node: _Node) -> None:
         if (node, True) in self._recent:

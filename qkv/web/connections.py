@@ -11,9 +11,11 @@ import os
 import resource
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_CONNECTIONS = 128
@@ -42,12 +44,27 @@ def raise_file_limit(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+class Refusal(NamedTuple):
+    """A whole response to a request that is not read; the headers of every response come after the status line."""
+
+    status_line: bytes
+    rest: bytes
+    unread: int
+    """Bytes of the request's body that will arrive, and are dropped."""
+
+
+Refuse = Callable[[bytes, tuple[str, int] | None], Refusal | None]
+"""Returns the refusal of the request that begins with these bytes, by address of its client; None: read it."""
+
+
 class Connections:
     """The open connections; the one that has been idle longest comes first."""
 
-    def __init__(self, limit: int | None = None, header_timeout: float = HEADER_TIMEOUT):
+    def __init__(self, limit: int | None = None, header_timeout: float = HEADER_TIMEOUT, refuse: Refuse | None = None):
         self.limit = connection_limit() if limit is None else limit
-        self.header_timeout = header_timeout
+        self.header_timeout, self.refuse = header_timeout, refuse
+        self.is_closing = False
+        """Whether the server ends: a connection that was accepted a moment before would else be waited for."""
         self._open: dict[TimedProtocol, None] = {}
 
     def __len__(self) -> int:
@@ -94,6 +111,7 @@ class TimedProtocol(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
         self._has_begun = False  # some bytes of the next request are there
+        self._unread = 0  # bytes to drop: the rest of the body of a refused request
         self.idle_since = time.monotonic()
 
     def is_idle(self) -> bool:
@@ -103,6 +121,9 @@ class TimedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the deadline: a client that sends nothing is closed too."""
         super().connection_made(transport)
+        if self._open_connections.is_closing:
+            transport.close()
+            return
         self._start_deadline()
         self._open_connections.add(self)
 
@@ -115,6 +136,10 @@ class TimedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Restart the deadline at the first byte of a request, and at no other."""
+        if self._unread:
+            data, self._unread = data[self._unread :], max(0, self._unread - len(data))
+        if not data or (self._is_between_requests() and self._refuse(data)):
+            return
         if not self._has_begun:
             self._has_begun = True
             self._start_deadline()
@@ -140,6 +165,27 @@ class TimedProtocol(H11Protocol):
         """Stop that deadline."""
         _cancel(self._write_deadline)
         super().resume_writing()
+
+    def _is_between_requests(self) -> bool:
+        """Return whether the next byte begins a request, and nothing waits to be sent before its response."""
+        if self._has_begun or self.flow.write_paused:
+            return False
+        return self.conn.our_state is h11.IDLE and not self.conn.trailing_data[0]
+
+    def _refuse(self, data: bytes) -> bool:
+        """Answer a request that is refused; return whether it was."""
+        refuse = self._open_connections.refuse
+        refusal = None if refuse is None else refuse(data, self.client)
+        if refusal is None:
+            return False
+        self._unread = refusal.unread
+        headers = b"".join(name + b": " + value + b"\r\n" for name, value in self.server_state.default_headers)
+        self.transport.write(refusal.status_line + headers + refusal.rest)
+        self._unset_keepalive_if_required()
+        self.idle_since = time.monotonic()
+        self._open_connections.touch(self)
+        self._start_deadline()
+        return True
 
     def _start_deadline(self) -> None:
         _cancel(self._deadline)

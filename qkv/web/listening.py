@@ -41,6 +41,19 @@ def listen(port: int, host: str = LOOPBACK) -> BoundedListener:
     return found
 
 
+class ClosingServer(uvicorn.Server):
+    """uvicorn that closes connections which were accepted, but not yet known, when it ends."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections):
+        super().__init__(config)
+        self.open_connections = connections
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, and wait for what is in flight within the limit."""
+        self.open_connections.is_closing = True
+        await super().shutdown(sockets)
+
+
 def uvicorn_config(app: ASGIApp, connections: Connections, shutdown_seconds: float) -> uvicorn.Config:
     """Return settings with these bounded connections; `shutdown_seconds`: how long it waits for open requests."""
     return uvicorn.Config(
@@ -53,4 +66,5 @@ def uvicorn_config(app: ASGIApp, connections: Connections, shutdown_seconds: flo
         timeout_keep_alive=10,
         timeout_graceful_shutdown=shutdown_seconds,  # type: ignore[arg-type]
         server_header=False,
+        proxy_headers=False,  # a client is its connection, whatever it says about others
     )

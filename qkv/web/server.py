@@ -3,7 +3,6 @@
 import secrets
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -15,7 +14,7 @@ from qkv.errors import QkvError
 from qkv.web.api import respond
 from qkv.web.backend import Backend
 from qkv.web.connections import HEADER_TIMEOUT, Connections
-from qkv.web.listening import listen, uvicorn_config
+from qkv.web.listening import ClosingServer, listen, uvicorn_config
 from qkv.web.overload import REJECTION, OverloadFilter
 from qkv.web.requests import RequestError, parse_object, read_body, wait_disconnected
 from qkv.web.security import Guard
@@ -118,7 +117,7 @@ class Server:
         self.workbench = Workbench(backend, **limits)
         self.connections = self.socket.connections = Connections(max_connections, header_timeout)
         app = application(self.workbench, self.token, self.port)
-        self.uvicorn = uvicorn.Server(uvicorn_config(app, self.connections, 2))
+        self.uvicorn = ClosingServer(uvicorn_config(app, self.connections, 2), self.connections)
 
     @property
     def address(self) -> str:

@@ -119,6 +119,13 @@ def test_new_connections_wait_for_busy_ones():
             line.close()
 
 
+def test_a_connection_that_is_accepted_while_the_server_ends_is_closed():
+    with serving(StubBackend(), header_timeout=60) as server:
+        server.connections.is_closing = True
+        with connect(server, b"GET / HT") as line:
+            assert is_closed(line)
+
+
 def test_fewer_connections_where_few_files_may_be_open(monkeypatch):
     for files, expected in ((1 << 20, 128), (256, 128), (100, 50), (2, 4), (resource.RLIM_INFINITY, 128)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))

@@ -38,6 +38,14 @@ MaxWaiting = Annotated[
         help="Most continuations that wait; further ones get status 429 (default: 64).", rich_help_panel=API_PANEL
     ),
 ]
+PrefixCacheSize = Annotated[
+    float | None,
+    typer.Option(
+        "--prefix-cache",
+        help="Most MiB for what prompts that begin alike share, so that it is computed once (default: 64; 0: none).",
+        rich_help_panel=API_PANEL,
+    ),
+]
 Timeout = Annotated[
     float | None,
     typer.Option(help="Seconds until a request is given up (default: 120).", rich_help_panel=API_PANEL),
@@ -61,6 +69,7 @@ def serve(
     token: Token = None,
     max_streams: MaxStreams = None,
     max_waiting: MaxWaiting = None,
+    prefix_cache: PrefixCacheSize = None,
     timeout: Timeout = None,
 ) -> None:
     """Inspect a model in a browser: a page served on this machine only, without a network.
@@ -79,6 +88,7 @@ def serve(
         "token": token,
         "max_streams": max_streams,
         "max_waiting": max_waiting,
+        "prefix_cache": prefix_cache,
         "timeout": timeout,
     }
     given = {name: value for name, value in settings.items() if value is not None}
@@ -127,9 +137,9 @@ def _serve_api(run: Path, given: dict[str, Any]) -> None:
     settings = ApiSettings(**given)
     raise_file_limit(most_connections(settings))
     server = ApiServer(ServedRun.load(run), settings)
+    # before uvicorn has its own handler; and when it has ended, it raises the signal again
+    signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
     typer.echo(_describe(run, server))
-    # uvicorn raises the signal again when it has ended: then there is nothing left to end
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
     with suppress(KeyboardInterrupt):
         server.run()
     sys.stdout.flush()

@@ -175,20 +175,24 @@ class _Rotation:
         weight = heads.query.weight
         angle = rotary_angles(torch.arange(max_length), heads.key_dim, positions.base)
         cosine, sine = angle.cos().to(weight.dtype), angle.sin().to(weight.dtype)
-        self.cosine = torch.stack((cosine, cosine), 1)[:, None]  # [positions, 1, halves, pairs]
-        self.sine = torch.stack((-sine, sine), 1)[:, None]
+        pairs = torch.stack((cosine, cosine), 1), torch.stack((-sine, sine), 1)
+        self.table = torch.stack(pairs, 1)[:, :, None]  # [positions, cosine and sine, 1, halves, pairs]
         self.count = heads.heads + heads.key_heads
         self.width = self.count * heads.key_dim
 
     def apply(self, projected: Tensor, start: int, offsets: Rows | None) -> None:
         """Rotate the queries and keys of (rows, time, q k v), in place; rows may begin at different places."""
         rows, time, _ = projected.shape
-        places: slice | Tensor = slice(start, start + time)
-        if offsets is not None:
-            places = torch.arange(start, start + time) - offsets[:, None]
+        if offsets is None:
+            found = self.table[start : start + time]
+        elif time == 1:
+            found = self.table[start - offsets][:, None]
+        else:
+            found = self.table[torch.arange(start, start + time) - offsets[:, None]]
+        cosine, sine = found.unbind(-4)
         both = projected.narrow(2, 0, self.width)
         halves = both.view(rows, time, self.count, 2, -1)
-        turned = torch.addcmul(halves * self.cosine[places], halves.flip(3), self.sine[places])
+        turned = torch.addcmul(halves * cosine, halves.flip(3), sine)
         both.copy_(turned.view(rows, time, -1))
 
 

@@ -34,7 +34,7 @@ class BearerGuard:
         """Check the request, then pass it on."""
         if scope["type"] != "http":
             return
-        error = self._reject(scope)
+        error = self.reject(scope["path"], Headers(scope=scope))
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -43,12 +43,12 @@ class BearerGuard:
 
         await (self.app if error is None else error.to_response())(scope, receive, send_guarded)
 
-    def _reject(self, scope: Scope) -> ApiError | None:
-        headers = Headers(scope=scope)
+    def reject(self, path: str, headers: Headers) -> ApiError | None:
+        """Return the error of a request without access; None: it has access."""
         if self.token is None:
             foreign = foreign_request(headers, self.hosts)
             return None if foreign is None else ApiError(foreign[1], status=foreign[0])
-        if scope["path"] in OPEN_PATHS:
+        if path in OPEN_PATHS:
             return None
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and _equal(given.strip(), self.token):

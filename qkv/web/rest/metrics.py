@@ -4,6 +4,8 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import accumulate
 
+from qkv.inference.prefix_cache import PrefixStatistics
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Upper bounds of the buckets of times."""
@@ -66,14 +68,36 @@ class ApiMetrics:
         )
         self.duration = HistogramMetric("qkv_request_seconds", "Time from a request to the end of its response.")
 
-    def render(self, gauges: Mapping[str, tuple[str, float]]) -> str:
+    def count(self, route: str, status: int, seconds: float) -> None:
+        """Count a response."""
+        self.requests.add(route=route, status=str(status))
+        self.duration.observe(seconds, route=route)
+
+    def render(self, gauges: Mapping[str, tuple[str, float]], prefixes: PrefixStatistics | None = None) -> str:
         """Return all lines; `gauges` maps a name to its help text and its value now."""
         lines: list[str] = []
         for metric in (self.requests, self.tokens, self.first_token, self.duration):
             lines += metric.lines()
+        for counter in () if prefixes is None else _prefix_counters(prefixes):
+            lines += counter.lines()
         for name, (help_text, value) in gauges.items():
             lines += [*_head(name, help_text, "gauge"), f"{name} {_number(value)}"]
         return "\n".join(lines) + "\n"
+
+
+def _prefix_counters(found: PrefixStatistics) -> list[CounterMetric]:
+    """Return what a prefix cache has counted."""
+    prompts = CounterMetric(
+        "qkv_prefix_cache_prompts_total", "Prompts of a block or more, by whether a part was known."
+    )
+    tokens = CounterMetric("qkv_prefix_cache_tokens_total", "Their tokens, by whether they were computed.")
+    evictions = CounterMetric("qkv_prefix_cache_evictions_total", "Parts that made room for others.")
+    for label, count in (("hit", found.hits), ("miss", found.misses)):
+        prompts.add(count, result=label)
+    for label, count in (("reused", found.tokens_reused), ("computed", found.tokens_prefilled)):
+        tokens.add(count, kind=label)
+    evictions.add(found.evictions)
+    return [prompts, tokens, evictions]
 
 
 def _head(name: str, help_text: str, kind: str) -> list[str]:

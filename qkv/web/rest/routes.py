@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from qkv.inference import PrefixCache
 from qkv.inference.batching import Batcher, Limits
 from qkv.web.requests import read_body
 from qkv.web.rest.completion.engine import Engine
@@ -29,7 +30,7 @@ MAX_PICTURE_BODY_BYTES = 10 * 2**20
 MAX_BODIES_BYTES = 128 * 2**20
 """Most bytes of the bodies of all requests that are read or wait for an answer."""
 WORKER_QUEUE = 1024
-COMPLETIONS, PREDICT, EMBEDDINGS = "/v1/completions", "/v1/predict", "/v1/embeddings"
+COMPLETIONS, PREDICT, EMBEDDINGS = ANSWERED = "/v1/completions", "/v1/predict", "/v1/embeddings"
 Answer = Callable[[Request, bytes], Awaitable[Response]]
 
 
@@ -42,6 +43,7 @@ class Api:
         self._body_bytes = 0
         self.worker = Worker(WORKER_QUEUE)
         self.engine: Engine | None = None
+        self.prefix_cache: PrefixCache | None = None
         self.completions: CompletionRoute | None = None
         self.predictions: PredictionRoute | None = None
         self.embeddings: EmbeddingRoute | None = None
@@ -63,18 +65,21 @@ class Api:
             Route("/metrics", self.render_metrics),
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.model),
-            *(Route(path, self.answer, methods=["POST"]) for path in (COMPLETIONS, PREDICT, EMBEDDINGS)),
+            *(Route(path, self.answer, methods=["POST"]) for path in ANSWERED),
         ]
         return Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
 
     def reject(self, scope: Scope) -> Response | None:
         """Return the response to a request for which there is no room, before it is read; None: there is room."""
-        path = scope["path"]
-        if path == COMPLETIONS and self.engine is not None and not self.engine.has_room():
-            return busy(self.engine.retry_after).to_response()
-        queues = {PREDICT: self.predictions, EMBEDDINGS: self.embeddings}
-        route = queues.get(path)
-        return busy().to_response() if route is not None and route.queue.is_full else None
+        seconds = self.seconds_until_room(scope["path"])
+        return None if seconds is None else busy(seconds).to_response()
+
+    def seconds_until_room(self, path: str) -> float | None:
+        """Return when to try again, if there is no room for a request to this path; None: there is room."""
+        if path == COMPLETIONS:
+            return None if self.engine is None or self.engine.has_room() else self.engine.retry_after
+        route = {PREDICT: self.predictions, EMBEDDINGS: self.embeddings}.get(path)
+        return 1.0 if route is not None and route.queue.is_full else None
 
     @reporting
     async def answer(self, request: Request) -> Response:
@@ -118,7 +123,10 @@ class Api:
             "qkv_running": ("Requests and continuations that are computed.", float(running)),
             "qkv_state_bytes": ("Bytes of the decoding states in use.", float(state_bytes)),
         }
-        return Response(self.metrics.render(gauges), headers={"content-type": CONTENT_TYPE})
+        prefixes = None if self.prefix_cache is None else self.prefix_cache.statistics()
+        if prefixes is not None:
+            gauges["qkv_prefix_cache_bytes"] = ("Bytes of the states after prefixes.", float(prefixes.bytes))
+        return Response(self.metrics.render(gauges, prefixes), headers={"content-type": CONTENT_TYPE})
 
     async def models(self, request: Request) -> Response:
         """List the one run."""
@@ -171,7 +179,15 @@ class Api:
         """Return an engine that bounds what waits by what is in flight, so that a burst may fill an idle batch."""
         capacity = self.settings.max_streams + self.settings.max_waiting
         limits = Limits(max_rows=self.settings.max_streams, max_waiting=capacity)
-        return Engine(lambda: Batcher(self.served.model, limits), capacity)
+        if self.settings.prefix_cache:
+            self.prefix_cache = PrefixCache(self.served.model, int(self.settings.prefix_cache * 2**20))
+
+        def make_batcher() -> Batcher:
+            if self.prefix_cache is not None:
+                self.prefix_cache.clear()  # after a step that failed, nobody knows what it holds
+            return Batcher(self.served.model, limits, self.prefix_cache)
+
+        return Engine(make_batcher, capacity)
 
 
 class RequestCounter:
@@ -196,9 +212,7 @@ class RequestCounter:
         try:
             await self.app(scope, receive, send_counted)
         finally:
-            route = _route_label(scope["path"])
-            self.metrics.requests.add(route=route, status=str(status))
-            self.metrics.duration.observe(time.monotonic() - started, route=route)
+            self.metrics.count(_route_label(scope["path"]), status, time.monotonic() - started)
 
 
 def _route_label(path: str) -> str:

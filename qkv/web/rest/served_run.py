@@ -14,6 +14,7 @@ from qkv.inference import MaskedLM, PredictOptions, Predictor
 from qkv.models.fast.fused_decoder import fast_form
 from qkv.pronunciation.bundled import run_folder
 from qkv.tasks import Task
+from qkv.web.rest.native_memory import bound_native_memory
 
 
 class ExampleRequest(NamedTuple):
@@ -39,6 +40,7 @@ class ServedRun:
     @classmethod
     def load(cls, run: Path) -> "ServedRun":
         """Load a run folder, a Hugging Face folder or the bundled model `pronounce`."""
+        bound_native_memory()
         folder = run_folder(run)
         config, task, model = runs.load(folder)
         model = fast_form(model.eval())

@@ -5,12 +5,12 @@ import secrets
 import socket
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from qkv.web.connections import Connections, connection_limit
-from qkv.web.listening import is_loopback, listen, parse_host, uvicorn_config
+from qkv.web.listening import ClosingServer, is_loopback, listen, parse_host, uvicorn_config
 from qkv.web.overload import OverloadFilter
 from qkv.web.rest.access import BearerGuard, check_token
+from qkv.web.rest.early_refusal import EarlyRefusal
 from qkv.web.rest.routes import Api, RequestCounter
 from qkv.web.rest.served_run import ServedRun
 from qkv.web.rest.settings import ApiSettings
@@ -35,10 +35,16 @@ class ApiServer:
         self.socket = listen(self.settings.port, host)
         self.host, self.port = host, self.socket.getsockname()[1]
         self.api = Api(served, self.settings)
+        names = {"127.0.0.1", "localhost", f"[{self.host}]" if ":" in self.host else self.host}
+        overload = OverloadFilter(self.api.application(), self.api.reject)
+        guard = BearerGuard(overload, self.token, [f"{name}:{self.port}" for name in names])
         most = connection_limit(most_connections(self.settings))
-        self.connections = self.socket.connections = Connections(most, self.settings.header_timeout)
-        seconds = self.settings.shutdown_seconds + LAST_SECONDS
-        self.uvicorn = DrainingServer(uvicorn_config(self._application(), self.connections, seconds), self.api)
+        refuse = EarlyRefusal(self.api, guard, overload)
+        self.connections = self.socket.connections = Connections(most, self.settings.header_timeout, refuse)
+        config = uvicorn_config(
+            RequestCounter(guard, self.api.metrics), self.connections, self.settings.shutdown_seconds + LAST_SECONDS
+        )
+        self.uvicorn = DrainingServer(config, self.connections, self.api)
 
     @property
     def address(self) -> str:
@@ -58,19 +64,12 @@ class ApiServer:
         """Make `run` return, after what was accepted has been finished."""
         self.uvicorn.should_exit = True
 
-    def _application(self) -> ASGIApp:
-        names = {"127.0.0.1", "localhost", f"[{self.host}]" if ":" in self.host else self.host}
-        guarded = OverloadFilter(self.api.application(), self.api.reject)
-        return RequestCounter(
-            BearerGuard(guarded, self.token, [f"{name}:{self.port}" for name in names]), self.api.metrics
-        )
 
-
-class DrainingServer(uvicorn.Server):
+class DrainingServer(ClosingServer):
     """uvicorn that refuses new requests when it ends, and tells those that could not be finished."""
 
-    def __init__(self, config: uvicorn.Config, api: Api):
-        super().__init__(config)
+    def __init__(self, config: uvicorn.Config, connections: Connections, api: Api):
+        super().__init__(config, connections)
         self.api = api
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -21,6 +21,8 @@ class ApiSettings:
     """Most continuations that are generated at once."""
     max_waiting: int = 64
     """Most continuations, and most other requests, that wait; further ones get status 429."""
+    prefix_cache: float = 64.0
+    """Most MiB of the states after prefixes of prompts, which prompts that begin alike share; 0: none is kept."""
     timeout: float = 120.0
     """Seconds until a request is given up."""
     shutdown_seconds: float = 8.0
@@ -35,5 +37,7 @@ class ApiSettings:
             raise ValueError(f"max_streams must be at least 1, got {self.max_streams}")
         if self.max_waiting < 0:
             raise ValueError(f"max_waiting must be at least 0, got {self.max_waiting}")
+        if not 0 <= self.prefix_cache < math.inf:
+            raise ValueError(f"prefix_cache must be a number of MiB of at least 0, got {self.prefix_cache}")
         if not 0 < self.timeout < math.inf:
             raise ValueError(f"timeout must be a number of seconds above 0, got {self.timeout}")

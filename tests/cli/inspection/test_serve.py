@@ -80,6 +80,21 @@ def test_the_api_prints_a_line_that_works(tmp_path):
     assert token not in "".join(lines) + stdout
 
 
+@pytest.mark.process
+def test_sigterm_before_the_server_runs_ends_it(tmp_path):
+    """The signal comes right after the line of the address, before uvicorn listens to signals."""
+    code = (
+        "import os, signal, typer; echo = typer.echo\n"
+        "def echo_and_end(text): echo(text); os.kill(os.getpid(), signal.SIGTERM)\n"
+        "typer.echo = echo_and_end\n"
+        "from qkv.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "serve", "--api", str(train_xor(tmp_path))]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "listening on" in found.stdout
+
+
 def test_options_of_the_page_and_of_the_api(run, monkeypatch):
     monkeypatch.delenv("QKV_API_TOKEN", raising=False)
     api = ["serve", "--api", str(run)]

@@ -12,11 +12,14 @@ from typing import Any, Protocol
 
 from qkv.inference.batching import Batcher, BatcherStatistics, Generation, QueueFullError
 from qkv.inference.batching.limits import EndRate
+from qkv.web.rest.native_memory import give_back_memory
 from qkv.web.worker import leave_a_core
 
 FAILED = "error: the generation failed; the log of the server has the reason"
 MAX_UNDELIVERED = 4
 """Rounds whose tokens may wait for the event loop: a slow one slows generation down instead of filling the memory."""
+MANY = 32
+"""Generations at once after which memory is given back; that takes some milliseconds."""
 Event = tuple[Callable[..., None], tuple[Any, ...]]
 _log = logging.getLogger(__name__)
 
@@ -46,6 +49,7 @@ class Engine:
         self._ends = EndRate()
         self._lock = threading.Lock()
         self._wake = threading.Event()
+        self._most_active = 0  # since memory was given back
         self._room = threading.Semaphore(MAX_UNDELIVERED)
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="qkv-engine", daemon=True)
@@ -89,6 +93,7 @@ class Engine:
         generation.on_token, generation.on_end = on_token, on_end
         with self._lock:
             self._active[generation] = listener
+            self._most_active = max(self._most_active, len(self._active))
             try:
                 self._batcher.submit(generation)
             except BaseException:
@@ -131,10 +136,18 @@ class Engine:
                 has_work = False
             self._hand_over()
             if not has_work:
+                self._give_back()
                 self._wake.wait()
+
+    def _give_back(self) -> None:
+        """Give memory back after many generations at once, whose states would else leave gaps for the next ones."""
+        if self._most_active >= MANY:
+            self._most_active = 0
+            give_back_memory()
 
     def _end(self, generation: Generation, reason: str) -> None:
         listener = self._active.pop(generation, None)
+        generation.on_token = generation.on_end = None  # they refer to it: as a cycle it would stay for a while
         if listener is not None:
             self._ends.record()
             self._events.append((listener.end, (reason,)))

@@ -1,14 +1,16 @@
 """The thread of the batcher: it sleeps, it survives a failing step, and its listeners are called in order."""
 
 import asyncio
+import gc
 import time
+import weakref
 
 import pytest
 
 from qkv import runs
 from qkv.decode import SearchLimits
 from qkv.inference.batching import Batcher, Generation, Limits, QueueFullError
-from qkv.web.rest.completion.engine import FAILED, Engine
+from qkv.web.rest.completion.engine import FAILED, MANY, Engine
 
 
 class Recorder:
@@ -97,7 +99,7 @@ def test_an_idle_engine_is_alive_and_a_stopped_one_is_not(model):
 
     async def scenario():
         recorder = Recorder()
-        engine.submit(generation(2), recorder)
+        engine.submit(generation(60), recorder)
         await recorder.ended.wait()
 
     in_loop(engine, scenario)
@@ -105,3 +107,40 @@ def test_an_idle_engine_is_alive_and_a_stopped_one_is_not(model):
     while engine.is_alive:
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_what_has_ended_is_freed_without_the_garbage_collector(model):
+    engine = Engine(lambda: Batcher(model, Limits(max_rows=2)), 3)
+
+    async def scenario():
+        recorder, asked = Recorder(), generation(3)
+        engine.submit(asked, recorder)
+        await recorder.ended.wait()
+        return weakref.ref(asked), weakref.ref(recorder)
+
+    gc.disable()
+    try:
+        assert [one() for one in in_loop(engine, scenario)] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_memory_is_given_back_after_many_generations_at_once(model, monkeypatch):
+    given_back = []
+    monkeypatch.setattr("qkv.web.rest.completion.engine.give_back_memory", lambda: given_back.append(None))
+    engine = Engine(lambda: Batcher(model, Limits(max_rows=MANY)), MANY)
+
+    async def wave(count):
+        recorders = [Recorder() for _ in range(count)]
+        for recorder in recorders:
+            engine.submit(generation(60), recorder)
+        for recorder in recorders:
+            await recorder.ended.wait()
+        await asyncio.sleep(0.1)
+
+    async def scenario():
+        for count, expected in ((MANY - 1, 0), (MANY, 1), (1, 1)):
+            await wave(count)
+            assert len(given_back) == expected
+
+    in_loop(engine, scenario)
