@@ -129,13 +129,14 @@ def _recorded(chosen: str | None = None) -> Iterator[list[Launch]]:
 
 @contextmanager
 def _configured(name: str, arguments: tuple[Any, ...]) -> Iterator[None]:
-    """Launch one pass in another way."""
+    """Launch one pass with a gate in another way."""
     usual = plan.Plan.configs.func  # type: ignore[attr-defined]
     config = KernelConfig(*arguments[:6])
     plan.plan_of.cache_clear()
 
     def changed(self: plan.Plan) -> Any:
-        return replace(usual(self), **{name: config})
+        found = usual(self)
+        return replace(found, gated=replace(found.gated or found, **{name: config}))
 
     with mock.patch.object(plan.Plan, "configs", property(changed)):
         yield

@@ -96,6 +96,12 @@ class Flags(ConstexprRecord):
     """Whether each token has a rate of its own."""
     SUM_PAIRS: bool = False
     """Whether the gradient of a gate is summed over pairs, without those of a token with itself."""
+    CROSSING: bool = False
+    """Whether products of states with their gradients are stored, for the gradient of a gate."""
+    SUM_NORMS: bool = False
+    """Whether these include the states of normalizers."""
+    FORWARD_SPLIT: bool = False
+    """Whether the forward read a state before each split."""
     HAS_INV_NORM: bool = False
     """Whether weights are multiplied by 1 / normalizer of the query, in the backward."""
     INTRA: str = "none"
