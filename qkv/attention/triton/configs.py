@@ -84,9 +84,9 @@ TAYLOR_CONFIGS: SizeTable = {
         grad_state=KernelConfig(64, 4, 3, 168),
         gated=PassConfigs(
             state=KernelConfig(64, 4, 2, 168),
-            output=KernelConfig(128, 4, 3, 168, key_block=16),
-            grad_q=KernelConfig(128, 4, 3, 168, key_block=16),
-            grad_k=KernelConfig(128, 4, 3, 168, key_block=16),
+            output=KernelConfig(128, 4, 3, 168, key_block=32),
+            grad_q=KernelConfig(128, 4, 3, 168, key_block=32),
+            grad_k=KernelConfig(128, 4, 2, 168, key_block=32),
             grad_v=KernelConfig(128, 4, 3, 168, key_block=16),
             grad_state=KernelConfig(64, 4, 2, 168),
         ),

@@ -38,6 +38,8 @@ class KernelFunctions(ConstexprRecord):
     """Unnormalized weight of a pair by its dot product."""
     slope: JitFunction
     """Derivative of `weight` by the dot product."""
+    pair_sums: JitFunction
+    """Sums over the columns of weights times their gradients, one sum per thread: (rows, 8)."""
     load_picks: JitFunction
     """Tables that make one tile of features, loaded once per program."""
     features_t: JitFunction

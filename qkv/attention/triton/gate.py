@@ -111,7 +111,7 @@ def crossing_of(plan: Plan, gate: Gate, forward: "StatePrefix | None") -> Crossi
 
 
 def first_crossing(forward: "StatePrefix", last: "StateTensors") -> Tensor | None:
-    """Return the sum over the pairs with tokens before the first one, by the initial state and its gradient: (rows,)."""
+    """Return the sums over the pairs with tokens before the first one, by the initial state: (rows,)."""
     if not forward.before_splits:
         return None
     slot = forward.slots - forward.partition.num_splits

@@ -267,8 +267,8 @@ def compute_output(
                 (operands.a_scale, operands.b_scale, plan.score_scale, plan.result_scale),
             ),
             _output_constants(
-                plan, operands.inv_norm is not None, *_pass_flags(operands, prefix), crossing is not None,
-                crossing is not None and crossing.forward.before_splits,
+                plan, operands.inv_norm is not None, _pass_flags(operands, prefix),
+                None if crossing is None else crossing.forward.before_splits,
             ),
         )  # fmt: skip
     return inv_norm
@@ -276,20 +276,13 @@ def compute_output(
 
 @lru_cache(maxsize=1024)
 def _output_constants(
-    plan: Plan,
-    has_inv_norm: bool,
-    has_mask: bool,
-    has_decay: bool,
-    has_gate: bool,
-    reverse: bool,
-    local_prefix: bool,
-    split_prefix: bool,
-    has_crossing: bool,
-    forward_split: bool,
+    plan: Plan, has_inv_norm: bool, flags: tuple[bool, bool, bool, bool, bool, bool], forward_split: bool | None
 ) -> Constants:
+    has_mask, has_decay, has_gate, reverse, local_prefix, split_prefix = flags
+    has_crossing = forward_split is not None
     configs = plan.pass_configs(gated=has_gate)
     config = configs.grad_v if reverse else configs.output
-    flags = Flags(
+    found = Flags(
         NORMALIZE=plan.kernel.normalizes and not reverse,
         EXPANDS=plan.has_feature_expansion,
         REVERSE=reverse,
@@ -298,14 +291,14 @@ def _output_constants(
         HAS_GATE=has_gate,
         CROSSING=has_crossing,
         SUM_NORMS=has_crossing and plan.kernel.normalizes,
-        FORWARD_SPLIT=forward_split,
+        FORWARD_SPLIT=bool(forward_split),
         HAS_INV_NORM=has_inv_norm,
         INTRA=plan.intra,
         LOCAL_PREFIX=local_prefix,
         SPLIT_PREFIX=split_prefix,
     )
     tiles = plan.tile_sizes(plan.read_tile(config), config)
-    return Constants({"KIND": plan.kernel.functions, "FLAGS": flags, "TILES": tiles}, config.options())
+    return Constants({"KIND": plan.kernel.functions, "FLAGS": found, "TILES": tiles}, config.options())
 
 
 def compute_grad_qk(

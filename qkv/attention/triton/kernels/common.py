@@ -157,9 +157,8 @@ def load_prefix(
 ):  # fmt: skip
     """Load the state before the segment: the sum of what came before in the split, and before the split, faded."""
     if LOCAL_PREFIX and SPLIT_PREFIX and HAS_GATE:
-        prefix = tl.load(pointer + local + offsets).to(tl.float32)  # shape of offsets
-        prefix += fade * tl.load(pointer + before + offsets).to(tl.float32)  # shape of offsets
-        prefix = prefix.to(pointer.dtype.element_ty)
+        faded = tl.load(pointer + before + offsets) * fade.to(pointer.dtype.element_ty)  # shape of offsets
+        prefix = tl.load(pointer + local + offsets) + faded  # shape of offsets
     elif LOCAL_PREFIX and SPLIT_PREFIX:
         prefix = tl.load(pointer + local + offsets) + tl.load(pointer + before + offsets)  # shape of offsets
     elif LOCAL_PREFIX:

@@ -85,7 +85,7 @@ def early_fade(end):
 
 @triton.jit
 def load_columns(plane, tokens, valid, MASKED: tl.constexpr, GATE: tl.constexpr):
-    """Load what a pair needs of side b: its factor in a weak segment, otherwise its sum; hidden keys get the factor 0."""
+    """Load what a pair needs of side b: a factor in a weak segment, otherwise a sum; hidden keys get the factor 0."""
     if MASKED and GATE == "weak":
         found = tl.load(plane + tokens, mask=valid, other=0.0)  # shape of tokens
     elif MASKED:
@@ -106,6 +106,17 @@ def fade_pairs(w, rows, columns, REVERSE: tl.constexpr):
 
 
 @triton.jit
+def causal(w, tokens, b_start, REVERSE: tl.constexpr):
+    """Return w [BLOCK_A, BLOCK_B], zero for later (REVERSE: earlier) tokens; a comparison with constants is cheap."""
+    rows, columns = (tokens - b_start)[:, None], tl.arange(0, w.shape[1])[None, :]
+    if REVERSE:
+        w = tl.where(rows <= columns, w, 0.0)
+    else:
+        w = tl.where(rows >= columns, w, 0.0)
+    return w
+
+
+@triton.jit
 def state_fade(rows, end, REVERSE: tl.constexpr):
     """Return the factor of a state in a segment that is not weak: from its near end to each token."""
     if REVERSE:
@@ -117,7 +128,7 @@ def state_fade(rows, end, REVERSE: tl.constexpr):
 
 @triton.jit
 def row_fade(rows, end, weak, REVERSE: tl.constexpr):
-    """Return the factor of all that a token reads in a weak segment: the inverse of its own `to_end` or `from_start`."""
+    """Return the factor of all that a token reads in a weak segment: the inverse of its `to_end` or `from_start`."""
     if REVERSE:
         exponent = rows
     else:

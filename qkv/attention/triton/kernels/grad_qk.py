@@ -25,6 +25,7 @@ from qkv.attention.triton.kernels.gate import (
     SUMS,
     TO_END,
     WEAK,
+    causal,
     end_sum,
     fade_pairs,
     gate_plane,
@@ -138,22 +139,20 @@ def grad_qk(
                 out, d_decay, k_sum, raw, g, inv_norm, d_norm, age, rate, tile, local, before, before_fade, valid,
                 start, batch, a_head, pointers, strides, scales, False, KIND, FLAGS, TILES,
             )  # fmt: skip
-        if FLAGS.HAS_GATE:
-            if not weak:
-                fade = state_fade(rate, end, FLAGS.REVERSE)  # [BLOCK_A]
-                out *= fade[:, None]
-                d_decay *= fade
     if FLAGS.INTRA != "none":
         low, high, diagonal_low, diagonal_high = token_ranges(start, segment, sizes.b_length, FLAGS, TILES)
         if FLAGS.HAS_GATE:
             if weak:
                 out, d_decay = _add_segment_grad(
-                    out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, low, high, diagonal_low, diagonal_high, batch, a_head, rate, columns,
+                    out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, segment, batch, a_head, rate, columns,
                     pointers, strides, sizes, scales, "weak", KIND, FLAGS, TILES,
                 )  # fmt: skip
             else:
+                fade = state_fade(rate, end, FLAGS.REVERSE)  # [BLOCK_A]
+                out *= fade[:, None]
+                d_decay *= fade
                 out, d_decay = _add_segment_grad(
-                    out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, low, high, diagonal_low, diagonal_high, batch, a_head, rate, columns,
+                    out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, segment, batch, a_head, rate, columns,
                     pointers, strides, sizes, scales, "strong", KIND, FLAGS, TILES,
                 )  # fmt: skip
         else:  # the loops of `_add_segment_grad`, written out: the machine code of a call follows even their place
@@ -265,24 +264,26 @@ def _add_state_grad(
 
 @triton.jit
 def _add_segment_grad(
-    out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, low, high, diagonal_low, diagonal_high, batch, a_head, rate, columns,
+    out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, segment, batch, a_head, rate, columns,
     pointers, strides, sizes, scales,
     GATE: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Add to `out` and `d_decay` the gradient through the tokens of side b that are attended to one by one."""
+    sums = tl.zeros([TILES.BLOCK_A, 8], tl.float32)
+    low, high, diagonal_low, diagonal_high = token_ranges(start, segment, sizes.b_length, FLAGS, TILES)
     for member in range(tl.maximum(sizes.b_heads // sizes.a_heads, 1)):
         b_head = a_head * sizes.b_heads // sizes.a_heads + member
         for b_start in range(low, high, TILES.BLOCK_B):
-            out, d_decay = _add_block_grad(
-                out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head, rate,
+            out, sums = _add_block_grad(
+                out, sums, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head, rate,
                 columns, pointers, strides, sizes, scales, False, GATE, KIND, FLAGS, TILES,
             )  # fmt: skip
         for b_start in range(diagonal_low, diagonal_high, TILES.BLOCK_B):
-            out, d_decay = _add_block_grad(
-                out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head, rate,
+            out, sums = _add_block_grad(
+                out, sums, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head, rate,
                 columns, pointers, strides, sizes, scales, True, GATE, KIND, FLAGS, TILES,
             )  # fmt: skip
-    return out, d_decay
+    return out, d_decay + tl.sum(sums, 1)
 
 
 @triton.jit
@@ -330,9 +331,12 @@ def _add_block_grad(
             d_weight = d_weight * inv_norm[:, None] + d_norm[:, None]
     # [BLOCK_A, BLOCK_K] x [BLOCK_K, BLOCK_B]
     product = tl.dot(a, tl.trans(b), input_precision=TILES.PRECISION)
-    d_weight = causal_decay(
-        d_weight, tokens, others, rate, DIAGONAL, FLAGS.REVERSE, FLAGS.HAS_DECAY and FLAGS.INTRA == "causal"
-    )  # [BLOCK_A, BLOCK_B]  # fmt: skip
+    if GATE == "none":
+        d_weight = causal_decay(
+            d_weight, tokens, others, rate, DIAGONAL, FLAGS.REVERSE, FLAGS.HAS_DECAY and FLAGS.INTRA == "causal"
+        )  # [BLOCK_A, BLOCK_B]  # fmt: skip
+    elif DIAGONAL:
+        d_weight = causal(d_weight, tokens, b_start, FLAGS.REVERSE)  # [BLOCK_A, BLOCK_B]
     if GATE == "strong":
         d_weight = fade_pairs(d_weight, rate, column, FLAGS.REVERSE)
     elif GATE == "weak" and not (FLAGS.NORMALIZE and FLAGS.REVERSE):
@@ -341,10 +345,10 @@ def _add_block_grad(
         distance = (tokens[:, None] - others[None, :]).to(tl.float32)
         d_decay += tl.sum(tl.where(b_valid[None, :], d_weight * KIND.weight(product, scales.score) * distance, 0.0), 1)
     if FLAGS.SUM_PAIRS:
-        pairs = d_weight * KIND.weight(product, scales.score)  # [BLOCK_A, BLOCK_B]
-        if DIAGONAL and TILES.DTYPE == tl.float32:  # in bfloat16 both sides contain them, and they cancel in float32
-            pairs = tl.where(tokens[:, None] != others[None, :], pairs, 0.0)
-        d_decay += tl.sum(pairs, 1)
+        others_only = d_weight  # [BLOCK_A, BLOCK_B]
+        if DIAGONAL and tl.float32 == TILES.DTYPE:  # in bfloat16 both sides contain them, and they cancel in float32
+            others_only = tl.where(tokens[:, None] != others[None, :], d_weight, 0.0)
+        d_decay += KIND.pair_sums(others_only, product, scales.score)  # [BLOCK_A, 8]
     d_product = (d_weight * KIND.slope(product, scales.score)).to(TILES.DTYPE)
     # [BLOCK_A, BLOCK_B] x [BLOCK_B, BLOCK_K]
     return tl.dot(d_product, b, out, input_precision=TILES.PRECISION), d_decay

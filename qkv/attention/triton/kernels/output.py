@@ -27,6 +27,7 @@ from qkv.attention.triton.kernels.gate import (
     TO_END,
     WEAK,
     border_product,
+    causal,
     end_sum,
     fade_pairs,
     gate_plane,
@@ -34,6 +35,7 @@ from qkv.attention.triton.kernels.gate import (
     row_fade,
     state_fade,
 )
+from qkv.attention.triton.kernels.linear import lane_sums
 
 
 class OutputPointers(NamedTuple):
@@ -123,22 +125,20 @@ def output(
             fade = tl.exp(-rate * border_distance(tokens, segment, sizes.a_length, TILES.SEGMENT, FLAGS.REVERSE))
             out *= fade[:, None]
             norm *= fade
-        if FLAGS.HAS_GATE:
-            if not weak:
-                fade = state_fade(rate, end, FLAGS.REVERSE)  # [BLOCK_A]
-                out *= fade[:, None]
-                norm *= fade
     if FLAGS.INTRA != "none":
         low, high, diagonal_low, diagonal_high = token_ranges(start, segment, sizes.b_length, FLAGS, TILES)
         if FLAGS.HAS_GATE:
             if weak:
                 out, norm = _attend_segment(
-                    out, norm, a, tokens, low, high, diagonal_low, diagonal_high, value_block, batch, a_head, columns_left, rate, columns,
+                    out, norm, a, tokens, start, segment, value_block, batch, a_head, columns_left, rate, columns,
                     pointers, strides, sizes, scales, "weak", KIND, FLAGS, TILES,
                 )  # fmt: skip
             else:
+                fade = state_fade(rate, end, FLAGS.REVERSE)  # [BLOCK_A]
+                out *= fade[:, None]
+                norm *= fade
                 out, norm = _attend_segment(
-                    out, norm, a, tokens, low, high, diagonal_low, diagonal_high, value_block, batch, a_head, columns_left, rate, columns,
+                    out, norm, a, tokens, start, segment, value_block, batch, a_head, columns_left, rate, columns,
                     pointers, strides, sizes, scales, "strong", KIND, FLAGS, TILES,
                 )  # fmt: skip
         else:  # the loops of `_attend_segment`, written out: the machine code of a call follows even their place
@@ -147,12 +147,14 @@ def output(
                 for b_start in range(low, high, TILES.BLOCK_B):
                     out, norm = _attend_block(
                         out, norm, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
-                        columns_left, rate, columns, pointers, strides, sizes, scales, False, "none", KIND, FLAGS, TILES,
+                        columns_left, rate, columns, pointers, strides, sizes, scales, False, "none", KIND, FLAGS,
+                        TILES,
                     )  # fmt: skip
                 for b_start in range(diagonal_low, diagonal_high, TILES.BLOCK_B):
                     out, norm = _attend_block(
                         out, norm, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
-                        columns_left, rate, columns, pointers, strides, sizes, scales, True, "none", KIND, FLAGS, TILES,
+                        columns_left, rate, columns, pointers, strides, sizes, scales, True, "none", KIND, FLAGS,
+                        TILES,
                     )  # fmt: skip
     if FLAGS.HAS_GATE:
         row_factor = row_fade(rate, end, weak, FLAGS.REVERSE)  # [BLOCK_A]
@@ -245,23 +247,25 @@ def _read_state(
 
 @triton.jit
 def _attend_segment(
-    out, norm, a, tokens, low, high, diagonal_low, diagonal_high, value_block, batch, a_head, columns_left, rate, columns, pointers, strides,
+    out, norm, a, tokens, start, segment, value_block, batch, a_head, columns_left, rate, columns, pointers, strides,
     sizes, scales, GATE: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Add to `out` and `norm` the tokens of side b that are attended to one by one."""
+    sums = tl.zeros([TILES.BLOCK_A, 8], tl.float32)
+    low, high, diagonal_low, diagonal_high = token_ranges(start, segment, sizes.b_length, FLAGS, TILES)
     for member in range(tl.maximum(sizes.b_heads // sizes.a_heads, 1)):
         b_head = a_head * sizes.b_heads // sizes.a_heads + member
         for b_start in range(low, high, TILES.BLOCK_B):
-            out, norm = _attend_block(
-                out, norm, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
+            out, sums = _attend_block(
+                out, sums, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
                 columns_left, rate, columns, pointers, strides, sizes, scales, False, GATE, KIND, FLAGS, TILES,
             )  # fmt: skip
         for b_start in range(diagonal_low, diagonal_high, TILES.BLOCK_B):
-            out, norm = _attend_block(
-                out, norm, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
+            out, sums = _attend_block(
+                out, sums, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
                 columns_left, rate, columns, pointers, strides, sizes, scales, True, GATE, KIND, FLAGS, TILES,
             )  # fmt: skip
-    return out, norm
+    return out, norm + tl.sum(sums, 1)
 
 
 @triton.jit
@@ -284,9 +288,12 @@ def _attend_block(
     w = KIND.weight(tl.dot(a, tl.trans(b), input_precision=TILES.PRECISION), scales.score)
     if FLAGS.HAS_GATE:
         column = load_columns(columns, others, valid, FLAGS.HAS_MASK and not FLAGS.REVERSE, GATE)  # [BLOCK_B]
-    w = causal_decay(
-        w, tokens, others, rate, DIAGONAL, FLAGS.REVERSE, FLAGS.HAS_DECAY and FLAGS.INTRA == "causal"
-    )  # [BLOCK_A, BLOCK_B]  # fmt: skip
+    if GATE == "none":
+        w = causal_decay(
+            w, tokens, others, rate, DIAGONAL, FLAGS.REVERSE, FLAGS.HAS_DECAY and FLAGS.INTRA == "causal"
+        )  # [BLOCK_A, BLOCK_B]  # fmt: skip
+    elif DIAGONAL:
+        w = causal(w, tokens, b_start, FLAGS.REVERSE)  # [BLOCK_A, BLOCK_B]
     if GATE == "weak":
         factor = column.to(tl.float32)  # [BLOCK_B]
         if FLAGS.HAS_INV_NORM:
@@ -301,6 +308,9 @@ def _attend_block(
     if FLAGS.NORMALIZE:
         if FLAGS.HAS_MASK or FLAGS.INTRA == "all":  # an absent key weighs 1, not 0, in a polynomial
             w = tl.where(valid[None, :], w, 0.0)
-        norm += tl.sum(w, 1)
+        if GATE == "none":
+            norm += tl.sum(w, 1)
+        else:
+            norm += lane_sums(w)
     # [BLOCK_A, BLOCK_B] x [BLOCK_B, BLOCK_V]
     return tl.dot(w.to(TILES.DTYPE), c.to(TILES.DTYPE), out, input_precision=TILES.PRECISION), norm
