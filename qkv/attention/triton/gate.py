@@ -51,7 +51,7 @@ def sum_gate(plan: Plan, decay: Tensor | None) -> Gate | None:
     """Compute the numbers of a gate; None for a decay per head."""
     if decay is None or not is_gate(decay):
         return None
-    gate = saved_gate(plan, decay, decay.new_empty(gate_numbers(plan, decay), dtype=gate_dtype(plan)))
+    gate = _split(plan, decay, decay.new_empty(gate_numbers(plan, decay), dtype=gate_dtype(plan)))
     rows, segments = gate.fades.shape
     if rows:
         GATE_SUMS(
@@ -61,16 +61,18 @@ def sum_gate(plan: Plan, decay: Tensor | None) -> Gate | None:
     return gate
 
 
-def saved_gate(plan: Plan, decay: Tensor, values: Tensor) -> Gate:
-    """Return the numbers that the forward saved."""
+def saved_gate(plan: Plan, decay: Tensor | None, values: Tensor) -> tuple[Gate | None, Gate | None]:
+    """Return the numbers that the forward saved, and those of the backward, whose fades are empty."""
+    if decay is None or not is_gate(decay):
+        return None, None
+    gate = _split(plan, decay, values)
+    return gate, Gate(values, torch.empty_like(gate.fades))
+
+
+def _split(plan: Plan, decay: Tensor, values: Tensor) -> Gate:
     batch, heads, length = decay.shape
     rows, segments = batch * heads, max(ceil_div(length, plan.segment), 1)
     return Gate(values, values[3 * rows * segments * plan.segment :].view(rows, segments))
-
-
-def reversed_gate(gate: Gate) -> Gate:
-    """Return the gate of the backward, whose accumulation fills factors of its own."""
-    return Gate(gate.values, torch.empty_like(gate.fades))
 
 
 @lru_cache(maxsize=1024)
@@ -102,9 +104,9 @@ class Crossing:
     """(rows, segments, blocks of value columns)"""
 
 
-def crossing_of(plan: Plan, gate: Gate, forward: "StatePrefix | None") -> Crossing | None:
-    """Return an empty `Crossing`; None without a state."""
-    if forward is None:
+def crossing_of(plan: Plan, gate: Gate | None, forward: "StatePrefix | None") -> Crossing | None:
+    """Return an empty `Crossing`; None without a gate or a state."""
+    if gate is None or forward is None:
         return None
     sums = gate.fades.new_empty(*gate.fades.shape, plan.value_blocks, dtype=torch.float32)
     return Crossing(forward, gate.fades, sums)
@@ -120,12 +122,13 @@ def first_crossing(forward: "StatePrefix", last: "StateTensors") -> Tensor | Non
 
 
 def gate_gradient(
-    plan: Plan, decay: Tensor, pairs: GatePairs, crossing: Crossing | None, first: Tensor | None
+    plan: Plan, decay: Tensor, pairs: GatePairs, crossing: Crossing | None, initial: "StateTensors | None"
 ) -> Tensor:
-    """Return the gradients of the rates."""
+    """Return the gradients of the rates; `initial` is that of the state before the first token, if there may be one."""
     batch, key_heads, length = decay.shape
     rows, heads = batch * key_heads, pairs.queries.shape[1]
     out = decay.new_empty(decay.shape, dtype=torch.float32)
+    first = None if crossing is None or initial is None else first_crossing(crossing.forward, initial)
     if out.numel():
         GATE_GRADIENT(
             (ceil_div(length, plan.segment) * ceil_div(rows, ROWS), 1, 1),

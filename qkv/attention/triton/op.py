@@ -11,12 +11,10 @@ from qkv.attention.triton.custom_op import define, register_backward
 from qkv.attention.triton.gate import (
     GatePairs,
     crossing_of,
-    first_crossing,
     gate_dtype,
     gate_gradient,
     gate_numbers,
     is_gate,
-    reversed_gate,
     saved_gate,
     sum_gate,
 )
@@ -86,10 +84,7 @@ def _backward(
     d_initial = _empty_pair(q)
     if plan.has_state:
         prefix = _saved_prefix(plan, StateTensors(prefix_kv, prefix_k), q.shape[0], decay)
-    rate, gate = _per_head(decay), None
-    if decay is not None and is_gate(decay):
-        gate = saved_gate(plan, decay, gate_values)
-    after = None if gate is None else reversed_gate(gate)
+    rate, (gate, after) = _per_head(decay), saved_gate(plan, decay, gate_values)
     queries = PassOperands(q, k, v, scale, 1.0, mask, rate, gate, inv, d_norm)
     keys = PassOperands(k, q, g, 1.0, scale, mask, rate, after, inv, d_norm, reverse=True)
     dq, dk, dv = empty_like_rows(q), empty_like_rows(k), empty_like_rows(v)
@@ -104,13 +99,12 @@ def _backward(
         suffix = suffix if plan.causal else _final_as_prefix(plan, last)
         d_initial = _unpad_state(plan, last, q.shape[0], scale) if with_state else d_initial
     d_decay_k = compute_grad_qk(plan, keys, v, out, suffix, dk)
-    crossing = None if gate is None else crossing_of(plan, gate, prefix)
+    crossing = crossing_of(plan, gate, prefix)
     compute_output(plan, keys, suffix, dv, crossing)
     if gate is None:
         d_decay = _sum_d_decay(decay, d_decay_q, d_decay_k, d_decay_between)
     else:
-        first = first_crossing(prefix, last) if with_state else None
-        d_decay = _gate_gradient(plan, decay, (d_decay_q, d_decay_k), crossing, first)
+        d_decay = _gate_gradient(plan, decay, (d_decay_q, d_decay_k), crossing, last if with_state else None)
     return dq, dk, dv, d_decay, *d_initial
 
 
@@ -184,8 +178,8 @@ def _per_head(decay: Tensor | None) -> Tensor | None:
     return None if is_gate(decay) else decay
 
 
-def _gate_gradient(plan: Plan, decay: Any, pairs: Any, crossing: Any, first: Any) -> Tensor:
-    return gate_gradient(plan, decay, GatePairs(*pairs), crossing, first)
+def _gate_gradient(plan: Plan, decay: Any, pairs: Any, crossing: Any, initial: Any) -> Tensor:
+    return gate_gradient(plan, decay, GatePairs(*pairs), crossing, initial)
 
 
 def _sum_d_decay(
