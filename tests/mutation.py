@@ -622,7 +622,7 @@ MUTANTS = (
     Mutant("attention/triton/kernels/gate.py", "tl.cumsum(lost, 1) - lost", "tl.cumsum(lost, 1)", GATED),
     Mutant("attention/triton/kernels/gate.py", "tl.where(end <= WEAK, tl.exp2", "tl.where(end < 0, tl.exp2", GATED),
     Mutant("attention/triton/kernels/output.py", "crossing *= tl.exp2(early", "crossing *= tl.exp2(0 * early", GATED),
-    Mutant("attention/triton/gate.py", "slot = forward.slots - ", "slot = 0 * forward.slots + ", GATE_SPLITS),
+    Mutant("attention/triton/gate.py", "if not forward.before_splits:", "if True:", GATE_SPLITS),
     Mutant("attention/triton/kernels/grad_qk.py", "d_decay += 0.5 * tl.sum(raw", "d_decay += tl.sum(raw", GATE_WIDTHS),
     Mutant("attention/triton/kernels/output.py", "norm *= fade\n                out", "out", GATED),
     Mutant(
