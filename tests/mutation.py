@@ -620,9 +620,12 @@ MUTANTS = (
     Mutant(
         "attention/triton/kernels/chunk_state.py", "total *= tl.load(split_fades", "tl.load(split_fades", GATE_SPLITS
     ),
-    Mutant("attention/triton/kernels/gate.py", "tl.cumsum(lost, 0) - lost", "tl.cumsum(lost, 0)", GATED),
+    Mutant("attention/triton/kernels/gate.py", "tl.cumsum(lost, 1) - lost", "tl.cumsum(lost, 1)", GATED),
+    Mutant("attention/triton/kernels/gate.py", "tl.where(end <= WEAK, tl.exp2", "tl.where(end < 0, tl.exp2", GATED),
+    Mutant("attention/triton/kernels/output.py", "crossing *= tl.exp2(early", "crossing *= tl.exp2(0 * early", GATED),
+    Mutant("attention/triton/gate.py", "if not forward.before_splits:", "if True:", GATE_SPLITS),
     Mutant("attention/triton/kernels/grad_qk.py", "d_decay += 0.5 * tl.sum(raw", "d_decay += tl.sum(raw", GATE_WIDTHS),
-    Mutant("attention/triton/kernels/output.py", "norm *= fade\n        for member", "\n        for member", GATED),
+    Mutant("attention/triton/kernels/output.py", "norm *= fade\n                out", "out", GATED),
     Mutant(
         "attention/triton/plan.py",
         "length - start if reverse else",

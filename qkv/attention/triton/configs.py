@@ -22,13 +22,10 @@ class KernelConfig:
     """Tokens that a block attends to at a time."""
     feature_block: int = 32
     """Features per tile when the state is read."""
-    gated_registers: int | None = None
-    """`max_registers` with a gate per token, if it is another."""
 
-    def options(self, *, gated: bool = False) -> dict[str, int | None]:
+    def options(self) -> dict[str, int | None]:
         """Return the compiler options."""
-        registers = (self.gated_registers if gated else None) or self.max_registers
-        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": registers}
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": self.max_registers}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +42,8 @@ class PassConfigs:
     min_programs: int = 384
     """Programs that accumulate states in parallel, at least, if the sequence is long enough: three per processor of an
     H200, and four where each has many features. Fixed, so that any GPU gives the same bits."""
+    gated: "PassConfigs | None" = None
+    """Those with a gate per token, if they are others; its `min_programs` is not used."""
 
 
 SizeTable = Mapping[tuple[int, int], PassConfigs]
@@ -83,6 +82,14 @@ TAYLOR_CONFIGS: SizeTable = {
         grad_k=KernelConfig(128, 4, 2, 168, key_block=32),
         grad_v=KernelConfig(128, 4, 3, 168, key_block=16),
         grad_state=KernelConfig(64, 4, 3, 168),
+        gated=PassConfigs(
+            state=KernelConfig(64, 4, 2, 168),
+            output=KernelConfig(128, 4, 3, 168, key_block=32),
+            grad_q=KernelConfig(128, 4, 3, 168, key_block=32),
+            grad_k=KernelConfig(128, 4, 2, 168, key_block=32),
+            grad_v=KernelConfig(128, 4, 3, 168, key_block=16),
+            grad_state=KernelConfig(64, 4, 2, 168),
+        ),
     ),
     (64, 64): PassConfigs(
         state=KernelConfig(64, 4, 3, 168),
@@ -122,12 +129,20 @@ _WIDE_LINEAR = PassConfigs(
 )
 LINEAR_CONFIGS: SizeTable = {
     (64, 64): PassConfigs(
-        state=KernelConfig(64, 4, 3, gated_registers=168),
-        output=KernelConfig(64, 4, 1, gated_registers=128),
+        state=KernelConfig(64, 4, 3),
+        output=KernelConfig(64, 4, 1),
         grad_q=KernelConfig(64, 4, 1, 128),
         grad_k=KernelConfig(64, 4, 3, 128, key_block=32),
         grad_v=KernelConfig(64, 4, 1, 128),
-        grad_state=KernelConfig(64, 4, 3, gated_registers=168),
+        grad_state=KernelConfig(64, 4, 3),
+        gated=PassConfigs(
+            state=KernelConfig(64, 4, 3, 168),
+            output=KernelConfig(64, 4, 1, 128),
+            grad_q=KernelConfig(64, 4, 1, 128),
+            grad_k=KernelConfig(64, 4, 1, 128),
+            grad_v=KernelConfig(64, 4, 1, 128),
+            grad_state=KernelConfig(128, 4, 2, 168),
+        ),
     ),
     (128, 128): _WIDE_LINEAR,
 }

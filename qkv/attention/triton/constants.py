@@ -38,6 +38,8 @@ class KernelFunctions(ConstexprRecord):
     """Unnormalized weight of a pair by its dot product."""
     slope: JitFunction
     """Derivative of `weight` by the dot product."""
+    pair_sums: JitFunction
+    """Sums over the columns of weights times their gradients, one sum per thread: (rows, 8)."""
     load_picks: JitFunction
     """Tables that make one tile of features, loaded once per program."""
     features_t: JitFunction
@@ -96,6 +98,12 @@ class Flags(ConstexprRecord):
     """Whether each token has a rate of its own."""
     SUM_PAIRS: bool = False
     """Whether the gradient of a gate is summed over pairs, without those of a token with itself."""
+    CROSSING: bool = False
+    """Whether products of states with their gradients are stored, for the gradient of a gate."""
+    SUM_NORMS: bool = False
+    """Whether these include the states of normalizers."""
+    FORWARD_SPLIT: bool = False
+    """Whether the forward read a state before each split."""
     HAS_INV_NORM: bool = False
     """Whether weights are multiplied by 1 / normalizer of the query, in the backward."""
     INTRA: str = "none"

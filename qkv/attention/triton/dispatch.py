@@ -212,7 +212,8 @@ def multiplications(mechanism: "FeatureMap", shape: Shape) -> dict[str, int]:
     dtype = torch.float32 if shape.element_bytes == 4 else torch.bfloat16
     sizes = shape.keys, key_heads, shape.key_dim, shape.value_dim
     plan = Plan(kernel, shape.causal, scale, segment, *sizes, dtype, shape.keys > segment)
-    return plan.forward_multiplications(shape.batch, shape.heads, shape.queries)
+    gated = bool(shape.gate_heads)
+    return plan.forward_multiplications(shape.batch, shape.heads, shape.queries, gated=gated)
 
 
 def _kernel_options(mechanism: "FeatureMap", key_dim: int) -> tuple[KernelKind, float, int]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.attention.triton.constants import Flags
-from qkv.attention.triton.gate import GateSums
+from qkv.attention.triton.gate import Crossing, Gate
 from qkv.attention.triton.kernels import chunk_state, grad_qk, output
 from qkv.attention.triton.kernels.common import PassSizes, Scales
 from qkv.attention.triton.launch_cache import CachedKernel, Constants
@@ -78,7 +78,7 @@ class StateOptions:
 
     mask: Tensor | None = None
     decay: Tensor | None = None
-    gate: GateSums | None = None
+    gate: Gate | None = None
     initial: StateTensors | None = None
     forward_prefix: StateTensors | None = None
     """Prefixes of the forward, for the gradient of the decay."""
@@ -95,7 +95,7 @@ class PassOperands:
     b_scale: float
     mask: Tensor | None = None
     decay: Tensor | None = None
-    gate: GateSums | None = None
+    gate: Gate | None = None
     inv_norm: Tensor | None = None
     """1 / normalizer of each query, in the backward."""
     d_norm: Tensor | None = None
@@ -137,14 +137,15 @@ def accumulate_state(
     prefix = StateTensors(
         new(rows, slots, *sizes, dtype=plan.dot_dtype), new(rows, slots, k_features, dtype=torch.float32)
     )
+    gate_values, segment_fades = _gate_tensors(options.gate)
     fades = None if options.gate is None else new(rows, partition.num_splits, dtype=torch.float32)
     if rows:
         CHUNK_STATE(
             (partition.num_splits * rows, plan.padded_features // plan.write_tile * plan.value_blocks, 1),
             (
                 inputs.x, inputs.c, *plan.tables(inputs.x.device), plan.state_weights(inputs.x.device),
-                inputs.inv_norm, inputs.d_norm, options.mask, options.decay, *_gate_tensors(options.gate),
-                state.kv_sum, state.k_sum, prefix.kv_sum, prefix.k_sum, fades,
+                inputs.inv_norm, inputs.d_norm, options.mask, options.decay, gate_values,
+                state.kv_sum, state.k_sum, prefix.kv_sum, prefix.k_sum, segment_fades, fades,
             ),
             (
                 (strides(inputs.x), strides(inputs.c)),
@@ -169,7 +170,8 @@ def accumulate_state(
 def _state_constants(
     plan: Plan, has_inv_norm: bool, has_mask: bool, has_decay: bool, has_gate: bool, reverse: bool, local_prefix: bool
 ) -> Constants:
-    config = plan.configs.grad_state if reverse else plan.configs.state
+    configs = plan.pass_configs(gated=has_gate)
+    config = configs.grad_state if reverse else configs.state
     flags = Flags(
         NORMALIZE=plan.kernel.normalizes,
         EXPANDS=plan.has_feature_expansion,
@@ -181,7 +183,7 @@ def _state_constants(
         LOCAL_PREFIX=local_prefix,
     )
     tiles = plan.tile_sizes(plan.write_tile, config)
-    return Constants({"KIND": plan.kernel.functions, "FLAGS": flags, "TILES": tiles}, config.options(gated=has_gate))
+    return Constants({"KIND": plan.kernel.functions, "FLAGS": flags, "TILES": tiles}, config.options())
 
 
 def _scan(
@@ -242,55 +244,61 @@ def _scan_constants(
     return Constants(values, {"num_warps": 4})
 
 
-def compute_output(plan: Plan, operands: PassOperands, prefix: StatePrefix | None, out: Tensor) -> Tensor:
-    """Fill `out`; return the inverse normalizers of the forward, or an empty tensor."""
+def compute_output(
+    plan: Plan, operands: PassOperands, prefix: StatePrefix | None, out: Tensor, crossing: Crossing | None = None
+) -> Tensor:
+    """Fill `out`, and `crossing` if it is given; return the inverse normalizers of the forward, or an empty tensor."""
     batch, heads, length = operands.a.shape[:3]
     normalizes = plan.kernel.normalizes and not operands.reverse
     inv_norm = out.new_empty(batch, heads, length if normalizes else 0, dtype=torch.float32)
-    block = plan.block((plan.configs.grad_v if operands.reverse else plan.configs.output).block)
+    configs = plan.pass_configs(gated=operands.gate is not None)
+    block = plan.block((configs.grad_v if operands.reverse else configs.output).block)
     if out.numel():
         OUTPUT(
             (ceil_div(length, block) * plan.value_blocks * batch * heads, 1, 1),
             (
                 operands.a, operands.b, operands.c, *plan.tables(out.device), operands.inv_norm, operands.mask,
-                operands.decay, *_gate_tensors(operands.gate), *_prefix_tensors(prefix), out, inv_norm,
+                operands.decay, *_gate_tensors(operands.gate), *_prefix_tensors(prefix),
+                *_crossing_tensors(plan, crossing), out, inv_norm,
             ),
             (
                 (strides(operands.a), strides(operands.b), strides(operands.c), strides(out)),
-                _pass_sizes(plan, operands, prefix),
+                _pass_sizes(plan, operands, prefix, crossing),
                 (operands.a_scale, operands.b_scale, plan.score_scale, plan.result_scale),
             ),
-            _output_constants(plan, operands.inv_norm is not None, *_pass_flags(operands, prefix)),
+            _output_constants(
+                plan, operands.inv_norm is not None, _pass_flags(operands, prefix),
+                None if crossing is None else crossing.forward.before_splits,
+            ),
         )  # fmt: skip
     return inv_norm
 
 
 @lru_cache(maxsize=1024)
 def _output_constants(
-    plan: Plan,
-    has_inv_norm: bool,
-    has_mask: bool,
-    has_decay: bool,
-    has_gate: bool,
-    reverse: bool,
-    local_prefix: bool,
-    split_prefix: bool,
+    plan: Plan, has_inv_norm: bool, flags: tuple[bool, bool, bool, bool, bool, bool], forward_split: bool | None
 ) -> Constants:
-    config = plan.configs.grad_v if reverse else plan.configs.output
-    flags = Flags(
+    has_mask, has_decay, has_gate, reverse, local_prefix, split_prefix = flags
+    has_crossing = forward_split is not None
+    configs = plan.pass_configs(gated=has_gate)
+    config = configs.grad_v if reverse else configs.output
+    found = Flags(
         NORMALIZE=plan.kernel.normalizes and not reverse,
         EXPANDS=plan.has_feature_expansion,
         REVERSE=reverse,
         HAS_MASK=has_mask,
         HAS_DECAY=has_decay,
         HAS_GATE=has_gate,
+        CROSSING=has_crossing,
+        SUM_NORMS=has_crossing and plan.kernel.normalizes,
+        FORWARD_SPLIT=bool(forward_split),
         HAS_INV_NORM=has_inv_norm,
         INTRA=plan.intra,
         LOCAL_PREFIX=local_prefix,
         SPLIT_PREFIX=split_prefix,
     )
     tiles = plan.tile_sizes(plan.read_tile(config), config)
-    return Constants({"KIND": plan.kernel.functions, "FLAGS": flags, "TILES": tiles}, config.options(gated=has_gate))
+    return Constants({"KIND": plan.kernel.functions, "FLAGS": found, "TILES": tiles}, config.options())
 
 
 def compute_grad_qk(
@@ -304,7 +312,8 @@ def compute_grad_qk(
     batch, heads, length = operands.a.shape[:3]
     fades = operands.decay is not None or operands.gate is not None
     d_decay = out.new_empty(batch, heads, length, dtype=torch.float32) if fades else None
-    block = plan.block((plan.configs.grad_k if operands.reverse else plan.configs.grad_q).block)
+    configs = plan.pass_configs(gated=operands.gate is not None)
+    block = plan.block((configs.grad_k if operands.reverse else configs.grad_q).block)
     if out.numel():
         GRAD_QK(
             (ceil_div(length, block) * batch * heads, 1, 1),
@@ -330,7 +339,8 @@ def compute_grad_qk(
 def _grad_constants(
     plan: Plan, has_mask: bool, has_decay: bool, has_gate: bool, reverse: bool, local_prefix: bool, split_prefix: bool
 ) -> Constants:
-    config = plan.configs.grad_k if reverse else plan.configs.grad_q
+    configs = plan.pass_configs(gated=has_gate)
+    config = configs.grad_k if reverse else configs.grad_q
     flags = Flags(
         NORMALIZE=plan.kernel.normalizes,
         EXPANDS=plan.has_feature_expansion,
@@ -344,7 +354,7 @@ def _grad_constants(
         SPLIT_PREFIX=split_prefix,
     )
     tiles = plan.tile_sizes(plan.read_tile(config), config)
-    return Constants({"KIND": plan.kernel.functions, "FLAGS": flags, "TILES": tiles}, config.options(gated=has_gate))
+    return Constants({"KIND": plan.kernel.functions, "FLAGS": flags, "TILES": tiles}, config.options())
 
 
 def _tensors(state: StateTensors | None) -> tuple[Tensor | None, Tensor | None]:
@@ -355,8 +365,15 @@ def _prefix_tensors(prefix: StatePrefix | None) -> tuple[Tensor | None, Tensor |
     return _tensors(None if prefix is None else prefix.state)
 
 
-def _gate_tensors(gate: GateSums | None) -> tuple[Tensor | None, Tensor | None]:
-    return (None, None) if gate is None else (gate.sums, gate.borders)
+def _gate_tensors(gate: Gate | None) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if gate is None else (gate.values, gate.fades)
+
+
+def _crossing_tensors(plan: Plan, crossing: Crossing | None) -> tuple[Tensor | None, ...]:
+    if crossing is None:
+        return None, None, None, None, None
+    state = crossing.forward.state
+    return plan.state_weights(crossing.sums.device), crossing.fades, state.kv_sum, state.k_sum, crossing.sums
 
 
 def _pass_flags(operands: PassOperands, prefix: StatePrefix | None) -> tuple[bool, bool, bool, bool, bool, bool]:
@@ -367,11 +384,14 @@ def _pass_flags(operands: PassOperands, prefix: StatePrefix | None) -> tuple[boo
     return operands.mask is not None, operands.decay is not None, has_gate, operands.reverse, local, before
 
 
-def _pass_sizes(plan: Plan, operands: PassOperands, prefix: StatePrefix | None) -> tuple[int, ...]:
+def _pass_sizes(
+    plan: Plan, operands: PassOperands, prefix: StatePrefix | None, crossing: Crossing | None = None
+) -> tuple[int | None, ...]:
     """Return the `PassSizes`."""
     batch, heads, length = operands.a.shape[:3]
     splits = (1, 1, 1)
     if prefix is not None:
         splits = prefix.partition.num_splits, prefix.partition.segments_per_split, prefix.slots
     b_heads, b_length = operands.b.shape[1:3]
-    return (length, b_length, batch * heads, heads, b_heads, plan.key_heads, *splits)
+    forward_slots = None if crossing is None else crossing.forward.slots
+    return (length, b_length, batch * heads, heads, b_heads, plan.key_heads, *splits, forward_slots)

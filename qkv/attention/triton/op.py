@@ -8,7 +8,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from qkv.attention.triton.custom_op import define, register_backward
-from qkv.attention.triton.gate import GatePairs, GateSums, gate_gradient, is_gate, sum_gate
+from qkv.attention.triton.gate import (
+    GatePairs,
+    crossing_of,
+    gate_dtype,
+    gate_gradient,
+    gate_numbers,
+    is_gate,
+    saved_gate,
+    sum_gate,
+)
 from qkv.attention.triton.kinds import kernel_kind
 from qkv.attention.triton.launch import (
     NO_ORDER,
@@ -26,7 +35,8 @@ from qkv.attention.triton.launch import (
 from qkv.attention.triton.plan import Plan, plan_of
 from qkv.cost.aten import FORMULAS
 
-Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def _forward(
@@ -34,7 +44,9 @@ def _forward(
     initial_kv: Tensor | None, initial_k: Tensor | None,
     kernel: str, scale: float, causal: bool, segment: int, with_state: bool,
 ) -> Results:  # fmt: skip
-    """Return outputs, inverse normalizers, prefix states, and the final state if `with_state`; else empty tensors.
+    """Return outputs, inverse normalizers, prefix states, the final state if `with_state`, and the gate's numbers.
+
+    An empty tensor for each that is absent.
 
     `with_state`: a state comes in or is requested, so it is computed for a short sequence too.
     `decay` has a rate per head, or one per token and key head: a gate, in which hidden tokens have rate 0.
@@ -46,22 +58,23 @@ def _forward(
     with torch.cuda.device_of(q):  # a kernel starts on the current device; in the backward autograd has chosen it
         rate, gate = _per_head(decay), sum_gate(plan, decay)
         operands = PassOperands(q, k, v, scale, 1.0, mask, rate, gate)
+        values = q.new_empty(0) if gate is None else gate.values
         if not plan.has_state:
-            return out, compute_output(plan, operands, None, out), *_empty_pair(q), *_empty_pair(q)
+            return out, compute_output(plan, operands, None, out), *_empty_pair(q), *_empty_pair(q), values
         initial = _pad_state(plan, initial_kv, initial_k, 1.0)
         prefix, final, _ = accumulate_state(plan, StateInputs(k, v, 1.0), StateOptions(mask, rate, gate, initial))
         prefix = prefix if plan.causal else _final_as_prefix(plan, final)
         inv_norm = compute_output(plan, operands, prefix, out)
     last = _unpad_state(plan, final, q.shape[0], 1.0) if with_state else _empty_pair(q)
-    return out, inv_norm, prefix.state.kv_sum, prefix.state.k_sum, *last
+    return out, inv_norm, prefix.state.kv_sum, prefix.state.k_sum, *last, values
 
 
 def _backward(
     g: Tensor, g_kv: Tensor | None, g_k: Tensor | None,
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, decay: Tensor | None,
-    out: Tensor, inv_norm: Tensor, prefix_kv: Tensor, prefix_k: Tensor,
+    out: Tensor, inv_norm: Tensor, prefix_kv: Tensor, prefix_k: Tensor, gate_values: Tensor,
     kernel: str, scale: float, causal: bool, segment: int, with_state: bool,
-) -> Results:  # fmt: skip
+) -> Gradients:  # fmt: skip
     """Return the gradients of q, k, v, decay and the initial state; an empty tensor for each that is absent."""
     plan = _plan(q, k, v, kernel, scale, causal, segment, with_state)
     q, k, v, g = (with_contiguous_rows(x) for x in (q, k, v, g))
@@ -71,9 +84,9 @@ def _backward(
     d_initial = _empty_pair(q)
     if plan.has_state:
         prefix = _saved_prefix(plan, StateTensors(prefix_kv, prefix_k), q.shape[0], decay)
-    rate, gate = _per_head(decay), sum_gate(plan, decay)
+    rate, (gate, after) = _per_head(decay), saved_gate(plan, decay, gate_values)
     queries = PassOperands(q, k, v, scale, 1.0, mask, rate, gate, inv, d_norm)
-    keys = PassOperands(k, q, g, 1.0, scale, mask, rate, gate, inv, d_norm, reverse=True)
+    keys = PassOperands(k, q, g, 1.0, scale, mask, rate, after, inv, d_norm, reverse=True)
     dq, dk, dv = empty_like_rows(q), empty_like_rows(k), empty_like_rows(v)
     d_decay_q = compute_grad_qk(plan, queries, g, out, prefix, dq)
     if prefix is not None:
@@ -81,16 +94,17 @@ def _backward(
         forward_prefix = prefix.state if plan.causal else None
         inputs = StateInputs(q, g, scale, inv, d_norm, reverse=True)
         suffix, last, d_decay_between = accumulate_state(
-            plan, inputs, StateOptions(None, rate, gate, initial, forward_prefix)
+            plan, inputs, StateOptions(None, rate, after, initial, forward_prefix)
         )
         suffix = suffix if plan.causal else _final_as_prefix(plan, last)
         d_initial = _unpad_state(plan, last, q.shape[0], scale) if with_state else d_initial
     d_decay_k = compute_grad_qk(plan, keys, v, out, suffix, dk)
-    compute_output(plan, keys, suffix, dv)
+    crossing = crossing_of(plan, gate, prefix)
+    compute_output(plan, keys, suffix, dv, crossing)
     if gate is None:
         d_decay = _sum_d_decay(decay, d_decay_q, d_decay_k, d_decay_between)
     else:
-        d_decay = _gate_gradient(plan, decay, gate, (d_decay_q, d_decay_k), (prefix, suffix, last))
+        d_decay = _gate_gradient(plan, decay, (d_decay_q, d_decay_k), crossing, last if with_state else None)
     return dq, dk, dv, d_decay, *d_initial
 
 
@@ -164,8 +178,8 @@ def _per_head(decay: Tensor | None) -> Tensor | None:
     return None if is_gate(decay) else decay
 
 
-def _gate_gradient(plan: Plan, decay: Any, gate: GateSums, pairs: Any, states: Any) -> Tensor:
-    return gate_gradient(plan, decay, gate, GatePairs(*pairs), None if states[0] is None else states)
+def _gate_gradient(plan: Plan, decay: Any, pairs: Any, crossing: Any, initial: Any) -> Tensor:
+    return gate_gradient(plan, decay, GatePairs(*pairs), crossing, initial)
 
 
 def _sum_d_decay(
@@ -184,8 +198,11 @@ def _forward_fake(q, k, v, mask, decay, initial_kv, initial_k, kernel, scale, ca
     out = q.new_empty(*q.shape[:3], v.shape[3])
     normalizes = plan.kernel.normalizes
     inv_norm = q.new_empty(*q.shape[:2], q.shape[2] if normalizes else 0, dtype=torch.float32)
+    values = q.new_empty(0)
+    if is_gate(decay):
+        values = q.new_empty(gate_numbers(plan, decay), dtype=gate_dtype(plan))
     if not plan.has_state:
-        return out, inv_norm, *_empty_pair(q), *_empty_pair(q)
+        return out, inv_norm, *_empty_pair(q), *_empty_pair(q), values
     batch, rows = q.shape[0], q.shape[0] * plan.key_heads
     slots = 1
     if causal:
@@ -194,12 +211,12 @@ def _forward_fake(q, k, v, mask, decay, initial_kv, initial_k, kernel, scale, ca
     kv_sum = q.new_empty(rows, slots, plan.padded_features, plan.padded_values, dtype=plan.dot_dtype)
     k_sum = q.new_empty(rows, slots, plan.padded_features if normalizes else 0, dtype=torch.float32)
     if not with_state:
-        return out, inv_norm, kv_sum, k_sum, *_empty_pair(q)
-    return out, inv_norm, kv_sum, k_sum, *_fake_state(plan, q, batch)
+        return out, inv_norm, kv_sum, k_sum, *_empty_pair(q), values
+    return out, inv_norm, kv_sum, k_sum, *_fake_state(plan, q, batch), values
 
 
 def _backward_fake(
-    g, g_kv, g_k, q, k, v, mask, decay, out, inv_norm, prefix_kv, prefix_k,
+    g, g_kv, g_k, q, k, v, mask, decay, out, inv_norm, prefix_kv, prefix_k, gate_values,
     kernel, scale, causal, segment, with_state,
 ):  # fmt: skip
     plan = _plan(q, k, v, kernel, scale, causal, segment, with_state, Plan)
@@ -221,14 +238,14 @@ feature_map_attention_backward = define("feature_map_attention_backward", _backw
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
     q, k, v, mask, decay, initial_kv, initial_k, *ctx.options = inputs
-    out, inv_norm, prefix_kv, prefix_k, _, _ = output
+    out, inv_norm, prefix_kv, prefix_k, _, _, gate_values = output
     ctx.has_initial_kv, ctx.has_initial_k = initial_kv is not None, initial_k is not None
-    ctx.save_for_backward(q, k, v, mask, decay, out, inv_norm, prefix_kv, prefix_k)
+    ctx.save_for_backward(q, k, v, mask, decay, out, inv_norm, prefix_kv, prefix_k, gate_values)
     ctx.set_materialize_grads(False)
 
 
-def _gradients(ctx: Any, g: Tensor | None, _: Any, __: Any, ___: Any, g_kv: Any, g_k: Any) -> Any:
-    q, k, v, mask, decay, out, inv_norm, prefix_kv, prefix_k = ctx.saved_tensors
+def _gradients(ctx: Any, g: Tensor | None, _: Any, __: Any, ___: Any, g_kv: Any, g_k: Any, ____: Any) -> Any:
+    q, k, v, mask, decay, out, inv_norm, prefix_kv, prefix_k, gate_values = ctx.saved_tensors
     if g is None:
         g = torch.zeros_like(out)
     if not kernel_kind(ctx.options[0]).normalizes:
@@ -238,7 +255,7 @@ def _gradients(ctx: Any, g: Tensor | None, _: Any, __: Any, ___: Any, g_kv: Any,
     if g_kv is None and g_k is not None:
         g_kv = g_k.new_zeros(*g_k.shape[:3], v.shape[3])
     dq, dk, dv, d_decay, d_kv, d_k = feature_map_attention_backward(
-        g, g_kv, g_k, q, k, v, mask, decay, out, inv_norm, prefix_kv, prefix_k, *ctx.options
+        g, g_kv, g_k, q, k, v, mask, decay, out, inv_norm, prefix_kv, prefix_k, gate_values, *ctx.options
     )
     return (
         dq,
@@ -262,7 +279,8 @@ def _plan_of_call(q: Tensor, k: Tensor, v: Tensor, arguments: tuple[Any, ...]) -
 
 def _forward_multiplications(arguments: tuple[Any, ...], _: Any) -> int:
     q, k, v = arguments[:3]
-    return sum(_plan_of_call(q, k, v, arguments).forward_multiplications(*q.shape[:3]).values())
+    plan = _plan_of_call(q, k, v, arguments)
+    return sum(plan.forward_multiplications(*q.shape[:3], gated=is_gate(arguments[4])).values())
 
 
 def _backward_multiplications(arguments: tuple[Any, ...], _: Any) -> int:

@@ -104,6 +104,10 @@ class Plan:
             return configs.WIDE_FLOAT32 if max(self.block_v, self.block_k) > 64 else configs.DEFAULT
         return configs.tuned_for(self.kernel.configs, self.block_k, self.block_v)
 
+    def pass_configs(self, *, gated: bool) -> PassConfigs:
+        """Return the launch configurations with a gate per token, or without."""
+        return self.configs.gated or self.configs if gated else self.configs
+
     @cached_property
     def write_tile(self) -> int:
         """Features that are accumulated at once."""
@@ -221,34 +225,34 @@ class Plan:
         pure = self.kernel.expansion.pure_features(self.key_dim) // tile
         return pure if self.block_k == MIN_TILE else max(0, min(pure, ceil_div(self.features, tile) - 2))
 
-    def forward_multiplications(self, batch: int, heads: int, queries: int) -> dict[str, int]:
+    def forward_multiplications(self, batch: int, heads: int, queries: int, *, gated: bool = False) -> dict[str, int]:
         """Return the multiplications of one forward on tensor cores, with padding and the selection of features."""
-        rows = batch * heads
-        pairs = self._pairs(queries, self.keys, self.configs.output) * rows
+        rows, configs_of = batch * heads, self.pass_configs(gated=gated)
+        pairs = self._pairs(queries, self.keys, configs_of.output) * rows
         found = {"scores": pairs * self.block_k * self.value_blocks, "values": pairs * self.padded_values}
         if self.has_state:
-            found["write"] = self._write(batch * self.key_heads, self.keys, self.configs.state)
-            found["read"] = self._read(rows, queries, self.configs.output)
+            found["write"] = self._write(batch * self.key_heads, self.keys, configs_of.state)
+            found["read"] = self._read(rows, queries, configs_of.output)
         return found
 
     def backward_multiplications(
         self, batch: int, heads: int, queries: int, *, has_decay: bool, gated: bool = False
     ) -> dict[str, int]:
         """Return the multiplications of one backward: the sums over queries, and the gradients of q, k, v and decay."""
-        rows, key_rows = batch * heads, batch * self.key_heads
-        q_pairs = self._pairs(queries, self.keys, self.configs.grad_q)
-        k_pairs = self._pairs(self.keys, queries, self.configs.grad_k, reverse=True)
-        v_pairs = self._pairs(self.keys, queries, self.configs.grad_v, reverse=True)
+        rows, key_rows, configs_of = batch * heads, batch * self.key_heads, self.pass_configs(gated=gated)
+        q_pairs = self._pairs(queries, self.keys, configs_of.grad_q)
+        k_pairs = self._pairs(self.keys, queries, configs_of.grad_k, reverse=True)
+        v_pairs = self._pairs(self.keys, queries, configs_of.grad_v, reverse=True)
         found = {
             "scores": rows * self.block_k * (q_pairs + k_pairs + v_pairs * self.value_blocks),
             "values": rows * self.padded_values * (q_pairs + k_pairs + v_pairs),
             "inputs": rows * self.block_k * (q_pairs + k_pairs),
         }
         if self.has_state:
-            found["write"] = self._write(rows, queries, self.configs.grad_state)
-            found["read"] = self._read(key_rows, self.keys, self.configs.grad_v)
-            found["grad_qk"] = self._grad_qk(rows, queries, self.configs.grad_q, has_decay, gated)
-            found["grad_qk"] += self._grad_qk(key_rows, self.keys, self.configs.grad_k, has_decay, gated)
+            found["write"] = self._write(rows, queries, configs_of.grad_state)
+            found["read"] = self._read(key_rows, self.keys, configs_of.grad_v)
+            found["grad_qk"] = self._grad_qk(rows, queries, configs_of.grad_q, has_decay, gated)
+            found["grad_qk"] += self._grad_qk(key_rows, self.keys, configs_of.grad_k, has_decay, gated)
         return found
 
     def _write(self, rows: int, length: int, config: KernelConfig) -> int:

@@ -121,7 +121,7 @@ def compile_all(dtype):
     and only then the machine code is read.
     """
     kernels = [launch.CHUNK_STATE, launch.SCAN, launch.OUTPUT, launch.GRAD_QK, decode.DECODE_STEP, decode.COMBINE_PARTS]
-    kernels += [gate.GATE_SUMS, gate.GATE_BORDERS, gate.GATE_GRADIENT]
+    kernels += [gate.GATE_SUMS, gate.GATE_GRADIENT]
     for cached in kernels:
         cached.kernel = CompileOnly(cached.kernel, reads_code=dtype == torch.bfloat16)
     step = decode.feature_map_step._init_fn
@@ -145,10 +145,10 @@ def compile_all(dtype):
             decay = decays.get(faded)
             mask = None if decay is None else torch.ones(1, 1024, dtype=torch.bool)
             options = (kind, 0.25, causal, segment, True)
-            out, inv_norm, kv_sum, k_sum, *state = op._forward(q, q, v, mask, decay, None, None, *options)
+            out, inv_norm, kv_sum, k_sum, *state, gate_values = op._forward(q, q, v, mask, decay, None, None, *options)
             state = [x if x.numel() else None for x in state]
             op._forward(q, q, v, mask, decay, *state, *options)
-            op._backward(v, *state, q, q, v, mask, decay, out, inv_norm, kv_sum, k_sum, *options)
+            op._backward(v, *state, q, q, v, mask, decay, out, inv_norm, kv_sum, k_sum, gate_values, *options)
         token = [x[:, :, :1] for x in (q, q, v)]
         for rates in (None, torch.ones(1, 2, 1)):
             step(*token, None, rates, *state, kind, 0.25)

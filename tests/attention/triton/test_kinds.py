@@ -84,6 +84,7 @@ def _squared_functions():
         map_grad=map_grad,
         weight=linear.weight,
         slope=linear.slope,
+        pair_sums=linear.pair_sums,
         load_picks=linear.load_picks,
         features_t=features_t,
         features=features,

@@ -333,8 +333,8 @@ def test_overlapping_or_transposed_inputs(kind):
         operator = op.feature_map_attention
         options = (None, None, None, None, kind, 0.5, True, 16, True)
         torch.library.opcheck(operator, (*given, *options))
-        out, inverse, sums, norms, *_ = operator(*inputs, *options)
-        saved = (arriving, None, None, *inputs, None, None, out, inverse, sums, norms, *options[4:])
+        out, inverse, sums, norms, _, _, gate = operator(*inputs, *options)
+        saved = (arriving, None, None, *inputs, None, None, out, inverse, sums, norms, gate, *options[4:])
         torch.library.opcheck(op.feature_map_attention_backward, saved)
 
 

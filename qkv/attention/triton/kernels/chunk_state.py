@@ -13,7 +13,7 @@ atomic additions: the same input gives the same bits. A kind is a record of smal
 
 `inv_norm` multiplies a token's weight (1 / normalizer, in the backward), `d_norm` is the gradient of a normalizer. With
 decay, a written token fades by its distance to the end of the segment, and what a token reads fades by its distance to
-the start; reversed, the two are exchanged. With a gate (`gate.py`) the same, by the sums of its rates.
+the start; reversed, the two are exchanged. With a gate (`gate.py`) the same, by its factors.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from qkv.attention.triton.kernels.common import (
     load_rows,
     program_and_row,
 )
-from qkv.attention.triton.kernels.gate import end_sum, fade_between, load_sums
+from qkv.attention.triton.kernels.gate import FROM_START, TO_END, early_fade, end_sum, gate_plane
 
 
 class StatePointers(NamedTuple):
@@ -44,12 +44,13 @@ class StatePointers(NamedTuple):
     d_norm: Pointer
     mask: Pointer
     decay: Pointer
-    gate_sums: Pointer
-    gate_borders: Pointer
+    gate: Pointer
     kv_sum: Pointer
     k_sum: Pointer
     prefix_kv: Pointer
     prefix_k: Pointer
+    segment_fades: Pointer
+    """Factor of the state before the split at each segment, written with a gate."""
     split_fades: Pointer
     """Factor of a state over each split, written with a gate."""
 
@@ -103,10 +104,13 @@ def chunk_state(
     high = tl.minimum(low + sizes.segments_per_split * TILES.SEGMENT, sizes.length)
     blocks = (high - low + TILES.BLOCK_A - 1) // TILES.BLOCK_A
     next_end = rate
+    split_fade = 1.0
     if FLAGS.HAS_GATE:  # loaded one block ahead, so that no product waits for it
         last_block = low + (blocks - 1) * TILES.BLOCK_A
-        next_end = end_sum(pointers.gate_sums, row, (last_block if FLAGS.REVERSE else low) // TILES.SEGMENT,
+        next_end = end_sum(pointers.gate, row, tl.maximum(last_block if FLAGS.REVERSE else low, 0) // TILES.SEGMENT,
                            sizes.length, TILES.SEGMENT)  # scalar  # fmt: skip
+        factors = gate_plane(pointers.gate, row, FROM_START if FLAGS.REVERSE else TO_END, sizes.length, TILES.SEGMENT)
+        fades = pointers.segment_fades + row.to(tl.int64) * tl.maximum(tl.cdiv(sizes.length, TILES.SEGMENT), 1)
     for number in range(blocks * group):
         block = number // group
         if FLAGS.REVERSE:
@@ -118,20 +122,28 @@ def chunk_state(
                 border = ((block + 1) % (TILES.SEGMENT // TILES.BLOCK_A) == 0) | (block == blocks - 1)
             if border & (number % group == 0):
                 base = (row.to(tl.int64) * sizes.prefix_slots + start // TILES.SEGMENT) * TILES.PADDED_FEATURES
-                weighted = (kv_sum * weight[:, None]).to(pointers.prefix_kv.dtype.element_ty)
+                stored = weight
+                if FLAGS.HAS_GATE:
+                    early = early_fade(next_end)  # scalar
+                    stored = weight * early
+                    if tl.program_id(1) == 0:
+                        tl.store(fades + start // TILES.SEGMENT, split_fade * early)  # scalar
+                weighted = (kv_sum * stored[:, None]).to(pointers.prefix_kv.dtype.element_ty)
                 prefix = pointers.prefix_kv + base * (TILES.BLOCK_V * TILES.VALUE_BLOCKS)
                 tl.store(prefix + offsets, weighted)  # [BLOCK_F, BLOCK_V]
                 if FLAGS.NORMALIZE:
-                    tl.store(pointers.prefix_k + base + features, k_sum * weight)  # [BLOCK_F]
-        end = next_end
+                    tl.store(pointers.prefix_k + base + features, k_sum * stored)  # [BLOCK_F]
+                if FLAGS.HAS_GATE:
+                    fade = tl.exp2(tl.cast(-next_end, tl.float32))  # scalar
+                    kv_sum *= fade
+                    k_sum *= fade
+                    split_fade *= fade
         if FLAGS.HAS_GATE:
-            fade = tl.where(border & (number % group == 0), tl.exp2(tl.cast(-end, tl.float32)), 1.0)
-            kv_sum *= fade
-            k_sum *= fade
             next_block = (number + 1) // group
             if FLAGS.REVERSE:
                 next_block = tl.maximum(blocks - 1 - next_block, 0)
-            next_end = end_sum(pointers.gate_sums, row, (low + next_block * TILES.BLOCK_A) // TILES.SEGMENT,
+            next_block = tl.minimum(next_block, blocks - 1)
+            next_end = end_sum(pointers.gate, row, (low + next_block * TILES.BLOCK_A) // TILES.SEGMENT,
                                sizes.length, TILES.SEGMENT)  # scalar  # fmt: skip
         head = state_head * sizes.heads // sizes.state_heads + number % group
         flat = (batch.to(tl.int64) * sizes.heads + head) * sizes.length
@@ -154,12 +166,7 @@ def chunk_state(
                 -rate * border_distance(tokens, start // TILES.SEGMENT, sizes.length, TILES.SEGMENT, not FLAGS.REVERSE)
             )[None, :]
         if FLAGS.HAS_GATE:
-            exponent = load_sums(pointers.gate_sums, row, tokens, valid, sizes.length, not FLAGS.REVERSE)  # [BLOCK_A]
-            if FLAGS.REVERSE:
-                exponent = -exponent
-            else:
-                exponent -= end
-            phi_t *= tl.exp2(exponent.to(tl.float32))[None, :]
+            phi_t *= tl.load(factors + tokens).to(tl.float32)[None, :]  # [1, BLOCK_A]
         if FLAGS.NORMALIZE:
             if FLAGS.HAS_INV_NORM:
                 d_norm = tl.load(pointers.d_norm + flat + tokens, mask=valid, other=0.0)  # [BLOCK_A]
@@ -176,13 +183,7 @@ def chunk_state(
         tl.store(pointers.k_sum + base + features, k_sum)  # [BLOCK_F]
     if FLAGS.HAS_GATE:
         if tl.program_id(1) == 0:
-            segments = tl.maximum((sizes.length + TILES.SEGMENT - 1) // TILES.SEGMENT, 1)
-            first_segment = split * sizes.segments_per_split
-            last_segment = tl.minimum(first_segment + sizes.segments_per_split, segments)
-            fade = fade_between(
-                pointers.gate_borders, row, first_segment, last_segment, sizes.length, TILES.SEGMENT
-            )  # scalar  # fmt: skip
-            tl.store(pointers.split_fades + row * sizes.num_splits + split, fade)  # scalar
+            tl.store(pointers.split_fades + row * sizes.num_splits + split, split_fade)  # scalar
 
 
 class ScanPointers(NamedTuple):

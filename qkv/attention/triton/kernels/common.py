@@ -48,6 +48,8 @@ class PassSizes(NamedTuple):
     num_splits: int
     segments_per_split: int
     prefix_slots: int
+    forward_slots: int | None
+    """States per row of the forward, for the gradient of a gate."""
 
 
 Pointer = Any
@@ -124,24 +126,9 @@ def token_ranges(start, segment, length, FLAGS: tl.constexpr, TILES: tl.constexp
 
 @triton.jit
 def causal_decay(
-    w, tokens, others, rate, other_sums, anchor, DIAGONAL: tl.constexpr, REVERSE: tl.constexpr,
-    HAS_DECAY: tl.constexpr, HAS_GATE: tl.constexpr,
+    w, tokens, others, rate, DIAGONAL: tl.constexpr, REVERSE: tl.constexpr, HAS_DECAY: tl.constexpr
 ):  # fmt: skip
-    """Return w [BLOCK_A, BLOCK_B], faded by distance and zero for later (REVERSE: earlier) tokens.
-
-    With a gate, `rate` holds its sums at `tokens`, and `other_sums` those at `others`. Outside of the diagonal w fades
-    only as far as `anchor`, a sum between them: the rest is a factor per token, which the caller applies to the result.
-    """
-    if HAS_GATE:
-        if REVERSE:
-            sign = 1.0
-        else:
-            sign = -1.0
-        if DIAGONAL:
-            exponent = (sign * (rate[:, None] - other_sums[None, :])).to(tl.float32)  # [BLOCK_A, BLOCK_B]
-            w *= tl.exp2(tl.minimum(exponent, 0.0))
-        else:
-            w *= tl.exp2((sign * (anchor - other_sums)).to(tl.float32))[None, :]
+    """Return w [BLOCK_A, BLOCK_B], faded by distance and zero for later (REVERSE: earlier) tokens."""
     if DIAGONAL or HAS_DECAY:
         distance = tokens[:, None] - others[None, :]  # [BLOCK_A, BLOCK_B]
         if REVERSE:
@@ -170,9 +157,8 @@ def load_prefix(
 ):  # fmt: skip
     """Load the state before the segment: the sum of what came before in the split, and before the split, faded."""
     if LOCAL_PREFIX and SPLIT_PREFIX and HAS_GATE:
-        prefix = tl.load(pointer + local + offsets).to(tl.float32)  # shape of offsets
-        prefix += fade * tl.load(pointer + before + offsets).to(tl.float32)  # shape of offsets
-        prefix = prefix.to(pointer.dtype.element_ty)
+        faded = tl.load(pointer + before + offsets) * fade.to(pointer.dtype.element_ty)  # shape of offsets
+        prefix = tl.load(pointer + local + offsets) + faded  # shape of offsets
     elif LOCAL_PREFIX and SPLIT_PREFIX:
         prefix = tl.load(pointer + local + offsets) + tl.load(pointer + before + offsets)  # shape of offsets
     elif LOCAL_PREFIX:

@@ -1,11 +1,16 @@
-"""Kernels of a gate, a decay rate per token: its sums, and its gradient.
+"""Kernels of a gate, a decay rate per token: factors before the passes, and its gradient after them.
 
-    sums     d_t = sum of the rates from the first token of the segment up to t
-    borders  the sum of all rates before each segment
+    sums        d_t = sum of the rates from the first token of the segment up to t
+    to_end      exp(d_t - d_end), the factor from t to the end of its segment
+    from_start  exp(-d_t), the factor from the start of the segment to t
 
-Both are in powers of two, so that a factor is exp2 of a difference. A rate of CLOSED or more gives the factor 0: this
-is how a document starts. Differences are taken between neighbors of a segment, where the sums are small; with float32
-operands the sums are float64.
+Sums are in powers of two, so that a factor is exp2 of a difference. A rate of CLOSED or more gives the factor 0: this
+is how a document starts. With float32 operands the sums are float64.
+
+The weight of a pair fades by exp(d_j - d_i), at most 1. Where a segment fades by no more than 2^WEAK, this is the
+product of a factor per row and one per column: `to_end` of the key times exp(d_end - d_i), which no type underflows or
+overflows, so no digit is lost. The factor per row multiplies a result once. In other segments it is formed pair by
+pair. A state that is read in a weak segment is stored faded to its far end, so that it takes the same factor per row.
 
 The gradient needs no exponents of its own. With P_ij = weight_ij times its gradient, the sum over all pairs that cross
 a token, i >= t > j, is the negative gradient of the rate at t. From one token to the next it loses the pairs of query t
@@ -23,14 +28,20 @@ from qkv.attention.triton.kernels.common import Pointer
 CLOSED = tl.constexpr(128.0)
 """Rate at which a gate is closed, and to which larger ones are clamped: exp(-128) is 0 in float32."""
 LOG2_E = tl.constexpr(1.4426950408889634)
+WEAK = tl.constexpr(48.0)
+"""Largest sum over a segment, in powers of two, whose inverse may be a factor."""
+SUMS = tl.constexpr(0)
+TO_END = tl.constexpr(1)
+FROM_START = tl.constexpr(2)
+PLANES = tl.constexpr(3)
+"""Numbers per token."""
 
 
 class SumPointers(NamedTuple):
-    """Tensors of `gate_sums` and `gate_borders`."""
+    """Tensors of `gate_sums`."""
 
     rates: Pointer
-    sums: Pointer
-    borders: Pointer
+    numbers: Pointer
 
 
 class SumSizes(NamedTuple):
@@ -43,127 +54,150 @@ class SumSizes(NamedTuple):
 
 
 @triton.jit
-def border_row(borders, row, length, SEGMENT: tl.constexpr):
-    """Return the address of the sums at the borders of one row: one more than it has segments."""
-    segments = tl.maximum((length + SEGMENT - 1) // SEGMENT, 1)
-    return borders + row.to(tl.int64) * (segments + 1)
+def gate_plane(numbers, row, plane, length, SEGMENT: tl.constexpr):
+    """Return the address of one number of each token of a row; rows are padded to whole segments."""
+    padded = tl.maximum((length + SEGMENT - 1) // SEGMENT, 1) * SEGMENT
+    return numbers + (row.to(tl.int64) * PLANES + plane) * padded
 
 
 @triton.jit
-def fade_between(borders, row, first, last, length, SEGMENT: tl.constexpr):
-    """Return the factor by which a state fades from one border of segments to a later one."""
-    base = border_row(borders, row, length, SEGMENT)
-    return tl.exp2((tl.load(base + first) - tl.load(base + last)).to(tl.float32))  # scalar
+def end_sum(numbers, row, segment, length, SEGMENT: tl.constexpr):
+    """Load the sum over a segment."""
+    return tl.load(gate_plane(numbers, row, SUMS, length, SEGMENT) + segment * SEGMENT + SEGMENT - 1)  # scalar
 
 
 @triton.jit
-def split_fade(borders, row, segment, sizes, SEGMENT: tl.constexpr, REVERSE: tl.constexpr):
-    """Return the factor of the state before the split at this segment or, reversed, of that after the split."""
-    each = sizes.segments_per_split
-    split = tl.minimum(segment // each, sizes.num_splits - 1)
-    if REVERSE:
-        segments = tl.maximum((sizes.a_length + SEGMENT - 1) // SEGMENT, 1)
-        first, last = segment + 1, tl.minimum((split + 1) * each, segments)
+def _exp2(x):
+    """Return 2^x in float32; of a float64 x the whole part is exact, so that a large x loses no digits."""
+    if x.dtype == tl.float64:
+        whole = tl.floor(x)
+        found = tl.exp2((x - whole).to(tl.float32)) * tl.exp2(whole.to(tl.float32))
     else:
-        first, last = split * each, segment
-    return fade_between(borders, row, first, last, sizes.a_length, SEGMENT)
+        found = tl.exp2(x)
+    return found
 
 
 @triton.jit
-def load_sums(sums, row, tokens, valid, length, IS_KEY: tl.constexpr):
-    """Load the sums of these tokens; where not valid, a sum with which every factor is 0."""
-    absent = float("inf")
-    if IS_KEY:
-        absent = float("-inf")
-    return tl.load(sums + row.to(tl.int64) * length + tokens, mask=valid, other=absent)  # shape of tokens
+def early_fade(end):
+    """Return the part of a segment's factor that a stored state contains: all of it in a weak segment."""
+    return tl.where(end <= WEAK, tl.exp2(tl.cast(-end, tl.float32)), 1.0)  # scalar
 
 
 @triton.jit
-def anchor_sum(sums, row, start, segment, length, REVERSE: tl.constexpr, TILES: tl.constexpr):
-    """Load a sum between those of a block of tokens and of all tokens outside of its diagonal that it attends to."""
-    place = start
-    if REVERSE:
-        place = tl.minimum(tl.minimum(start + TILES.BLOCK_A, (segment + 1) * TILES.SEGMENT), length) - 1
-    return tl.load(sums + row.to(tl.int64) * length + place)  # scalar
-
-
-@triton.jit
-def end_sum(sums, row, segment, length, SEGMENT: tl.constexpr):
-    """Load the sum at the last token of a segment, 0 without tokens."""
-    last = tl.minimum((segment + 1) * SEGMENT, length) - 1
-    return tl.load(sums + row.to(tl.int64) * length + last, mask=last >= 0, other=0.0)  # scalar
-
-
-@triton.jit
-def anchor_fade(own, anchor, REVERSE: tl.constexpr):
-    """Return the factor from each token to the anchor of its block; keys (REVERSE) are before it."""
-    if REVERSE:
-        exponent = own - anchor
+def load_columns(plane, tokens, valid, MASKED: tl.constexpr, GATE: tl.constexpr):
+    """Load what a pair needs of side b: a factor in a weak segment, otherwise a sum; hidden keys get the factor 0."""
+    if MASKED and GATE == "weak":
+        found = tl.load(plane + tokens, mask=valid, other=0.0)  # shape of tokens
+    elif MASKED:
+        found = tl.load(plane + tokens, mask=valid, other=float("-inf"))  # shape of tokens
     else:
-        exponent = anchor - own
-    return tl.exp2(exponent.to(tl.float32))  # shape of own
+        found = tl.load(plane + tokens)  # shape of tokens; padding has values, too
+    return found
 
 
 @triton.jit
-def border_fade(anchor, sums, row, segment, length, SEGMENT: tl.constexpr, REVERSE: tl.constexpr):
-    """Return the factor from the anchor to the token before the segment or, reversed, to its last token."""
+def fade_pairs(w, rows, columns, REVERSE: tl.constexpr):
+    """Return w [BLOCK_A, BLOCK_B], faded pair by pair, by the sums of its rows and columns."""
     if REVERSE:
-        exponent = anchor - end_sum(sums, row, segment, length, SEGMENT)
+        exponent = (rows[:, None] - columns[None, :]).to(tl.float32)  # [BLOCK_A, BLOCK_B]
     else:
-        exponent = -anchor
-    return tl.exp2(exponent.to(tl.float32))  # scalar
+        exponent = (columns[None, :] - rows[:, None]).to(tl.float32)  # [BLOCK_A, BLOCK_B]
+    return w * tl.exp2(tl.minimum(exponent, 0.0))
 
 
 @triton.jit
-def gate_sums(pointers, strides, sizes, SEGMENT: tl.constexpr, BLOCK: tl.constexpr):
-    """Sum the rates inside one segment of one row; its total is stored after its border."""
-    segment, row = tl.program_id(0) // sizes.rows, tl.program_id(0) % sizes.rows
-    batch, head = row // sizes.heads, row % sizes.heads
-    place = tl.arange(0, BLOCK)
-    tokens = (segment * SEGMENT + place).to(tl.int64)  # [BLOCK]
-    inside = (place < SEGMENT) & (tokens < sizes.length)
-    first = pointers.rates + batch.to(tl.int64) * strides.batch + head.to(tl.int64) * strides.head
-    rates = tl.load(first + tokens * strides.token, mask=inside, other=0.0).to(tl.float64)  # [BLOCK]
+def causal(w, tokens, b_start, REVERSE: tl.constexpr):
+    """Return w [BLOCK_A, BLOCK_B], zero for later (REVERSE: earlier) tokens; a comparison with constants is cheap."""
+    rows, columns = (tokens - b_start)[:, None], tl.arange(0, w.shape[1])[None, :]
+    if REVERSE:
+        w = tl.where(rows <= columns, w, 0.0)
+    else:
+        w = tl.where(rows >= columns, w, 0.0)
+    return w
+
+
+@triton.jit
+def state_fade(rows, end, REVERSE: tl.constexpr):
+    """Return the factor of a state in a segment that is not weak: from its near end to each token."""
+    if REVERSE:
+        exponent = rows - end
+    else:
+        exponent = -rows
+    return tl.exp2(exponent.to(tl.float32))  # shape of rows
+
+
+@triton.jit
+def row_fade(rows, end, weak, REVERSE: tl.constexpr):
+    """Return the factor of all that a token reads in a weak segment: the inverse of its `to_end` or `from_start`."""
+    if REVERSE:
+        exponent = rows
+    else:
+        exponent = end - rows
+    return tl.where(weak, _exp2(tl.minimum(exponent, WEAK)), 1.0)  # shape of rows
+
+
+@triton.jit
+def gate_sums(pointers, strides, sizes, SEGMENT: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """Compute the numbers of each token in one segment of several rows; tokens of the padding have rate 0."""
+    blocks = (sizes.rows + ROWS - 1) // ROWS
+    segment = tl.program_id(0) // blocks
+    rows = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
+    place = tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]
+    tokens = segment * SEGMENT + place
+    inside = (place < SEGMENT) & (rows < sizes.rows)  # [ROWS, BLOCK]
+    batch, head = (rows // sizes.heads).to(tl.int64), (rows % sizes.heads).to(tl.int64)
+    given = pointers.rates + batch * strides.batch + head * strides.head + tokens.to(tl.int64) * strides.token
+    rates = tl.load(given, mask=inside & (tokens < sizes.length), other=0.0).to(tl.float64)  # [ROWS, BLOCK]
     powers = tl.minimum(rates, CLOSED, propagate_nan=tl.PropagateNan.ALL) * LOG2_E
-    sums = tl.cumsum(powers, 0)
-    here = pointers.sums + row.to(tl.int64) * sizes.length + tokens
-    tl.store(here, sums.to(pointers.sums.dtype.element_ty), mask=inside)  # [BLOCK]
-    base = border_row(pointers.borders, row, sizes.length, SEGMENT)
-    tl.store(base + segment + 1, tl.sum(powers, 0))  # scalar
+    sums = tl.cumsum(powers, 1)
+    kept = sums.to(pointers.numbers.dtype.element_ty)
+    end = tl.sum(tl.where(place == SEGMENT - 1, kept, 0.0), 1)[:, None]  # [ROWS, 1]
+    padded = tl.maximum((sizes.length + SEGMENT - 1) // SEGMENT, 1) * SEGMENT
+    here = pointers.numbers + rows.to(tl.int64) * (PLANES * padded) + tokens
+    tl.store(here + SUMS * padded, kept, mask=inside)  # [ROWS, BLOCK]
+    tl.store(here + TO_END * padded, _exp2(kept - end), mask=inside)  # [ROWS, BLOCK]
+    tl.store(here + FROM_START * padded, _exp2(-kept), mask=inside)  # [ROWS, BLOCK]
 
 
 @triton.jit
-def gate_borders(pointers, sizes, SEGMENT: tl.constexpr, BLOCK: tl.constexpr):
-    """Turn the totals of the segments of one row into the sums before each segment, in place."""
-    base = border_row(pointers.borders, tl.program_id(0), sizes.length, SEGMENT)
-    segments = tl.maximum((sizes.length + SEGMENT - 1) // SEGMENT, 1)
-    zero = tl.program_id(0).to(tl.float64) * 0.0
-    tl.store(base, zero)  # scalar
-    before = zero
-    for start in range(0, segments, BLOCK):
-        borders = start + tl.arange(0, BLOCK)
-        totals = tl.load(base + 1 + borders, mask=borders < segments, other=0.0)  # [BLOCK]
-        tl.store(base + 1 + borders, before + tl.cumsum(totals, 0), mask=borders < segments)  # [BLOCK]
-        before += tl.sum(totals, 0)
+def border_product(
+    local, before, local_suffix, after, fade, after_fade, weights, columns, columns_of_all,
+    FEATURES: tl.constexpr, BLOCK_F: tl.constexpr, SPLIT_PREFIX: tl.constexpr, SPLIT_SUFFIX: tl.constexpr,
+    EXPANDS: tl.constexpr,
+):  # fmt: skip
+    """Return the product of the state at a border of segments with its gradient, for these columns.
+
+    Both were multiplied by the weights of features when they were stored, and may have two parts: see `load_prefix`.
+    """
+    total = tl.zeros([BLOCK_F], tl.float32)
+    for start in range(0, FEATURES, BLOCK_F):
+        features = start + tl.arange(0, BLOCK_F)  # [BLOCK_F]
+        offsets = features[:, None] * columns_of_all + columns[None, :]  # [BLOCK_F, columns]
+        state, grad = tl.load(local + offsets).to(tl.float32), tl.load(local_suffix + offsets).to(tl.float32)
+        if SPLIT_PREFIX:
+            state += fade * tl.load(before + offsets).to(tl.float32)  # [BLOCK_F, columns]
+        if SPLIT_SUFFIX:
+            grad += after_fade * tl.load(after + offsets).to(tl.float32)  # [BLOCK_F, columns]
+        found = tl.sum(state * grad, 1)  # [BLOCK_F]
+        if EXPANDS:
+            weight = tl.load(weights + features)  # [BLOCK_F]
+            found = tl.where(weight > 0, found / tl.where(weight > 0, weight, 1.0), 0.0)
+        total += found
+    return tl.sum(total, 0)  # scalar
 
 
 class GradientPointers(NamedTuple):
     """Tensors of `gate_gradient`."""
 
     rates: Pointer
-    borders: Pointer
     query_pairs: Pointer
     """Sum of P over the keys before each query."""
     key_pairs: Pointer
     """Sum of P over the queries after each key."""
-    prefix_kv: Pointer
-    suffix_kv: Pointer
-    first_kv: Pointer
-    """Gradient of the state before the first token."""
-    prefix_k: Pointer
-    suffix_k: Pointer
-    first_k: Pointer
-    weights: Pointer
+    crossing: Pointer
+    """Sum of P over the pairs that cross the end of each segment, in parts."""
+    first_crossing: Pointer
+    """The same of the state before the first token."""
     out: Pointer
 
 
@@ -176,88 +210,38 @@ class GradientSizes(NamedTuple):
     state_heads: int
     rows: int
     """batch * state_heads"""
-    features: int
-    columns: int
-    num_splits: int
-    segments_per_split: int
-    prefix_slots: int
-    suffix_slots: int
-
-
-@triton.jit
-def _state_product(
-    prefix, suffix, first, row, segment, before_fade, after_fade, columns, pointers, sizes, SPLIT_PREFIX: tl.constexpr,
-    SPLIT_SUFFIX: tl.constexpr, EXPANDS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Return the product of the state before a segment with its gradient, for states of this many columns."""
-    size = sizes.features * columns
-    split = tl.minimum(segment // sizes.segments_per_split, sizes.num_splits - 1)
-    earlier = tl.maximum(segment - 1, 0)
-    earlier_split = tl.minimum(earlier // sizes.segments_per_split, sizes.num_splits - 1)
-    local = prefix + (row * sizes.prefix_slots + segment) * size
-    before = prefix + (row * sizes.prefix_slots + sizes.prefix_slots - sizes.num_splits + split) * size
-    local_suffix = suffix + (row * sizes.suffix_slots + earlier) * size
-    after = suffix + (row * sizes.suffix_slots + sizes.suffix_slots - sizes.num_splits + earlier_split) * size
-    total = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, size, BLOCK):
-        offsets = start + tl.arange(0, BLOCK)  # [BLOCK]
-        inside = offsets < size
-        state = tl.load(local + offsets, mask=inside, other=0.0).to(tl.float32)  # [BLOCK]
-        if SPLIT_PREFIX:
-            state += before_fade * tl.load(before + offsets, mask=inside, other=0.0).to(tl.float32)  # [BLOCK]
-        if segment == 0:
-            grad = tl.load(first + row * size + offsets, mask=inside, other=0.0)  # [BLOCK]
-        else:
-            grad = tl.load(local_suffix + offsets, mask=inside, other=0.0).to(tl.float32)  # [BLOCK]
-            if SPLIT_SUFFIX:
-                grad += after_fade * tl.load(after + offsets, mask=inside, other=0.0).to(tl.float32)  # [BLOCK]
-            if EXPANDS:  # both were multiplied by the weights of features
-                weight = tl.load(pointers.weights + offsets // columns, mask=inside, other=0.0)  # [BLOCK]
-                grad = tl.where(weight > 0, grad / tl.where(weight > 0, weight, 1.0), 0.0)
-        total += state * grad
-    return tl.sum(total, 0)
 
 
 @triton.jit
 def gate_gradient(
-    pointers, strides, sizes, scale, HAS_STATE: tl.constexpr, NORMALIZE: tl.constexpr, EXPANDS: tl.constexpr,
-    SPLIT_PREFIX: tl.constexpr, SPLIT_SUFFIX: tl.constexpr, SEGMENT: tl.constexpr, BLOCK_T: tl.constexpr,
-    BLOCK: tl.constexpr,
+    pointers, strides, sizes, scale, HAS_STATE: tl.constexpr, HAS_FIRST: tl.constexpr, PARTS: tl.constexpr,
+    SEGMENT: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of the rates of one segment, from the pairs that cross its first token."""
-    segment, row = tl.program_id(0) // sizes.rows, tl.program_id(0) % sizes.rows
-    row = row.to(tl.int64)
-    batch, head = row // sizes.state_heads, row % sizes.state_heads
-    crossing = 0.0
+    """Compute the gradients of the rates in one segment of several rows, from the pairs that cross its first token."""
+    blocks = (sizes.rows + ROWS - 1) // ROWS
+    segment, segments = tl.program_id(0) // blocks, tl.maximum((sizes.length + SEGMENT - 1) // SEGMENT, 1)
+    rows = (tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)[:, None]).to(tl.int64)  # [ROWS, 1]
+    present = rows < sizes.rows
+    crossing = tl.zeros([ROWS, 1], tl.float32)
     if HAS_STATE:
-        segments = tl.maximum((sizes.length + SEGMENT - 1) // SEGMENT, 1)
-        each = sizes.segments_per_split
-        start = tl.minimum(segment // each, sizes.num_splits - 1) * each
-        before_fade = fade_between(pointers.borders, row, start, segment, sizes.length, SEGMENT)
-        earlier = tl.maximum(segment - 1, 0)
-        end = tl.minimum((tl.minimum(earlier // each, sizes.num_splits - 1) + 1) * each, segments)
-        after_fade = fade_between(pointers.borders, row, earlier + 1, end, sizes.length, SEGMENT)
-        crossing = _state_product(
-            pointers.prefix_kv, pointers.suffix_kv, pointers.first_kv, row, segment, before_fade, after_fade,
-            sizes.columns, pointers, sizes, SPLIT_PREFIX, SPLIT_SUFFIX, EXPANDS, BLOCK,
-        )  # fmt: skip
-        if NORMALIZE:
-            crossing += _state_product(
-                pointers.prefix_k, pointers.suffix_k, pointers.first_k, row, segment, before_fade, after_fade,
-                1, pointers, sizes, SPLIT_PREFIX, SPLIT_SUFFIX, EXPANDS, BLOCK,
-            )  # fmt: skip
+        for part in tl.static_range(PARTS):
+            place = (rows * segments + segment - 1) * PARTS + part
+            crossing += tl.load(pointers.crossing + place, mask=present & (segment > 0), other=0.0)  # [ROWS, 1]
+        if HAS_FIRST:
+            crossing += tl.load(pointers.first_crossing + rows, mask=present & (segment == 0), other=0.0)  # [ROWS, 1]
         crossing *= scale
-    place = tl.arange(0, BLOCK_T)
-    tokens = segment * SEGMENT + place  # [BLOCK_T]
-    inside = (place < SEGMENT) & (tokens < sizes.length)
+    place = tl.arange(0, BLOCK)[None, :]
+    tokens = segment * SEGMENT + place  # [1, BLOCK]
+    inside = (place < SEGMENT) & (tokens < sizes.length) & present  # [ROWS, BLOCK]
+    batch, head = rows // sizes.state_heads, rows % sizes.state_heads
     group = sizes.heads // sizes.state_heads
-    lost = tl.zeros([BLOCK_T], tl.float64)
+    lost = tl.zeros([ROWS, BLOCK], tl.float64)
     for member in range(group):
         flat = (batch * sizes.heads + head * group + member) * sizes.length
-        lost += tl.load(pointers.query_pairs + flat + tokens, mask=inside, other=0.0).to(tl.float64)  # [BLOCK_T]
-    lost -= tl.load(pointers.key_pairs + row * sizes.length + tokens, mask=inside, other=0.0).to(tl.float64)
-    before = tl.cumsum(lost, 0) - lost
+        lost += tl.load(pointers.query_pairs + flat + tokens, mask=inside, other=0.0).to(tl.float64)  # [ROWS, BLOCK]
+    lost -= tl.load(pointers.key_pairs + rows * sizes.length + tokens, mask=inside, other=0.0).to(tl.float64)
+    before = tl.cumsum(lost, 1) - lost
     first = pointers.rates + batch * strides.batch + head * strides.head
-    rates = tl.load(first + tokens.to(tl.int64) * strides.token, mask=inside, other=0.0)  # [BLOCK_T]
+    rates = tl.load(first + tokens.to(tl.int64) * strides.token, mask=inside, other=0.0)  # [ROWS, BLOCK]
     found = tl.where(rates >= CLOSED, 0.0, before.to(tl.float32) - crossing)
-    tl.store(pointers.out + row * sizes.length + tokens, found, mask=inside)  # [BLOCK_T]
+    tl.store(pointers.out + rows * sizes.length + tokens, found, mask=inside)  # [ROWS, BLOCK]

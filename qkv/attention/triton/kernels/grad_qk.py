@@ -20,7 +20,19 @@ from qkv.attention.triton.kernels.common import (
     store_rows,
     token_ranges,
 )
-from qkv.attention.triton.kernels.gate import anchor_fade, anchor_sum, border_fade, load_sums, split_fade
+from qkv.attention.triton.kernels.gate import (
+    FROM_START,
+    SUMS,
+    TO_END,
+    WEAK,
+    causal,
+    end_sum,
+    fade_pairs,
+    gate_plane,
+    load_columns,
+    row_fade,
+    state_fade,
+)
 
 
 class GradPointers(NamedTuple):
@@ -39,8 +51,8 @@ class GradPointers(NamedTuple):
     """Gradients of the normalizers: written with the queries, read with the keys."""
     mask: Pointer
     decay: Pointer
-    gate_sums: Pointer
-    gate_borders: Pointer
+    gate: Pointer
+    segment_fades: Pointer
     prefix_kv: Pointer
     prefix_k: Pointer
     forward_out: Pointer
@@ -96,12 +108,16 @@ def grad_qk(
     if FLAGS.HAS_DECAY:
         rate = tl.load(pointers.decay + a_head)  # scalar
     gate_row = batch * sizes.state_heads + a_head * sizes.state_heads // sizes.a_heads
-    before_fade, anchor = 1.0, 0.0
+    before_fade, columns = 1.0, pointers.gate
     if FLAGS.HAS_GATE:
-        anchor = anchor_sum(pointers.gate_sums, gate_row, start, segment, sizes.a_length, FLAGS.REVERSE, TILES)
-        rate = load_sums(pointers.gate_sums, gate_row, tokens, valid, sizes.a_length, FLAGS.REVERSE)  # [BLOCK_A]
+        end = end_sum(pointers.gate, gate_row, segment, sizes.a_length, TILES.SEGMENT)  # scalar
+        rate = tl.load(gate_plane(pointers.gate, gate_row, SUMS, sizes.a_length, TILES.SEGMENT) + tokens)  # [BLOCK_A]
         if FLAGS.SPLIT_PREFIX:
-            before_fade = split_fade(pointers.gate_borders, gate_row, segment, sizes, TILES.SEGMENT, FLAGS.REVERSE)
+            segments = tl.maximum(tl.cdiv(sizes.a_length, TILES.SEGMENT), 1)
+            before_fade = tl.load(pointers.segment_fades + gate_row * segments + segment).to(tl.float32)  # scalar
+        weak = end <= WEAK
+        plane = tl.where(weak, FROM_START if FLAGS.REVERSE else TO_END, SUMS)
+        columns = gate_plane(pointers.gate, gate_row, plane, sizes.a_length, TILES.SEGMENT)
     if FLAGS.LOCAL_PREFIX or FLAGS.SPLIT_PREFIX:
         local, before = prefix_bases(batch, a_head, segment, sizes, TILES.PADDED_FEATURES)
         age = border_distance(tokens, segment, sizes.a_length, TILES.SEGMENT, FLAGS.REVERSE).to(tl.float32)
@@ -123,41 +139,43 @@ def grad_qk(
                 out, d_decay, k_sum, raw, g, inv_norm, d_norm, age, rate, tile, local, before, before_fade, valid,
                 start, batch, a_head, pointers, strides, scales, False, KIND, FLAGS, TILES,
             )  # fmt: skip
-        if FLAGS.HAS_GATE:
-            fade = border_fade(
-                anchor, pointers.gate_sums, gate_row, segment, sizes.a_length, TILES.SEGMENT, FLAGS.REVERSE
-            )  # scalar  # fmt: skip
-            out *= fade
-            d_decay *= fade
     if FLAGS.INTRA != "none":
         low, high, diagonal_low, diagonal_high = token_ranges(start, segment, sizes.b_length, FLAGS, TILES)
         if FLAGS.HAS_GATE:
+            if weak:
+                out, d_decay = _add_segment_grad(
+                    out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, segment, batch, a_head, rate, columns,
+                    pointers, strides, sizes, scales, "weak", KIND, FLAGS, TILES,
+                )  # fmt: skip
+            else:
+                fade = state_fade(rate, end, FLAGS.REVERSE)  # [BLOCK_A]
+                out *= fade[:, None]
+                d_decay *= fade
+                out, d_decay = _add_segment_grad(
+                    out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, segment, batch, a_head, rate, columns,
+                    pointers, strides, sizes, scales, "strong", KIND, FLAGS, TILES,
+                )  # fmt: skip
+        else:  # the loops of `_add_segment_grad`, written out: the machine code of a call follows even their place
             for member in range(tl.maximum(sizes.b_heads // sizes.a_heads, 1)):
                 b_head = a_head * sizes.b_heads // sizes.a_heads + member
                 for b_start in range(low, high, TILES.BLOCK_B):
                     out, d_decay = _add_block_grad(
                         out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head,
-                        rate, anchor, pointers, strides, sizes, scales, False, KIND, FLAGS, TILES,
+                        rate, columns, pointers, strides, sizes, scales, False, "none", KIND, FLAGS, TILES,
                     )  # fmt: skip
-            fade = anchor_fade(rate, anchor, FLAGS.REVERSE)  # [BLOCK_A]
-            out *= fade[:, None]
-            d_decay *= fade
-        for member in range(tl.maximum(sizes.b_heads // sizes.a_heads, 1)):
-            b_head = a_head * sizes.b_heads // sizes.a_heads + member
-            if not FLAGS.HAS_GATE:
-                for b_start in range(low, high, TILES.BLOCK_B):
+                for b_start in range(diagonal_low, diagonal_high, TILES.BLOCK_B):
                     out, d_decay = _add_block_grad(
                         out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head,
-                        rate, anchor, pointers, strides, sizes, scales, False, KIND, FLAGS, TILES,
+                        rate, columns, pointers, strides, sizes, scales, True, "none", KIND, FLAGS, TILES,
                     )  # fmt: skip
-            for b_start in range(diagonal_low, diagonal_high, TILES.BLOCK_B):
-                out, d_decay = _add_block_grad(
-                    out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head, rate,
-                    anchor, pointers, strides, sizes, scales, True, KIND, FLAGS, TILES,
-                )  # fmt: skip
-    if FLAGS.HAS_GATE and not FLAGS.SUM_PAIRS:
-        d_decay = tl.sum(a.to(tl.float32) * out, 1)
-    out = tl.where(valid[:, None], KIND.map_grad(raw, out * scales.result, scales.a), 0.0)
+    result = scales.result
+    if FLAGS.HAS_GATE:
+        if not FLAGS.SUM_PAIRS:
+            d_decay = tl.sum(a.to(tl.float32) * out, 1)
+        row_factor = row_fade(rate, end, weak, FLAGS.REVERSE)  # [BLOCK_A]
+        d_decay *= row_factor
+        result = (row_factor * scales.result)[:, None]
+    out = tl.where(valid[:, None], KIND.map_grad(raw, out * result, scales.a), 0.0)
     store_rows(pointers.out, out, strides.out, batch, a_head, start, tokens < sizes.a_length, TILES.KEY_DIM,
                TILES.BLOCK_K, TILES.KEY_DIM == TILES.BLOCK_K)  # [BLOCK_A, BLOCK_K]  # fmt: skip
     if FLAGS.HAS_DECAY or FLAGS.HAS_GATE:
@@ -245,10 +263,34 @@ def _add_state_grad(
 
 
 @triton.jit
+def _add_segment_grad(
+    out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, segment, batch, a_head, rate, columns,
+    pointers, strides, sizes, scales,
+    GATE: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """Add to `out` and `d_decay` the gradient through the tokens of side b that are attended to one by one."""
+    sums = tl.zeros([TILES.BLOCK_A, 8], tl.float32)
+    low, high, diagonal_low, diagonal_high = token_ranges(start, segment, sizes.b_length, FLAGS, TILES)
+    for member in range(tl.maximum(sizes.b_heads // sizes.a_heads, 1)):
+        b_head = a_head * sizes.b_heads // sizes.a_heads + member
+        for b_start in range(low, high, TILES.BLOCK_B):
+            out, sums = _add_block_grad(
+                out, sums, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head, rate,
+                columns, pointers, strides, sizes, scales, False, GATE, KIND, FLAGS, TILES,
+            )  # fmt: skip
+        for b_start in range(diagonal_low, diagonal_high, TILES.BLOCK_B):
+            out, sums = _add_block_grad(
+                out, sums, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head, rate,
+                columns, pointers, strides, sizes, scales, True, GATE, KIND, FLAGS, TILES,
+            )  # fmt: skip
+    return out, d_decay + tl.sum(sums, 1)
+
+
+@triton.jit
 def _add_block_grad(
     out, d_decay, a, g, inv_norm, d_norm, tokens, valid, start, b_start, batch, a_head, b_head, rate,
-    anchor, pointers, strides, sizes, scales,
-    DIAGONAL: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
+    columns, pointers, strides, sizes, scales,
+    DIAGONAL: tl.constexpr, GATE: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Add to `out` and `d_decay` the gradient through the weights of one block of tokens of side b."""
     others = b_start + tl.arange(0, TILES.BLOCK_B)  # [BLOCK_B]
@@ -273,8 +315,15 @@ def _add_block_grad(
         d_weight = tl.dot(
             g_block.to(TILES.DTYPE), tl.trans(c.to(TILES.DTYPE)), d_weight, input_precision=TILES.PRECISION
         )
+    if FLAGS.HAS_GATE:
+        column = load_columns(columns, others, b_valid, FLAGS.HAS_MASK and not FLAGS.REVERSE, GATE)  # [BLOCK_B]
     if FLAGS.NORMALIZE:
-        if FLAGS.REVERSE:
+        if FLAGS.REVERSE and GATE == "weak":
+            flat = (batch.to(tl.int64) * sizes.b_heads + b_head) * sizes.b_length
+            factor = column.to(tl.float32)  # [BLOCK_B]
+            d_weight *= (factor * tl.load(pointers.inv_norm + flat + others, mask=b_valid, other=0.0))[None, :]
+            d_weight += (factor * tl.load(pointers.d_norm + flat + others, mask=b_valid, other=0.0))[None, :]
+        elif FLAGS.REVERSE:
             flat = (batch.to(tl.int64) * sizes.b_heads + b_head) * sizes.b_length
             d_weight *= tl.load(pointers.inv_norm + flat + others, mask=b_valid, other=0.0)[None, :]  # [1, BLOCK_B]
             d_weight += tl.load(pointers.d_norm + flat + others, mask=b_valid, other=0.0)[None, :]  # [1, BLOCK_B]
@@ -282,24 +331,24 @@ def _add_block_grad(
             d_weight = d_weight * inv_norm[:, None] + d_norm[:, None]
     # [BLOCK_A, BLOCK_K] x [BLOCK_K, BLOCK_B]
     product = tl.dot(a, tl.trans(b), input_precision=TILES.PRECISION)
-    other_sums = 0.0
-    if FLAGS.HAS_GATE:
-        gate_row = batch * sizes.state_heads + b_head * sizes.state_heads // sizes.b_heads
-        other_sums = load_sums(
-            pointers.gate_sums, gate_row, others, b_valid, sizes.b_length, not FLAGS.REVERSE
-        )  # [BLOCK_B]  # fmt: skip
-    d_weight = causal_decay(
-        d_weight, tokens, others, rate, other_sums, anchor, DIAGONAL, FLAGS.REVERSE,
-        FLAGS.HAS_DECAY and FLAGS.INTRA == "causal", FLAGS.HAS_GATE,
-    )  # [BLOCK_A, BLOCK_B]  # fmt: skip
+    if GATE == "none":
+        d_weight = causal_decay(
+            d_weight, tokens, others, rate, DIAGONAL, FLAGS.REVERSE, FLAGS.HAS_DECAY and FLAGS.INTRA == "causal"
+        )  # [BLOCK_A, BLOCK_B]  # fmt: skip
+    elif DIAGONAL:
+        d_weight = causal(d_weight, tokens, b_start, FLAGS.REVERSE)  # [BLOCK_A, BLOCK_B]
+    if GATE == "strong":
+        d_weight = fade_pairs(d_weight, rate, column, FLAGS.REVERSE)
+    elif GATE == "weak" and not (FLAGS.NORMALIZE and FLAGS.REVERSE):
+        d_weight *= column.to(tl.float32)[None, :]
     if FLAGS.HAS_DECAY and not FLAGS.REVERSE:
         distance = (tokens[:, None] - others[None, :]).to(tl.float32)
         d_decay += tl.sum(tl.where(b_valid[None, :], d_weight * KIND.weight(product, scales.score) * distance, 0.0), 1)
     if FLAGS.SUM_PAIRS:
-        pairs = d_weight * KIND.weight(product, scales.score)  # [BLOCK_A, BLOCK_B]
-        if DIAGONAL:
-            pairs = tl.where(tokens[:, None] != others[None, :], pairs, 0.0)
-        d_decay += tl.sum(pairs, 1)
+        others_only = d_weight  # [BLOCK_A, BLOCK_B]
+        if DIAGONAL and tl.float32 == TILES.DTYPE:  # in bfloat16 both sides contain them, and they cancel in float32
+            others_only = tl.where(tokens[:, None] != others[None, :], d_weight, 0.0)
+        d_decay += KIND.pair_sums(others_only, product, scales.score)  # [BLOCK_A, 8]
     d_product = (d_weight * KIND.slope(product, scales.score)).to(TILES.DTYPE)
     # [BLOCK_A, BLOCK_B] x [BLOCK_B, BLOCK_K]
     return tl.dot(d_product, b, out, input_precision=TILES.PRECISION), d_decay

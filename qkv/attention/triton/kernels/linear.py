@@ -35,6 +35,18 @@ def slope(product, scale):
 
 
 @triton.jit
+def lane_sums(x):
+    """Return the sums of every 8th column of x [rows, columns]: [rows, 8]; each is held by one thread."""
+    return tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // 8, 8]), 1)
+
+
+@triton.jit
+def pair_sums(d_weight, product, scale):
+    """Return sums of weights times their gradients by `lane_sums`."""
+    return lane_sums(d_weight * product)
+
+
+@triton.jit
 def load_picks(features, pointers, TILES: tl.constexpr):
     """Load nothing: each feature is one element of the input."""
     return features, features, features, features
@@ -136,6 +148,7 @@ LINEAR = KernelFunctions(
     map_grad=map_grad,
     weight=weight,
     slope=slope,
+    pair_sums=pair_sums,
     load_picks=load_picks,
     features_t=features_t,
     features=features,
@@ -147,6 +160,7 @@ ELU = KernelFunctions(
     map_grad=map_grad_elu,
     weight=weight,
     slope=slope,
+    pair_sums=pair_sums,
     load_picks=load_picks,
     features_t=features_t_elu,
     features=features_elu,

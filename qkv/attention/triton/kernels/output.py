@@ -21,7 +21,21 @@ from qkv.attention.triton.kernels.common import (
     store_rows,
     token_ranges,
 )
-from qkv.attention.triton.kernels.gate import anchor_fade, anchor_sum, border_fade, load_sums, split_fade
+from qkv.attention.triton.kernels.gate import (
+    FROM_START,
+    SUMS,
+    TO_END,
+    WEAK,
+    border_product,
+    causal,
+    end_sum,
+    fade_pairs,
+    gate_plane,
+    load_columns,
+    row_fade,
+    state_fade,
+)
+from qkv.attention.triton.kernels.linear import lane_sums
 
 
 class OutputPointers(NamedTuple):
@@ -37,10 +51,17 @@ class OutputPointers(NamedTuple):
     """1 / normalizer of each query, read in the backward."""
     mask: Pointer
     decay: Pointer
-    gate_sums: Pointer
-    gate_borders: Pointer
+    gate: Pointer
+    segment_fades: Pointer
     prefix_kv: Pointer
     prefix_k: Pointer
+    weights: Pointer
+    forward_fades: Pointer
+    forward_kv: Pointer
+    """States of the forward, read for the gradient of a gate."""
+    forward_k: Pointer
+    crossing: Pointer
+    """Products of these with their gradients, written for the gradient of a gate."""
     out: Pointer
     out_inv_norm: Pointer
     """1 / normalizer of each query, written in the forward."""
@@ -78,12 +99,16 @@ def output(
     if FLAGS.HAS_DECAY:
         rate = tl.load(pointers.decay + a_head)  # scalar
     gate_row = batch * sizes.state_heads + a_head * sizes.state_heads // sizes.a_heads
-    before_fade, anchor = 1.0, 0.0
+    before_fade, columns = 1.0, pointers.gate
     if FLAGS.HAS_GATE:
-        anchor = anchor_sum(pointers.gate_sums, gate_row, start, segment, sizes.a_length, FLAGS.REVERSE, TILES)
-        rate = load_sums(pointers.gate_sums, gate_row, tokens, valid, sizes.a_length, FLAGS.REVERSE)  # [BLOCK_A]
+        end = end_sum(pointers.gate, gate_row, segment, sizes.a_length, TILES.SEGMENT)  # scalar
+        rate = tl.load(gate_plane(pointers.gate, gate_row, SUMS, sizes.a_length, TILES.SEGMENT) + tokens)  # [BLOCK_A]
         if FLAGS.SPLIT_PREFIX:
-            before_fade = split_fade(pointers.gate_borders, gate_row, segment, sizes, TILES.SEGMENT, FLAGS.REVERSE)
+            segments = tl.maximum(tl.cdiv(sizes.a_length, TILES.SEGMENT), 1)
+            before_fade = tl.load(pointers.segment_fades + gate_row * segments + segment).to(tl.float32)  # scalar
+        weak = end <= WEAK
+        plane = tl.where(weak, FROM_START if FLAGS.REVERSE else TO_END, SUMS)
+        columns = gate_plane(pointers.gate, gate_row, plane, sizes.a_length, TILES.SEGMENT)
     if FLAGS.LOCAL_PREFIX or FLAGS.SPLIT_PREFIX:
         local, before = prefix_bases(batch, a_head, segment, sizes, TILES.PADDED_FEATURES)
         for tile in range(TILES.PURE_TILES):
@@ -100,42 +125,50 @@ def output(
             fade = tl.exp(-rate * border_distance(tokens, segment, sizes.a_length, TILES.SEGMENT, FLAGS.REVERSE))
             out *= fade[:, None]
             norm *= fade
-        if FLAGS.HAS_GATE:
-            fade = border_fade(
-                anchor, pointers.gate_sums, gate_row, segment, sizes.a_length, TILES.SEGMENT, FLAGS.REVERSE
-            )  # scalar  # fmt: skip
-            out *= fade
-            norm *= fade
     if FLAGS.INTRA != "none":
         low, high, diagonal_low, diagonal_high = token_ranges(start, segment, sizes.b_length, FLAGS, TILES)
         if FLAGS.HAS_GATE:
+            if weak:
+                out, norm = _attend_segment(
+                    out, norm, a, tokens, start, segment, value_block, batch, a_head, columns_left, rate, columns,
+                    pointers, strides, sizes, scales, "weak", KIND, FLAGS, TILES,
+                )  # fmt: skip
+            else:
+                fade = state_fade(rate, end, FLAGS.REVERSE)  # [BLOCK_A]
+                out *= fade[:, None]
+                norm *= fade
+                out, norm = _attend_segment(
+                    out, norm, a, tokens, start, segment, value_block, batch, a_head, columns_left, rate, columns,
+                    pointers, strides, sizes, scales, "strong", KIND, FLAGS, TILES,
+                )  # fmt: skip
+        else:  # the loops of `_attend_segment`, written out: the machine code of a call follows even their place
             for member in range(tl.maximum(sizes.b_heads // sizes.a_heads, 1)):
                 b_head = a_head * sizes.b_heads // sizes.a_heads + member
                 for b_start in range(low, high, TILES.BLOCK_B):
                     out, norm = _attend_block(
                         out, norm, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
-                        columns_left, rate, anchor, pointers, strides, sizes, scales, False, KIND, FLAGS, TILES,
+                        columns_left, rate, columns, pointers, strides, sizes, scales, False, "none", KIND, FLAGS,
+                        TILES,
                     )  # fmt: skip
-            fade = anchor_fade(rate, anchor, FLAGS.REVERSE)  # [BLOCK_A]
-            out *= fade[:, None]
-            norm *= fade
-        for member in range(tl.maximum(sizes.b_heads // sizes.a_heads, 1)):
-            b_head = a_head * sizes.b_heads // sizes.a_heads + member
-            if not FLAGS.HAS_GATE:
-                for b_start in range(low, high, TILES.BLOCK_B):
+                for b_start in range(diagonal_low, diagonal_high, TILES.BLOCK_B):
                     out, norm = _attend_block(
                         out, norm, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
-                        columns_left, rate, anchor, pointers, strides, sizes, scales, False, KIND, FLAGS, TILES,
+                        columns_left, rate, columns, pointers, strides, sizes, scales, True, "none", KIND, FLAGS,
+                        TILES,
                     )  # fmt: skip
-            for b_start in range(diagonal_low, diagonal_high, TILES.BLOCK_B):
-                out, norm = _attend_block(
-                    out, norm, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
-                    columns_left, rate, anchor, pointers, strides, sizes, scales, True, KIND, FLAGS, TILES,
-                )  # fmt: skip
-    out *= scales.result
+    if FLAGS.HAS_GATE:
+        row_factor = row_fade(rate, end, weak, FLAGS.REVERSE)  # [BLOCK_A]
+        result = row_factor * scales.result
+        if FLAGS.NORMALIZE:
+            inv_norm = safe_inverse(norm * row_factor, valid)
+            result *= inv_norm
+        out *= result[:, None]
+    else:
+        out *= scales.result
+        if FLAGS.NORMALIZE:
+            inv_norm = safe_inverse(norm, valid)
+            out *= inv_norm[:, None]
     if FLAGS.NORMALIZE:
-        inv_norm = safe_inverse(norm, valid)
-        out *= inv_norm[:, None]
         if value_block == 0:
             flat = (batch.to(tl.int64) * sizes.a_heads + a_head) * sizes.a_length
             tl.store(pointers.out_inv_norm + flat + tokens, inv_norm, mask=tokens < sizes.a_length)  # [BLOCK_A]
@@ -144,6 +177,45 @@ def output(
     store_rows(pointers.out + value_block * TILES.BLOCK_V, out, strides.out, batch, a_head, start,
                tokens < sizes.a_length, columns_left, TILES.BLOCK_V,
                TILES.VALUE_DIM % TILES.BLOCK_V == 0)  # [BLOCK_A, BLOCK_V]  # fmt: skip
+    if FLAGS.CROSSING and (start + TILES.BLOCK_A) % TILES.SEGMENT == 0:
+        if (segment + 1) * TILES.SEGMENT < sizes.a_length:
+            _store_crossing(value_block, gate_row, segment, local, before, end, before_fade, pointers, sizes,
+                            FLAGS, TILES)  # fmt: skip
+
+
+@triton.jit
+def _store_crossing(
+    value_block, row, segment, local, before, end, before_fade, pointers, sizes, FLAGS: tl.constexpr,
+    TILES: tl.constexpr,
+):  # fmt: skip
+    """Store the product of the state after a segment with its gradient, for one block of value columns."""
+    segments = tl.cdiv(sizes.a_length, TILES.SEGMENT)
+    next_end = end_sum(pointers.gate, row, segment + 1, sizes.a_length, TILES.SEGMENT)  # scalar
+    split = tl.minimum((segment + 1) // sizes.segments_per_split, sizes.num_splits - 1)
+    slots = row.to(tl.int64) * sizes.forward_slots
+    place = (slots + segment + 1) * TILES.PADDED_FEATURES
+    place_before = (slots + sizes.forward_slots - sizes.num_splits + split) * TILES.PADDED_FEATURES
+    fade = 1.0
+    if FLAGS.FORWARD_SPLIT:
+        fade = tl.load(pointers.forward_fades + row * segments + segment + 1).to(tl.float32)  # scalar
+    stride = TILES.BLOCK_V * TILES.VALUE_BLOCKS
+    columns = value_block * TILES.BLOCK_V + tl.arange(0, TILES.BLOCK_V)  # [BLOCK_V]
+    crossing = border_product(
+        pointers.forward_kv + place * stride, pointers.forward_kv + place_before * stride,
+        pointers.prefix_kv + local * stride, pointers.prefix_kv + before * stride, fade, before_fade,
+        pointers.weights, columns, stride, TILES.PADDED_FEATURES, TILES.BLOCK_F, FLAGS.FORWARD_SPLIT,
+        FLAGS.SPLIT_PREFIX, FLAGS.EXPANDS,
+    )  # fmt: skip
+    if FLAGS.SUM_NORMS:
+        if value_block == 0:
+            crossing += border_product(
+                pointers.forward_k + place, pointers.forward_k + place_before, pointers.prefix_k + local,
+                pointers.prefix_k + before, fade, before_fade, pointers.weights, tl.arange(0, 1), 1,
+                TILES.PADDED_FEATURES, TILES.BLOCK_F, FLAGS.FORWARD_SPLIT, FLAGS.SPLIT_PREFIX, FLAGS.EXPANDS,
+            )  # fmt: skip
+    early = tl.where(end <= WEAK, end, 0.0) + tl.where(next_end <= WEAK, next_end, 0.0)  # what the two contain
+    crossing *= tl.exp2(early.to(tl.float32))
+    tl.store(pointers.crossing + (row * segments + segment) * TILES.VALUE_BLOCKS + value_block, crossing)  # scalar
 
 
 @triton.jit
@@ -174,9 +246,32 @@ def _read_state(
 
 
 @triton.jit
+def _attend_segment(
+    out, norm, a, tokens, start, segment, value_block, batch, a_head, columns_left, rate, columns, pointers, strides,
+    sizes, scales, GATE: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """Add to `out` and `norm` the tokens of side b that are attended to one by one."""
+    sums = tl.zeros([TILES.BLOCK_A, 8], tl.float32)
+    low, high, diagonal_low, diagonal_high = token_ranges(start, segment, sizes.b_length, FLAGS, TILES)
+    for member in range(tl.maximum(sizes.b_heads // sizes.a_heads, 1)):
+        b_head = a_head * sizes.b_heads // sizes.a_heads + member
+        for b_start in range(low, high, TILES.BLOCK_B):
+            out, sums = _attend_block(
+                out, sums, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
+                columns_left, rate, columns, pointers, strides, sizes, scales, False, GATE, KIND, FLAGS, TILES,
+            )  # fmt: skip
+        for b_start in range(diagonal_low, diagonal_high, TILES.BLOCK_B):
+            out, sums = _attend_block(
+                out, sums, a, tokens, b_start, pointers.c + value_block * TILES.BLOCK_V, batch, b_head,
+                columns_left, rate, columns, pointers, strides, sizes, scales, True, GATE, KIND, FLAGS, TILES,
+            )  # fmt: skip
+    return out, norm + tl.sum(sums, 1)
+
+
+@triton.jit
 def _attend_block(
-    out, norm, a, tokens, b_start, c_pointer, batch, b_head, columns_left, rate, anchor, pointers, strides, sizes,
-    scales, DIAGONAL: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
+    out, norm, a, tokens, b_start, c_pointer, batch, b_head, columns_left, rate, columns, pointers, strides, sizes,
+    scales, DIAGONAL: tl.constexpr, GATE: tl.constexpr, KIND: tl.constexpr, FLAGS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Add to `out` and `norm` one block of tokens of side b, each by its weight."""
     others = b_start + tl.arange(0, TILES.BLOCK_B)  # [BLOCK_B]
@@ -191,22 +286,31 @@ def _attend_block(
                   TILES.BLOCK_V, TILES.VALUE_DIM % TILES.BLOCK_V == 0)  # [BLOCK_B, BLOCK_V]  # fmt: skip
     # [BLOCK_A, BLOCK_K] x [BLOCK_K, BLOCK_B]
     w = KIND.weight(tl.dot(a, tl.trans(b), input_precision=TILES.PRECISION), scales.score)
-    other_sums = 0.0
     if FLAGS.HAS_GATE:
-        gate_row = batch * sizes.state_heads + b_head * sizes.state_heads // sizes.b_heads
-        other_sums = load_sums(
-            pointers.gate_sums, gate_row, others, valid, sizes.b_length, not FLAGS.REVERSE
-        )  # [BLOCK_B]  # fmt: skip
-    w = causal_decay(
-        w, tokens, others, rate, other_sums, anchor, DIAGONAL, FLAGS.REVERSE,
-        FLAGS.HAS_DECAY and FLAGS.INTRA == "causal", FLAGS.HAS_GATE,
-    )  # [BLOCK_A, BLOCK_B]  # fmt: skip
-    if FLAGS.HAS_INV_NORM:
+        column = load_columns(columns, others, valid, FLAGS.HAS_MASK and not FLAGS.REVERSE, GATE)  # [BLOCK_B]
+    if GATE == "none":
+        w = causal_decay(
+            w, tokens, others, rate, DIAGONAL, FLAGS.REVERSE, FLAGS.HAS_DECAY and FLAGS.INTRA == "causal"
+        )  # [BLOCK_A, BLOCK_B]  # fmt: skip
+    elif DIAGONAL:
+        w = causal(w, tokens, b_start, FLAGS.REVERSE)  # [BLOCK_A, BLOCK_B]
+    if GATE == "weak":
+        factor = column.to(tl.float32)  # [BLOCK_B]
+        if FLAGS.HAS_INV_NORM:
+            flat = (batch.to(tl.int64) * sizes.b_heads + b_head) * sizes.b_length
+            factor *= tl.load(pointers.inv_norm + flat + others, mask=valid, other=0.0)  # [BLOCK_B]
+        w *= factor[None, :]
+    if GATE == "strong":
+        w = fade_pairs(w, rate, column, FLAGS.REVERSE)
+    if FLAGS.HAS_INV_NORM and GATE != "weak":
         flat = (batch.to(tl.int64) * sizes.b_heads + b_head) * sizes.b_length
         w *= tl.load(pointers.inv_norm + flat + others, mask=valid, other=0.0)[None, :]  # [1, BLOCK_B]
     if FLAGS.NORMALIZE:
         if FLAGS.HAS_MASK or FLAGS.INTRA == "all":  # an absent key weighs 1, not 0, in a polynomial
             w = tl.where(valid[None, :], w, 0.0)
-        norm += tl.sum(w, 1)
+        if GATE == "none":
+            norm += tl.sum(w, 1)
+        else:
+            norm += lane_sums(w)
     # [BLOCK_A, BLOCK_B] x [BLOCK_B, BLOCK_V]
     return tl.dot(w.to(TILES.DTYPE), c.to(TILES.DTYPE), out, input_precision=TILES.PRECISION), norm

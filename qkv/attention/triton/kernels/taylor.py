@@ -37,6 +37,18 @@ def slope(product, scale):
 
 
 @triton.jit
+def pair_sums(d_weight, product, scale):
+    """Return sums of weights times their gradients by `lane_sums`.
+
+    weight = (1 + (slope / scale)^2) / 2, and the gradient times the slope is known: two operations a pair.
+    """
+    known = slope(product, scale)  # [BLOCK_A, BLOCK_B]
+    half = tl.where(scale == 0.0, 1.0, 0.5)
+    factor = tl.where(scale == 0.0, 0.0, 0.5 / tl.where(scale == 0.0, 1.0, scale * scale))
+    return half * linear.lane_sums(d_weight) + factor * linear.lane_sums(d_weight * known * known)
+
+
+@triton.jit
 def load_picks(features, pointers, TILES: tl.constexpr):
     """Load the matrices that pick the two elements of a tile of features, a row for each, and their biases."""
     offsets = tl.arange(0, TILES.BLOCK_K)[None, :] * TILES.PADDED_FEATURES + features[:, None]
@@ -185,6 +197,7 @@ TAYLOR = KernelFunctions(
     map_grad=linear.map_grad,
     weight=weight,
     slope=slope,
+    pair_sums=pair_sums,
     load_picks=load_picks,
     features_t=features_t,
     features=features,
