@@ -33,23 +33,24 @@ from triton.testing import do_bench, do_bench_cudagraph
 
 from benchmarks.delta_gpu_check import CHECKS, CheckCase, check, check_steps, draw
 from qkv.attention import Delta, RecurrentState
-from qkv.attention.triton import delta_launch
-from qkv.attention.triton.delta_launch import DeltaConfig, DeltaConfigs, DeltaOperands
+from qkv.attention.triton import delta_launch, delta_plan
+from qkv.attention.triton.delta_plan import DeltaConfig, DeltaConfigs, DeltaOperands
+from qkv.attention.triton.kernels.delta_common import SYSTEM_SIZE
 
 SHAPES = {"X": (8, 16, 8192), "Z": (1, 4, 131072)}
 """batch, heads, tokens."""
 PASSES = ("pairs", "inverse", "walk", "walk_back", "grad")
 CANDIDATES: dict[tuple[str, int], tuple[tuple[int, ...], ...]] = {
-    ("pairs", 64): ((0, 4, 1), (0, 4, 1, 128), (0, 8, 1)),
-    ("pairs", 128): ((0, 4, 1), (0, 4, 1, 128), (0, 8, 1)),
-    ("inverse", 64): ((0, 1, 1), (0, 2, 1)),
-    ("inverse", 128): ((0, 1, 1), (0, 2, 1)),
-    ("walk", 64): ((64, 4, 2), (64, 4, 3), (32, 4, 2), (32, 4, 3), (64, 8, 2), (64, 4, 1)),
-    ("walk", 128): ((64, 4, 2), (64, 4, 3), (64, 4, 1), (64, 8, 2), (64, 8, 3), (32, 4, 2), (128, 8, 2)),
-    ("walk_back", 64): ((64, 4, 2), (64, 4, 3), (32, 4, 2), (32, 4, 3), (64, 8, 2), (64, 4, 1)),
-    ("walk_back", 128): ((64, 4, 2), (64, 4, 3), (64, 4, 1), (64, 8, 2), (64, 8, 3), (32, 4, 2), (128, 8, 2)),
-    ("grad", 64): ((64, 4, 1), (64, 4, 1, 168), (64, 8, 1), (32, 4, 1), (32, 4, 2), (32, 8, 1)),
-    ("grad", 128): ((64, 4, 1), (64, 8, 1), (64, 8, 1, 128), (64, 8, 2), (128, 8, 1), (32, 4, 2), (32, 8, 1)),
+    ("pairs", 64): ((0, 4, 1, 128), (0, 4, 1), (0, 8, 1)),
+    ("pairs", 128): ((0, 4, 1, 128), (0, 4, 1), (0, 8, 1)),
+    ("inverse", 64): ((0, 1, 1), (0, 1, 1, 128), (0, 2, 1)),
+    ("inverse", 128): ((0, 1, 1), (0, 1, 1, 128), (0, 2, 1)),
+    ("walk", 64): ((64, 4, 2), (64, 4, 3), (64, 4, 4)),
+    ("walk", 128): ((64, 4, 2), (64, 4, 3), (128, 8, 2)),
+    ("walk_back", 64): ((64, 4, 4), (64, 4, 3), (64, 4, 2)),
+    ("walk_back", 128): ((64, 4, 2), (128, 8, 2), (128, 8, 3)),
+    ("grad", 64): ((64, 4, 1), (32, 4, 1)),
+    ("grad", 128): ((64, 4, 1), (128, 4, 1), (64, 4, 2)),
 }
 """(pass, dim) -> arguments of `DeltaConfig` that are worth a try: those that spill few registers."""
 
@@ -108,17 +109,17 @@ def time_shape(name: str, dim: int, cold: bool) -> dict[str, Any]:
 
 
 def passes(inputs: list[Any], case: CheckCase) -> dict[str, Callable[[], Any]]:
-    """Return a call of each pass; `delta_launch.CONFIGS` may change between calls."""
+    """Return a call of each pass; `delta_plan.CONFIGS` may change between calls."""
     q, k, v, decay, beta, _, starts = inputs
     x, scale = DeltaOperands(q, k, v, decay, beta, starts).contiguous_rows(), case.key_dim**-0.5
-    plan = delta_launch.plan_of_operands(x, case.heads)
+    plan = delta_plan.plan_of_operands(x, case.heads)
     out, _, saved = delta_launch.forward_passes(plan, x, None, scale, True)
     found = delta_launch.backward_passes(plan, x, saved, out, None, scale)
     d_states, none = torch.empty_like(saved.states), out.new_empty(0)
     without = saved._replace(states=none, updates=none)
     final = out.new_empty(plan.rows, plan.segments, case.key_dim, case.value_dim, dtype=torch.float32)
     initial = torch.zeros_like(final) if plan.segments > 1 else None
-    system = out.new_empty(plan.rows, plan.chunks, delta_launch.SYSTEM_SIZE, dtype=torch.float32)
+    system = out.new_empty(plan.rows, plan.chunks, SYSTEM_SIZE, dtype=torch.float32)
     return {
         "pairs": lambda: delta_launch.compute_pairs(plan, x, saved, system, scale),
         "inverse": lambda: delta_launch.invert(plan, saved, system),
@@ -151,12 +152,12 @@ def time_step(dim: int) -> dict[str, float]:
 def configured(number: str, dim: int, config: DeltaConfig) -> Iterator[None]:
     """Launch one pass in another way."""
     key = (False, dim)
-    usual: DeltaConfigs = delta_launch.CONFIGS[key]
-    delta_launch.CONFIGS[key] = replace(usual, **{number: config})
+    usual: DeltaConfigs = delta_plan.CONFIGS[key]
+    delta_plan.CONFIGS[key] = replace(usual, **{number: config})
     try:
         yield
     finally:
-        delta_launch.CONFIGS[key] = usual
+        delta_plan.CONFIGS[key] = usual
 
 
 def compile_configs(number: str, dim: int) -> int:
@@ -193,12 +194,12 @@ def time_fastest(found: dict[str, Any], name: str, dim: int) -> dict[str, Any]:
     """Return times with the fastest configuration of each pass that `try_configs` found."""
     fastest = {number: next(iter(found.get(f"configs {name} {dim} {number}", {})), "") for number in PASSES}
     configs = {number: DeltaConfig(*literal_eval(x)) for number, x in fastest.items() if x.endswith(")")}
-    usual: DeltaConfigs = delta_launch.CONFIGS[False, dim]
-    delta_launch.CONFIGS[False, dim] = replace(usual, **configs)
+    usual: DeltaConfigs = delta_plan.CONFIGS[False, dim]
+    delta_plan.CONFIGS[False, dim] = replace(usual, **configs)
     try:
         return {"configs": fastest} | time_shape(name, dim, cold=False)
     finally:
-        delta_launch.CONFIGS[False, dim] = usual
+        delta_plan.CONFIGS[False, dim] = usual
 
 
 def measure_peer(folder: str, dim: int, seconds: float) -> dict[str, Any]:

@@ -5,14 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.attention.triton.delta_launch import (
-    DeltaConfig,
-    DeltaOperands,
-    constants_of,
-    plan_of_operands,
-    strides_of,
-    value_tiles,
-)
+from qkv.attention.triton.delta_launch import strides_of
+from qkv.attention.triton.delta_plan import DeltaConfig, DeltaOperands, constants_of, plan_of_operands, value_tiles
 from qkv.attention.triton.kernels.delta_common import DeltaSizes, DeltaStrides
 from qkv.attention.triton.kernels.delta_step import DeltaStepPointers
 from qkv.attention.triton.kernels.delta_step import delta_step as kernel

@@ -8,14 +8,12 @@ from torch import Tensor
 from qkv.attention.triton.custom_op import define, register_backward
 from qkv.attention.triton.delta_launch import (
     DeltaGradients,
-    DeltaOperands,
-    DeltaPlan,
     SavedChunks,
     backward_passes,
     forward_passes,
     gradient_buffers,
-    plan_of_operands,
 )
+from qkv.attention.triton.delta_plan import DeltaOperands, DeltaPlan, plan_of_operands
 from qkv.attention.triton.launch import with_contiguous_rows
 from qkv.cost.aten import FORMULAS
 

@@ -195,7 +195,7 @@ def delta_multiplications(shape: Shape, heads: int) -> dict[str, int]:
 
     2-byte elements count as bfloat16.
     """
-    from qkv.attention.triton.delta_launch import DeltaPlan
+    from qkv.attention.triton.delta_plan import DeltaPlan
 
     sizes = shape.batch, heads, shape.heads // heads, heads, shape.keys, shape.key_dim, shape.value_dim
     wide = shape.element_bytes == 4

@@ -22,7 +22,7 @@ ROWS = 4
 
 
 @dataclass(frozen=True)
-class Gate:
+class GateSums:
     """Numbers of a gate, one row per batch element and key head."""
 
     values: Tensor
@@ -47,7 +47,7 @@ def gate_dtype(plan: Plan) -> torch.dtype:
     return torch.float64 if plan.dot_dtype == torch.float32 else torch.float32
 
 
-def sum_gate(plan: Plan, decay: Tensor | None) -> Gate | None:
+def sum_gate(plan: Plan, decay: Tensor | None) -> GateSums | None:
     """Compute the numbers of a gate; None for a decay per head."""
     if decay is None or not is_gate(decay):
         return None
@@ -61,18 +61,18 @@ def sum_gate(plan: Plan, decay: Tensor | None) -> Gate | None:
     return gate
 
 
-def saved_gate(plan: Plan, decay: Tensor | None, values: Tensor) -> tuple[Gate | None, Gate | None]:
+def saved_gate(plan: Plan, decay: Tensor | None, values: Tensor) -> tuple[GateSums | None, GateSums | None]:
     """Return the numbers that the forward saved, and those of the backward, whose fades are empty."""
     if decay is None or not is_gate(decay):
         return None, None
     gate = _split(plan, decay, values)
-    return gate, Gate(values, torch.empty_like(gate.fades))
+    return gate, GateSums(values, torch.empty_like(gate.fades))
 
 
-def _split(plan: Plan, decay: Tensor, values: Tensor) -> Gate:
+def _split(plan: Plan, decay: Tensor, values: Tensor) -> GateSums:
     batch, heads, length = decay.shape
     rows, segments = batch * heads, max(ceil_div(length, plan.segment), 1)
-    return Gate(values, values[3 * rows * segments * plan.segment :].view(rows, segments))
+    return GateSums(values, values[3 * rows * segments * plan.segment :].view(rows, segments))
 
 
 @lru_cache(maxsize=1024)
@@ -99,12 +99,12 @@ class Crossing:
     forward: "StatePrefix"
     """States of the forward."""
     fades: Tensor
-    """`Gate.fades` of the forward."""
+    """`GateSums.fades` of the forward."""
     sums: Tensor
     """(rows, segments, blocks of value columns)"""
 
 
-def crossing_of(plan: Plan, gate: Gate | None, forward: "StatePrefix | None") -> Crossing | None:
+def crossing_of(plan: Plan, gate: GateSums | None, forward: "StatePrefix | None") -> Crossing | None:
     """Return an empty `Crossing`; None without a gate or a state."""
     if gate is None or forward is None:
         return None

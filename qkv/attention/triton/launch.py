@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.attention.triton.constants import Flags
-from qkv.attention.triton.gate import Crossing, Gate
+from qkv.attention.triton.gate import Crossing, GateSums
 from qkv.attention.triton.kernels import chunk_state, grad_qk, output
 from qkv.attention.triton.kernels.common import PassSizes, Scales
 from qkv.attention.triton.launch_cache import CachedKernel, Constants
@@ -78,7 +78,7 @@ class StateOptions:
 
     mask: Tensor | None = None
     decay: Tensor | None = None
-    gate: Gate | None = None
+    gate: GateSums | None = None
     initial: StateTensors | None = None
     forward_prefix: StateTensors | None = None
     """Prefixes of the forward, for the gradient of the decay."""
@@ -95,7 +95,7 @@ class PassOperands:
     b_scale: float
     mask: Tensor | None = None
     decay: Tensor | None = None
-    gate: Gate | None = None
+    gate: GateSums | None = None
     inv_norm: Tensor | None = None
     """1 / normalizer of each query, in the backward."""
     d_norm: Tensor | None = None
@@ -365,7 +365,7 @@ def _prefix_tensors(prefix: StatePrefix | None) -> tuple[Tensor | None, Tensor |
     return _tensors(None if prefix is None else prefix.state)
 
 
-def _gate_tensors(gate: Gate | None) -> tuple[Tensor | None, Tensor | None]:
+def _gate_tensors(gate: GateSums | None) -> tuple[Tensor | None, Tensor | None]:
     return (None, None) if gate is None else (gate.values, gate.fades)
 
 

@@ -105,7 +105,7 @@ class Plan:
         return configs.tuned_for(self.kernel.configs, self.block_k, self.block_v)
 
     def pass_configs(self, *, gated: bool) -> PassConfigs:
-        """Return the launch configurations with a gate per token, or without."""
+        """Return the launch configurations with a gate per token, or for none."""
         return self.configs.gated or self.configs if gated else self.configs
 
     @cached_property

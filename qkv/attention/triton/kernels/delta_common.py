@@ -126,11 +126,12 @@ def chunk_gates(gates, row, chunk, sizes):
 @triton.jit
 def load_factors(factors, row, chunk, sizes, TILES: tl.constexpr):
     """Load the factors of the tokens of a chunk, a tile [CHUNK, FACTORS] per query head."""
-    found = ()
+    found: tl.tuple = ()
     at = tl.arange(0, CHUNK)[:, None] * FACTORS + tl.arange(0, FACTORS)[None, :]
     for member in tl.static_range(TILES.GROUP):
         index = (row.to(tl.int64) * TILES.GROUP + member) * sizes.chunks + chunk
-        found = found + (tl.load(factors + index * (CHUNK * FACTORS) + at),)  # noqa: RUF005 not known to triton
+        tile = tl.load(factors + index * (CHUNK * FACTORS) + at)  # [CHUNK, FACTORS]
+        found = found + (tile,)  # noqa: RUF005 triton knows no starred expressions
     return found
 
 
@@ -158,7 +159,7 @@ def load_gate(base, GATE: tl.constexpr):
 @triton.jit
 def load_keep(gates, row, chunk, sizes):
     """Load the factor of the state before a chunk in the one after it."""
-    return tl.load(chunk_gates(gates, row, chunk, sizes) + KEEP * CHUNK)
+    return tl.load(chunk_gates(gates, row, chunk, sizes) + KEEP * CHUNK)  # scalar
 
 
 @triton.jit

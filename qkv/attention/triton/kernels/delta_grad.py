@@ -147,14 +147,16 @@ def _load_values(pointer, strides, heads, row, member, first, chunk, sizes, TILE
 def _load_updates(row, first, chunk, pointers, sizes, TILES: tl.constexpr):
     """Load some columns of U."""
     index = row.to(tl.int64) * sizes.chunks + chunk
-    return tl.load(pointers.updates + index * (CHUNK * TILES.PADDED_V) + token_offsets(first, TILES))
+    at = pointers.updates + index * (CHUNK * TILES.PADDED_V)
+    return tl.load(at + token_offsets(first, TILES))  # [CHUNK, BLOCK_V]
 
 
 @triton.jit
 def _load_states(states, row, first, chunk, sizes, TILES: tl.constexpr):
     """Load some columns of S or dS, [BLOCK_V, BLOCK_K]."""
     index = row.to(tl.int64) * sizes.chunks + chunk
-    return tl.load(states + index * (TILES.BLOCK_K * TILES.PADDED_V) + state_offsets(first, TILES))
+    at = states + index * (TILES.BLOCK_K * TILES.PADDED_V)
+    return tl.load(at + state_offsets(first, TILES))  # [BLOCK_V, BLOCK_K]
 
 
 @triton.jit

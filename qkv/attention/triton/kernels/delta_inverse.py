@@ -78,7 +78,8 @@ def _load_diagonal(system):
     found: tl.tuple = ()
     for i in tl.static_range(16):
         for k in tl.static_range(i):
-            found = found + (tl.load(at + i * 16 + k),)  # noqa: RUF005 triton knows no starred expressions
+            factor = tl.load(at + i * 16 + k)  # [CHUNK]
+            found = found + (factor,)  # noqa: RUF005 triton knows no starred expressions
     return found
 
 

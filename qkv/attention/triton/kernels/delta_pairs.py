@@ -115,7 +115,8 @@ def _sum_rates(batch, head, start, pointers, strides, sizes, TILES: tl.constexpr
         low = (sums - high.to(tl.float64)).to(tl.float32)
     if TILES.HAS_STARTS:
         at = pointers.starts + batch.to(tl.int64) * sizes.length + tokens
-        document = tl.cumsum((tl.load(at, mask=tokens < sizes.length, other=0) != 0).to(tl.float32), 0)
+        begins = tl.load(at, mask=tokens < sizes.length, other=0) != 0  # [CHUNK]
+        document = tl.cumsum(begins.to(tl.float32), 0)
     return high, low, document
 
 
