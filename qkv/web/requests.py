@@ -40,8 +40,12 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
     try:
         params = json.loads(body.decode() or "{}", parse_constant=reject)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(400, f"the request is not JSON ({type(error).__name__})") from None
+    except UnicodeDecodeError as error:
+        raise RequestError(400, f"the request is not JSON: byte {error.start} is not UTF-8") from None
+    except RecursionError:
+        raise RequestError(400, "the request is not JSON that can be read: it is nested too deep") from None
+    except ValueError as error:  # says where, as "line 1 column 2"
+        raise RequestError(400, f"the request is not JSON: {error}") from None
     if not isinstance(params, dict):
         raise RequestError(400, f"a request must be a JSON object, got a {type(params).__name__}")
     return params
