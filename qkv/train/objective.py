@@ -34,3 +34,5 @@ class Objective:
     """Learning rate by step."""
     frozen: tuple[nn.Module, ...] = ()
     """Modules that the loss uses but does not train; they are moved to the model's device."""
+    split_sequence: Callable[[Tensors, int, int], Tensors] | None = None
+    """(tensors, part, parts) -> the tensors of one part of the time axis, for sequence parallel; None: not possible."""
