@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from qkv.data.files.arrow import read_arrow, read_parquet
 from qkv.errors import QkvError
@@ -74,9 +74,7 @@ def has_columns(files: list[Path]) -> bool:
 def find_splits(source: str) -> dict[str, str] | None:
     """Return the folder of each split, if there are subfolders for all three; a saved dataset with fewer raises."""
     path = Path(source)
-    found = {
-        split: str(path / name) for split, names in _NAMES.items() for name in names if (path / name).is_dir()
-    }
+    found = {split: str(path / name) for split, names in _NAMES.items() for name in names if (path / name).is_dir()}
     is_text = (path / "validation").is_dir() and not has_columns(list_corpus_files(str(path)))
     if len(found) == len(_NAMES) and not is_text:
         return found
@@ -118,7 +116,9 @@ def _list_saved_dataset(path: Path) -> list[Path] | None:
     if not state.is_file() or not (path / "dataset_info.json").is_file():
         return None
     listed = load_json(read_file(state, MAX_BYTES), state).get("_data_files")
-    names = [entry.get("filename") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    names: list[Any] = (
+        [entry.get("filename") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    )
     if not names or not all(isinstance(name, str) and re.fullmatch(r"[^/\\]+\.arrow", name) for name in names):
         raise QkvError("state.json must list .arrow files under _data_files", path)
     files = [path / name for name in names]

@@ -5,7 +5,7 @@ wikitext     WikiText-2 raw, 2 million words of Wikipedia, from the package inde
 FOLDER       every .txt file below it; if it has subfolders train, valid and test, these are the splits
 FILE.txt     one file
 
-A folder or a file may also be of the other formats in `corpus_files`: .jsonl, .parquet, .arrow; `column` names the texts.
+Folders and files may also be .jsonl, .parquet or .arrow (`corpus_files`); `column` is the name of their texts.
 
 WikiText and folders of splits have their own. Elsewhere every 20th document goes to "valid", every 20th to "test",
 at most about half a million characters each, so the held-out splits are complete after reading the beginning of a file

@@ -1,8 +1,8 @@
 """Tokenizing one piece of a corpus into shards.
 
-A shard ends after its number of tokens, even inside a document, or with its piece. Its files get their names when they are
-complete, and its record is written after them. A process that is killed leaves records of the shards it had finished:
-the next one skips the documents that these records count, and the tokens of a document that was cut.
+A shard ends after its number of tokens, even inside a document, or with its piece. Its files get their names when they
+are complete, and its record is written after them. A process that is killed leaves records of the shards it had
+finished: the next one skips the documents that these records count, and the tokens of a document that was cut.
 """
 
 import json

@@ -1,8 +1,8 @@
 """The pieces of a corpus, which worker processes tokenize on their own.
 
 A piece is about as many bytes of input as its limit: a range of one file that begins and ends with a line, or some row
-groups of a Parquet file, or several small files. A .gz file or an .arrow file is not cut. The pieces depend on the corpus
-and the limit alone, not on the number of workers.
+groups of a Parquet file, or several small files. A .gz file or an .arrow file is not cut. The pieces depend on the
+corpus and the limit alone, not on the number of workers.
 """
 
 from collections.abc import Iterator
@@ -28,9 +28,10 @@ class Piece:
 
 def list_pieces(source: str, max_bytes: int) -> list[Piece]:
     """Return the pieces of a folder or a file, in the order of the corpus."""
-    folders: dict[str | None, str] = {**(find_splits(source) or {None: source})}
+    splits = find_splits(source)
+    folders: list[tuple[str | None, str]] = [(None, source)] if splits is None else [*splits.items()]
     pieces: list[Piece] = []
-    for split, folder in folders.items():
+    for split, folder in folders:
         waiting: list[FileRange] = []
         size = 0
         for part, part_size in _parts(list_corpus_files(folder), max_bytes):
@@ -68,7 +69,7 @@ def _row_groups(path: Path, max_bytes: int) -> Iterator[tuple[FileRange, int]]:
 
 
 def _line_ranges(path: Path, size: int, max_bytes: int) -> Iterator[tuple[FileRange, int]]:
-    """Yield ranges of `max_bytes` or a little more; one that has no line end up to the end of the next takes that, too."""
+    """Yield ranges that end with the first line end after `max_bytes`."""
     start = 0
     with open_file(path) as file:
         while start < size:

@@ -4,11 +4,11 @@
     sha256 of each chunk  32 bytes per MiB of ids
     end                   magic, number of ids, bytes per id, sha256 of the tokenizer
 
-The checksum of a shard, which the manifest has, is the sha256 of all that follows the ids. So a reader verifies each chunk
-when it first reads from it, and never reads a shard as a whole.
+The checksum of a shard, which the manifest has, is the sha256 of all that follows the ids. So a reader verifies each
+chunk when it first reads from it, and never reads a shard as a whole.
 
-Files are read with `pread`, not mapped: a mapped page counts as memory of the process, and a file that gets shorter would
-end the process by a signal instead of with a sentence.
+Files are read with `pread`. It uses the same page cache as a memory map, but mapped pages count as memory of the
+process, and a mapped file that is cut off ends the process by a signal instead of with a sentence.
 """
 
 import os

@@ -85,11 +85,11 @@ def read_manifest(folder: Path) -> tuple[ShardManifest, str]:
     try:
         require_fields(record, {"tokenizer": str, "token_bytes": int, "settings": dict})
         if record["token_bytes"] not in (2, 4):
-            raise ValueError(f"token_bytes must be 2 or 4, got {record['token_bytes']}")  # noqa: TRY301
+            raise ValueError(f"token_bytes must be 2 or 4, got {record['token_bytes']}")
         train = [ShardEntry(*values) for values in _entries(record, "train", ShardEntry)]
         held_out = [[HeldOutEntry(*values) for values in _entries(record, name, HeldOutEntry)] for name in HELD_OUT]
         if not train:
-            raise ValueError("train lists no shard")  # noqa: TRY301
+            raise ValueError("train lists no shard")
     except ValueError as error:
         raise QkvError(f"{MANIFEST} is damaged: {error}", folder) from None
     manifest = ShardManifest(record["tokenizer"], record["token_bytes"], record["settings"], train, *held_out)
@@ -108,12 +108,12 @@ def require_files(folder: Path, manifest: ShardManifest) -> None:
     """Raise if a file of the manifest is missing or has another size; contents are verified when they are read."""
     for entry in manifest.train:
         require_shard_size(folder / entry.file, entry, manifest.token_bytes)
-    for entry in (*manifest.valid, *manifest.test):
-        path = folder / entry.file
+    for held_out in (*manifest.valid, *manifest.test):
+        path = folder / held_out.file
         size = path.stat().st_size if path.is_file() else None
-        if size != entry.bytes:
-            found = "is missing" if size is None else f"has {size:,} bytes, but {MANIFEST} has {entry.bytes:,}"
-            raise QkvError(f"{entry.file} {found}", folder)
+        if size != held_out.bytes:
+            found = "is missing" if size is None else f"has {size:,} bytes, but {MANIFEST} has {held_out.bytes:,}"
+            raise QkvError(f"{held_out.file} {found}", folder)
 
 
 def _entries(record: dict[str, Any], split: str, kind: Any) -> list[list[Any]]:
@@ -123,7 +123,7 @@ def _entries(record: dict[str, Any], split: str, kind: Any) -> list[list[Any]]:
         raise ValueError(f"{split} must be a list, got {listed!r:.100}")
     found = []
     for number, entry in enumerate(listed):
-        values = [entry.get(name) for name in kind._fields] if isinstance(entry, dict) else []
+        values: list[Any] = [entry.get(name) for name in kind._fields] if isinstance(entry, dict) else []
         if [type(value) for value in values] != [str, int, int, str] or set(values[0]) & set("/\\\0"):
             raise ValueError(f"entry {number} of {split} must have {', '.join(kind._fields)}, got {entry!r:.100}")
         if values[1] < 1 or values[2] < 0:

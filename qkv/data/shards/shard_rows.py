@@ -1,13 +1,13 @@
 """Rows of equal length from token shards, in an order that is a pure function of (seed, step).
 
-Row r is the tokens [r length, (r + 1) length], so every token but the first is predicted in one row. Fewer than `length`
-tokens at the end of the corpus are left over. Each epoch has each row exactly once:
+Row r is the tokens [r length, (r + 1) length], so every token but the first is predicted in one row. Fewer than
+`length` tokens at the end of the corpus are left over. Each epoch has each row exactly once:
 
     1. the rows are counted from a random one, so that the borders of the blocks differ between epochs
     2. blocks of neighboring rows, 1 MiB or less, are put in a random order, which `permute` computes block by block
     3. the rows of 64 blocks that follow each other in that order are shuffled together
 
-So memory and the time to find a batch do not grow with the corpus, and at each moment training reads from 64 places of it.
+So memory and the time to find a batch do not grow with the corpus, and training reads from 64 places of it at a time.
 Epochs follow each other without a gap; a batch may hold rows of two.
 """
 

@@ -1,8 +1,8 @@
 """A folder of token shards, read as one long row of tokens and as held-out documents.
 
-Shards are a matter of storage: a document that was cut by the end of a shard goes on in the next one, and a row of tokens
-may begin in one shard and end in another. Nothing is read whole: `read` fetches the bytes that it returns, and verifies
-each MiB when it first reads from it.
+Shards are a matter of storage: a document that was cut by the end of a shard goes on in the next one, and a row of
+tokens may begin in one shard and end in another. Nothing is read whole: `read` fetches the bytes that it returns, and
+verifies each MiB when it first reads from it.
 """
 
 import json
@@ -28,7 +28,7 @@ MAX_OPEN = 256
 
 
 class TokenShards:
-    """The tokens of a folder that `qkv tokenize corpus` wrote; sizes are checked at once, contents when they are read."""
+    """The tokens of a folder of shards; the sizes of the files are checked at once, contents when they are read."""
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
@@ -89,7 +89,8 @@ class TokenShards:
             raise QkvError(f"{entry.file} is damaged: its sha256 is not the one in shards.json", self.folder)
 
     def _decode(self) -> Iterator[str]:
-        own, ids = self.tokenizer, []
+        own = self.tokenizer
+        ids: list[int] = []
         for first in range(0, len(self), CHUNK_BYTES):
             for token in self.read(first, min(CHUNK_BYTES, len(self) - first)).tolist():
                 if token == own.start and ids:

@@ -223,7 +223,7 @@ def _collect(running: set[Future[None]], done: int) -> tuple[int, set[Future[Non
     return done + len(finished), still
 
 
-class _Stopped(Exception):
+class _StoppedError(Exception):
     """The end of a piece that is no longer wanted."""
 
 
@@ -248,6 +248,6 @@ def _end_with_parent() -> None:
 def _work(piece: Piece) -> None:
     def may_stop() -> None:
         if _own["stop"].is_set():
-            raise _Stopped
+            raise _StoppedError
 
     tokenize_piece(piece, _own["options"], _own["tokenizer"], may_stop)
