@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -74,6 +75,8 @@ def tokenize_corpus(
     """
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
+    if folder.absolute().is_relative_to(Path(source).absolute()):
+        raise QkvError("the shards must be written outside of the corpus", folder)
     if is_shard_folder(source):
         raise QkvError("the corpus is a folder of token shards already", source)
     pieces = list_pieces(source, PIECE_BYTES_PER_TOKEN * options.shard_tokens)
@@ -232,6 +235,7 @@ _own: dict[str, Any] = {}
 
 
 def _start_worker(options: PieceOptions, stop: Event) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent tells the others to stop
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     _own.update(options=options, stop=stop, tokenizer=Tokenizer.load(options.folder / TOKENIZER))
     threading.Thread(target=_end_with_parent, daemon=True).start()
