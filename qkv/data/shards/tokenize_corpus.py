@@ -140,12 +140,14 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _begin(folder: Path, job: dict[str, Any], options: ShardOptions, pieces: list[Piece]) -> Tokenizer:
     """Prepare a new folder, or check one that was begun; return its tokenizer."""
-    if (folder / JOB).exists():
+    if not (folder / JOB).exists() and any(folder.iterdir()):
+        raise QkvError("the folder must be empty or new", folder)
+    remove_stale(folder)
+    if any((folder / RECORDS).glob("*.json")):
         _require_same(read_json(folder / JOB), job, folder)
-        remove_stale(folder)
-    else:
-        if any(folder.iterdir()):
-            raise QkvError("the folder must be empty or new", folder)
+    else:  # no shard is finished, so other settings may take the place of those it was begun with
+        for path in (folder / TOKENIZER, *folder.glob("*-000000-000.*")):
+            path.unlink(missing_ok=True)
         write_json(folder / JOB, job)
     (folder / RECORDS).mkdir(exist_ok=True)
     path = folder / TOKENIZER

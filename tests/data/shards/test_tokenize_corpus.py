@@ -58,7 +58,12 @@ def test_a_folder_that_was_begun_with_other_settings_is_refused(tmp_path):
         file.write('{"text": "one more"}\n')
     with pytest.raises(QkvError, match="begun with another corpus, or files of the corpus have changed; choose"):
         tokenize_corpus(corpus, folder, OPTIONS)
-    (folder / "shards.json").unlink()
+    (folder / "shards.json").rename(folder / "tokenizing.json")
+    (folder / "records").mkdir()
+    (folder / "records" / "000000-000.json").touch()
+    with pytest.raises(QkvError, match="the folder was begun with corpus=|the folder was begun with another corpus"):
+        tokenize_corpus(corpus, folder, OPTIONS)
+    (folder / "tokenizing.json").unlink()
     with pytest.raises(QkvError, match="the folder must be empty or new, in "):
         tokenize_corpus(corpus, folder, OPTIONS)
 
