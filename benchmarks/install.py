@@ -29,13 +29,14 @@ EXTRAS = {
     name: frozenset(extras.split(","))
     for name, extras in {
         "base": "",
+        "arrow": "arrow",
         "data": "data",
         "optimize": "optimize",
         "text": "text",
         "transformers": "transformers,text",  # transformers brings tokenizers
         "vision": "vision",
         "web": "web",
-        "all": "data,optimize,text,transformers,vision,web",
+        "all": "arrow,data,optimize,text,transformers,vision,web",
     }.items()
 }
 """Environment -> extras whose packages it has."""

@@ -67,6 +67,9 @@ RECURRENT = ("tests/models/test_recurrent.py",)
 STATE_FILE = ("tests/models/test_state_file.py",)
 BATCHING = ("tests/inference/batching/test_batcher.py",)
 LAYER_GATES = ("tests/layers/test_gates.py",)
+SHARDS = tuple(
+    f"tests/data/shards/test_{name}.py" for name in ("shard_rows", "piece_tokens", "shard_file", "token_shards")
+)
 FUSED = tuple(f"tests/models/fast/test_{name}.py" for name in ("fused_decoder", "one_token", "products"))
 
 
@@ -474,6 +477,14 @@ MUTANTS = (
         "clamp(max=block.end - length - 1)",
         "clamp(max=block.end - length)",
         ("tests/data/files/test_token_file.py",),
+    ),
+    Mutant("random.py", "(found >= count)", "(found > count)", ("tests/test_random.py",)),
+    Mutant("data/shards/shard_rows.py", "* self.block + places % self.block", "* self.block", SHARDS),
+    Mutant("data/shards/shard_rows.py", '"first row of an epoch", epoch)', '"first row of an epoch", 0)', SHARDS),
+    Mutant("data/shards/piece_tokens.py", "ids = tokens[cut:]", "ids = tokens", SHARDS),
+    Mutant("data/shards/shard_file.py", "if not self._verified[chunk]:", "if self._verified[chunk]:", SHARDS),
+    Mutant(
+        "data/shards/token_shards.py", "bisect_right(self._ends, first)", "bisect_right(self._ends, first + 1)", SHARDS
     ),
     Mutant(
         "data/tokenizer.py",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import qkv
-from qkv.random import derive_seed, generator, uniforms
+from qkv.random import derive_seed, generator, permute, uniforms
 
 # the published first outputs of SplitMix64 started at 1234567
 SPLITMIX = (
@@ -91,6 +91,41 @@ def test_uniforms_are_uniform_and_independent():
     assert abs((first[1:] - 0.5) @ (first[:-1] - 0.5) / count * 12) < 5 * count**-0.5
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 64, 1009, 65_537])
+def test_permute_gives_each_number_once(count):
+    found = permute(derive_seed(5, "x"), torch.arange(count), count)
+    assert found.sort().values.tolist() == list(range(count))
+    some = torch.arange(count).flip(0)[: count // 2 + 1]
+    assert torch.equal(permute(derive_seed(5, "x"), some, count), found[some])
+
+
+def test_the_orders_of_permute_are_equally_frequent():
+    orders = torch.stack([permute(key, torch.arange(4), 4) for key in range(1200)])
+    counts = torch.bincount((orders * torch.tensor([64, 16, 4, 1])).sum(1)).double()
+    counts = counts[counts > 0]
+    assert len(counts) == 24
+    # chi-squared of 23 degrees of freedom: mean 23, deviation 7
+    assert ((counts - 50) ** 2 / 50).sum() < 50
+
+
+def test_permute_leaves_no_pattern_in_a_long_order():
+    """Neighbors, and a number and its place, are as far apart as in a random order."""
+    count = 100_003
+    found = permute(derive_seed(7, "x"), torch.arange(count), count).double() / count
+    shift = torch.arange(count).double() / count
+    for one, other in ((found[1:], found[:-1]), (found, shift), (found[2:], found[:-2])):
+        assert abs((one - 0.5) @ (other - 0.5) / count * 12) < 5 * count**-0.5
+
+
+def test_permute_of_numbers_that_fit_no_memory():
+    found = permute(3, torch.arange(5), 10**15)
+    assert found.unique().numel() == 5
+    assert 0 <= found.min() <= found.max() < 10**15
+    with pytest.raises(ValueError, match="indices must be 0 to count - 1 = 4, got "):
+        permute(3, torch.tensor([5]), 5)
+    assert permute(3, torch.tensor([], dtype=torch.int64), 5).tolist() == []
+
+
 PURPOSE_INDEX = {"derive_seed": 1, "generator": 1, "_seed": 0, "_shuffle": 0, "draw": 0}
 """Functions that take a purpose, and the index of that argument."""
 
@@ -122,6 +157,7 @@ def test_purposes_are_never_renamed():
     assert purposes() == {
         "dropout",
         "fillers",
+        "first row of an epoch",
         "held-out examples",
         "held-out pictures {split}",
         "initial weights",
@@ -130,12 +166,15 @@ def test_purposes_are_never_renamed():
         "noise",
         "noise of the sine",
         "order",
+        "order in a window",
         "order of the batches",
+        "order of the blocks",
         "order of the examples",
         "order of the rows",
         "pairs to show",
         "recall {split} {what}",
         "scenes {split}",
+        "round of a permutation",
         "sample",
         "slots",
         "subsampling",

@@ -50,5 +50,9 @@ from .sampling.vectors import Vectors as Vectors
 from .sampling.word_counts import WordCounts as WordCounts
 from .sampling.word_counts import split_paragraphs as split_paragraphs
 from .sampling.word_counts import split_words as split_words
+from .shards.shard_rows import ShardRows as ShardRows
+from .shards.token_shards import TokenShards as TokenShards
+from .shards.tokenize_corpus import ShardOptions as ShardOptions
+from .shards.tokenize_corpus import tokenize_corpus as tokenize_corpus
 from .tokenizer import Tokenizer as Tokenizer
 from .vocabulary import Vocabulary as Vocabulary

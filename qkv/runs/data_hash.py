@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from qkv.data.shards.shard_folder import MANIFEST, is_shard_folder
 from qkv.errors import QkvError
 from qkv.records import require_fields
 from qkv.runs.files import read_run_file
@@ -58,7 +59,9 @@ def _training_files(options: dict[str, Any]) -> list[Path]:
 
 
 def _file_hash(path: Path) -> str:
-    """Return the hash of a file, or of the names and hashes of a folder's files."""
+    """Return the hash of a file, or of the names and hashes of a folder's files; token shards are in their manifest."""
+    if path.is_dir() and is_shard_folder(path):
+        path = path / MANIFEST
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.is_file())
         listed = "".join(f"{file.relative_to(path)} {_file_hash(file)}\n" for file in files)

@@ -19,7 +19,7 @@ from qkv.storage import load_json, read_file
 from qkv.storage.json import MAX_BYTES
 from qkv.tasks.base import Task, tasks
 from qkv.tasks.masked import MaskedOptions
-from qkv.tasks.text import TextOptions
+from qkv.tasks.text_source import TextOptions
 
 
 class Layout(NamedTuple):

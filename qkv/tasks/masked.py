@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.data import Documents, Tokenizer, read_corpus, split_sentences
+from qkv.data.corpora.text import COLUMN
 from qkv.data.sampling.mlm import Masking
 from qkv.data.sampling.sentence_pairs import PairLayout, SentencePairs
 from qkv.draw import Example, Mistakes, ReportAnswer
@@ -66,7 +67,9 @@ class MaskedOptions:
     """Text, tokenizer and masking."""
 
     source: str = "python"
-    """python, wikitext, a folder of .txt files, or one file."""
+    """python, wikitext, a folder of .txt, .jsonl, .parquet or .arrow files, or one file."""
+    column: str = COLUMN
+    """Column of the texts in .jsonl, .parquet and .arrow files."""
     tokenizer: str = "wordpiece"
     """wordpiece, trained on the text, or a tokenizer.json that has [MASK], [CLS] and [SEP]."""
     size: int = 2000
@@ -144,7 +147,7 @@ class MaskedTask(Task):
     def load(cls, options: dict[str, Any]) -> "MaskedTask":
         """Open the text, and train or load the tokenizer."""
         given = read_text_options(MaskedOptions, options)
-        texts = read_corpus(given.source)
+        texts = read_corpus(given.source, given.column)
         if given.tokenizer in ("bytes", "characters"):
             raise ValueError(
                 f"tokenizer {given.tokenizer!r} has no [MASK]; use wordpiece, or the tokenizer.json of a BERT"
@@ -160,7 +163,7 @@ class MaskedTask(Task):
         """Open the text with the tokenizer of another run."""
         given = read_text_options(MaskedOptions, options)
         tokenizer = require_bert_tokens(Tokenizer.from_record(vocabulary), "vocabulary.json")
-        return cls(tokenizer, given, read_corpus(given.source))
+        return cls(tokenizer, given, read_corpus(given.source, given.column))
 
     @classmethod
     def model_sizes(cls, options: dict[str, Any]) -> ModelSizes | None:
@@ -178,11 +181,11 @@ class MaskedTask(Task):
 
     def with_data(self) -> "MaskedTask":
         """Return this task with the text that its options name."""
-        return replace(self, texts=read_corpus(self.settings.source), test_file=None, _pairs={})
+        return replace(self, texts=self._read_corpus(), test_file=None, _pairs={})
 
     def with_test_file(self, path: str) -> "MaskedTask":
         """Return this task with this text as its test split; token counts still come from the training split."""
-        texts = {**read_corpus(self.settings.source), "test": read_test_text(path)}
+        texts = {**self._read_corpus(), "test": read_test_text(path, self.settings.column)}
         return replace(self, texts=texts, test_file=path, _pairs={})
 
     @property
@@ -317,6 +320,9 @@ class MaskedTask(Task):
     def example_batch(self, settings: Settings) -> Tensors:
         """Return a held-out pair."""
         return tuple(tensor[:1] for tensor in next(self.examples("valid")))
+
+    def _read_corpus(self) -> dict[str, Documents]:
+        return read_corpus(self.settings.source, self.settings.column)
 
     def _read(self, name: str) -> SentencePairs:
         own = self.tokenizer

@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from hashlib import blake2b
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qkv.data import Documents, TokenFile, Tokenizer, TokenRows, read_corpus
-from qkv.data.corpora.text import corpus_fingerprint, read_documents
+from qkv.data import Documents, Tokenizer
+from qkv.data.corpora.text import COLUMN, read_documents
+from qkv.data.shards.shard_folder import is_shard_folder
 from qkv.draw import Example, Mistakes, ReportAnswer
 from qkv.errors import QkvError, unknown_name_error
 from qkv.inference import PredictOptions, TextPredictor
@@ -21,9 +20,9 @@ from qkv.inference.text_input import PromptInput
 from qkv.layers import Packing, pack_documents
 from qkv.metrics import Perplexity
 from qkv.models import Decoder
-from qkv.storage import cache_dir
 from qkv.tasks.base import ModelSizes, Preset, Task, register
 from qkv.tasks.options import read_options, read_text_options
+from qkv.tasks.text_source import ShardDocuments, TextOptions, make_rows, make_tokenizer, read_splits
 from qkv.tasks.unknown_characters import unknown_characters
 from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
@@ -74,31 +73,6 @@ def wikitext() -> Preset:
     )
 
 
-@dataclass(frozen=True)
-class TextOptions:
-    """Text and tokenizer."""
-
-    source: str = "python"
-    """python, wikitext, a folder of .txt files, or one file."""
-    tokenizer: str = "bytes"
-    """bytes, wordpiece or characters, trained on the text; or a tokenizer.json."""
-    size: int = 2000
-    """Vocabulary size of a trained tokenizer."""
-    sample: int = 4_000_000
-    """Characters to train the tokenizer on, from the beginning of the text."""
-    length: int = 128
-    """Tokens per training row."""
-    test_file: str | None = None
-    """Another text to evaluate on."""
-    digest: str = ""
-    """Checksum of the tokenizer; set when it is trained, verified afterwards."""
-
-    def __post_init__(self) -> None:
-        for name in ("size", "sample", "length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-
 class TextBatch(NamedTuple):
     """Rows of tokens and their successors, each (batch, time)."""
 
@@ -137,8 +111,8 @@ class TextTask(Task):
     def load(cls, options: dict[str, Any]) -> "TextTask":
         """Open the text and train or load the tokenizer; the text itself is read when it is needed."""
         given = read_text_options(TextOptions, options)
-        splits = _read_splits(given)
-        tokenizer = _make_tokenizer(given, splits["train"])
+        given, splits = read_splits(given)
+        tokenizer = make_tokenizer(given, splits["train"])
         if given.digest not in ("", tokenizer.digest):
             raise QkvError(
                 "the text or the tokenizer has changed since the run was started", f"data.source={given.source}"
@@ -149,13 +123,16 @@ class TextTask(Task):
     def load_with_vocabulary(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "TextTask":
         """Open the text with the tokenizer of another run."""
         given, tokenizer = read_text_options(TextOptions, options), Tokenizer.from_record(vocabulary)
-        return cls(replace(given, digest=tokenizer.digest), tokenizer, _read_splits(given))
+        given, splits = read_splits(given)
+        if isinstance(splits["train"], ShardDocuments):
+            splits["train"].require_tokenizer(tokenizer)
+        return cls(replace(given, digest=tokenizer.digest), tokenizer, splits)
 
     @classmethod
     def model_sizes(cls, options: dict[str, Any]) -> ModelSizes | None:
         """Return the requested vocabulary size for subword tokenizers; a text may have fewer characters."""
         given = read_text_options(TextOptions, options)
-        if given.tokenizer not in ("bytes", "wordpiece"):
+        if given.tokenizer not in ("bytes", "wordpiece") or is_shard_folder(given.source):
             return None
         return ModelSizes((given.size,), note=requested_size_note(given.size))
 
@@ -170,11 +147,11 @@ class TextTask(Task):
 
     def with_data(self) -> "TextTask":
         """Return this task with the text that its options name."""
-        return replace(self, splits=_read_splits(self.settings))
+        return replace(self, splits=read_splits(self.settings)[1])
 
     def with_test_file(self, path: str) -> "TextTask":
         """Return this task with this text as its only split."""
-        return replace(self, splits={"test": read_test_text(path)})
+        return replace(self, splits={"test": read_test_text(path, self.settings.column)})
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -217,7 +194,7 @@ class TextTask(Task):
         """Predict each next token of packed rows; documents in a row do not attend to each other."""
         self.validate_model(model)
         length = self.settings.length
-        rows = TokenRows(self._token_file(), length, settings.batch_size, settings.seed)
+        rows = make_rows(self.splits["train"], self.tokenizer, self.settings, settings)
 
         def validate(model: nn.Module, may_stop: Callable[[], None]) -> float:
             documents = _interruptible(self.splits["valid"], may_stop)
@@ -290,11 +267,6 @@ class TextTask(Task):
         """Return a reader of prompts."""
         return PromptInput(model, self.tokenizer)
 
-    def _token_file(self) -> TokenFile:
-        key = "\n".join((*corpus_fingerprint(self.settings.source), self.tokenizer.digest))
-        folder = cache_dir() / "tokens" / blake2b(key.encode(), digest_size=12).hexdigest()
-        return TokenFile(folder, self.splits["train"], self.tokenizer)
-
 
 def collate(tokens: Tensor, tokenizer: Tokenizer) -> TextBatch:
     """Split rows of length + 1 tokens into inputs and targets; the token after an end is no target."""
@@ -316,9 +288,9 @@ def perplexity_metrics(found: Perplexity) -> dict[str, float]:
     }
 
 
-def read_test_text(path: str) -> Documents:
+def read_test_text(path: str, column: str = COLUMN) -> Documents:
     """Read a text to evaluate on; an empty one raises."""
-    documents = read_documents(path)
+    documents = read_documents(path, column)
     if not any(documents):
         raise QkvError("--test-file must not be empty", path)
     return documents
@@ -344,24 +316,3 @@ def _interruptible(documents: Iterable[str], may_stop: Callable[[], None]) -> It
     for document in documents:
         may_stop()
         yield document
-
-
-def _read_splits(given: TextOptions) -> dict[str, Documents]:
-    splits = read_corpus(given.source)
-    return splits if given.test_file is None else {**splits, "test": read_documents(given.test_file)}
-
-
-def _make_tokenizer(given: TextOptions, documents: Documents) -> Tokenizer:
-    if given.tokenizer in Tokenizer.KINDS:
-        return Tokenizer.train(_first_characters(documents, given.sample), given.tokenizer, given.size)
-    if Path(given.tokenizer).suffix != ".json":
-        raise unknown_name_error("tokenizer", given.tokenizer, (*Tokenizer.KINDS, "FILE.json"))
-    return Tokenizer.load(given.tokenizer)
-
-
-def _first_characters(documents: Documents, count: int) -> Iterator[str]:
-    for document in documents:
-        yield document[:count]
-        count -= len(document)
-        if count <= 0:
-            return

@@ -31,7 +31,7 @@ TrainFile = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Training data: TSV of pairs, CSV of points, .npz or IDX images, .txt file or folder of .txt files.",
+        help="Training data: TSV of pairs, CSV of points, .npz or IDX images, text file or folder, token shards.",
     ),
 ]
 TestFile = Annotated[str | None, typer.Option(metavar="FILE", help="Test data in the same format.")]

@@ -4,7 +4,7 @@ Training has a bar with loss, speed and time left, or plain lines without a term
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,19 @@ def evaluation_progress() -> Iterator[None]:
         task = bar.add_task("evaluating", total=None)
         with on_progress(lambda done, total: bar.update(task, completed=done, total=total)):
             yield
+
+
+@contextmanager
+def pieces_progress() -> Iterator[Callable[[int, int], None]]:
+    """Provide a function of pieces done and in total; it shows a bar, in a terminal only."""
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("tokenizing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=screen, transient=True) as bar:
+        task = bar.add_task("tokenizing", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager

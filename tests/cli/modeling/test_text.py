@@ -120,7 +120,7 @@ def test_bad_input(run, corpus, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     said = qkv("train", "text", "--train-file", str(empty), "--run", str(tmp_path / "b"), code=2)
-    assert said == f"qkv: there is no .txt file in the folder, in {empty}\n"
+    assert said == f"qkv: there is no .txt, .jsonl, .parquet or .arrow file in the folder, in {empty}\n"
     missing = f"data.tokenizer={tmp_path / 'none.json'}"
     said = qkv("train", "text", "--set", missing, "--run", str(tmp_path / "c"), code=2)
     assert said.startswith("qkv: there is no file none.json, in ")

@@ -90,7 +90,7 @@ def test_nothing_beyond_the_first_documents_is_held_out(tmp_path, monkeypatch):
 
 
 def test_bad_text(tmp_path, monkeypatch):
-    with pytest.raises(QkvError, match=r"there is no \.txt file in the folder, in "):
+    with pytest.raises(QkvError, match=r"there is no \.txt, \.jsonl, \.parquet or \.arrow file in the folder, in "):
         read_corpus(str(tmp_path))
     (tmp_path / "short.txt").write_text("too short")
     with pytest.raises(QkvError, match=r"too short for a valid split: 9 bytes, about 6,000 are needed, in .*short"):
