@@ -16,6 +16,7 @@ import sympy
 from torch import Tensor, nn
 
 from qkv.cost.counter import count_multiplications
+from qkv.cost.declared import declared_cost, declares_cost
 from qkv.cost.formula_range import CountFunction, Holds, TooLongError, find_formula, sample_sizes, verify_formula
 from qkv.cost.input_spec import Input, size_names
 from qkv.cost.memory import WeightBytes, inference_bytes, saved_bytes, weight_bytes
@@ -29,7 +30,7 @@ from qkv.cost.meta_run import (
     module_mode,
 )
 from qkv.cost.polynomial import Expression, Sizes, evaluate
-from qkv.cost.record import Cost, Span
+from qkv.cost.record import Cost
 from qkv.cost.symbolic import DerivedFormulas, derive_formulas
 
 CONVENTION = (
@@ -240,24 +241,9 @@ class _ReportBuilder:
 
     def _declared(self, element_bytes: int) -> "Callable[[Sizes], Cost] | None":
         """Return sizes -> declared cost, or None if the module declares none for such inputs."""
-        module: Any = self.call.module
-        shapes = [given.shape for given in self.call.inputs]
-        if not hasattr(module, "cost") or len(shapes) > 2 or any(len(shape) < 2 for shape in shapes):
+        if not declares_cost(self.call):
             return None
-
-        @_once_per_size
-        def at(sizes: Sizes) -> Cost:
-            *source, target = (given.resolve_shape(sizes) for given in self.call.inputs)
-            span = Span(
-                target[0],
-                target[1],
-                context=source[0][1] if source else None,
-                causal=bool(self.call.options.get("causal")),
-                element_bytes=element_bytes,
-            )
-            return module.cost(span)
-
-        return at
+        return _once_per_size(lambda sizes: declared_cost(self.call, sizes, element_bytes))
 
     def _methods(
         self, declared: Callable[[Sizes], Cost] | None, derived: DerivedFormulas | None, counted: Quantity

@@ -1,0 +1,90 @@
+"""Bytes that sequence parallelism exchanges, layer by layer.
+
+    a linear kind    the state after its part of the tokens, and how much the part fades what was before:
+                     batch * state_heads * features * (value_dim + normalizer) sums in float32
+    delta            the same, and a transition matrix of key_dim * key_dim, since a token also removes
+    softmax          the keys and values of its part of the tokens
+    a convolution    the last width - 1 tokens of the part before
+
+Each process receives those of all others (all-gather), and sends gradients of as many bytes back.
+"""
+
+from dataclasses import dataclass
+
+from qkv.attention import Scored
+from qkv.cost import Shape
+from qkv.layers import MultiHead
+from qkv.profile.plan.request import TrainingStep
+
+STATE_BYTES = 4
+"""Bytes of a value that accumulates: sums, fades and transitions are in float32."""
+
+
+@dataclass(frozen=True)
+class LayerExchange:
+    """Bytes that one layer of one process gives to the other parts of its sequences."""
+
+    attention: int
+    neighbors: int
+    """Bytes for the next part only: the past of a convolution."""
+    keeps_gathered: bool
+    """Whether what it receives stays until the backward pass: keys and values do, states are merged."""
+
+
+def heads_of(step: TrainingStep) -> list[MultiHead]:
+    """Return the attention layers of the model."""
+    return [part for part in step.target.module.modules() if isinstance(part, MultiHead)]
+
+
+def heads_shape(layer: MultiHead, batch: int, queries: int, keys: int, element_bytes: int) -> Shape:
+    """Return the shape of a causal call of the mechanism."""
+    return Shape(
+        *(batch, layer.heads, queries, keys, layer.key_dim, layer.value_dim, layer.key_heads),
+        causal=True,
+        decay=layer.position_role == "decay",
+        gate_heads=layer.gates.rate_heads if layer.gates else 0,
+        channel_gate=layer.gates is not None and layer.gates.per_channel,
+        element_bytes=element_bytes,
+    )
+
+
+def layer_exchange(layer: MultiHead, batch: int, tokens: int, element_bytes: int) -> LayerExchange:
+    """Return what a layer exchanges for `batch` sequences, of which this process has `tokens` tokens each."""
+    scored = isinstance(layer.attention, Scored)
+    shape = heads_shape(layer, batch, tokens, tokens, element_bytes)
+    found = sum(layer.attention.cost(shape).state.values())
+    if not scored:
+        rows = batch * layer.attention.state_heads(layer.heads, layer.key_heads, _rate_heads(layer))
+        if _rate_heads(layer):
+            found += STATE_BYTES * rows * (layer.key_dim if shape.channel_gate else 1)
+        if "beta" in layer.attention.accepts:  # the delta rule
+            found += STATE_BYTES * rows * layer.key_dim**2
+    return LayerExchange(found, _convolved(layer) * batch * element_bytes, scored)
+
+
+def gathered_bytes(step: TrainingStep) -> list[int]:
+    """Return, for each layer, the bytes of other parts that stay until the backward pass: keys and values."""
+    if step.mesh.sequence == 1:
+        return []
+    return [(step.mesh.sequence - 1) * one.attention for one in exchanges(step) if one.keeps_gathered]
+
+
+def exchanges(step: TrainingStep) -> list[LayerExchange]:
+    """Return what each attention layer exchanges in one forward pass."""
+    (tokens,) = step.sizes.values()
+    return [layer_exchange(x, step.batch_per_device, tokens, step.product_bytes) for x in heads_of(step)]
+
+
+def _rate_heads(layer: MultiHead) -> int:
+    if layer.position_role == "decay":
+        return layer.heads
+    return layer.gates.rate_heads if layer.gates else 0
+
+
+def _convolved(layer: MultiHead) -> int:
+    """Return the values per sequence that a convolution needs of the part before."""
+    if layer.convolution is not None:
+        return (layer.convolution.width - 1) * layer.dim
+    after = layer.projection_convolution
+    channels = layer.heads * layer.key_dim + layer.key_heads * (layer.key_dim + layer.value_dim)
+    return 0 if after is None else (after.width - 1) * channels

@@ -1,0 +1,96 @@
+"""Memory of one device in a training step, term by term."""
+
+from dataclasses import dataclass
+
+from qkv.cost.memory import OPTIMIZERS
+from qkv.profile.plan.activations import Activations
+from qkv.profile.plan.exchange import gathered_bytes
+from qkv.profile.plan.request import TrainingStep
+from qkv.profile.plan.units import Units
+
+MASTER_BYTES = 4
+"""Bytes of a parameter, its gradient and each value of its optimizer state."""
+LOGIT_BYTES = {"bfloat16": 10, "float32": 8}
+"""Bytes per logit: the logits (2 or 4), in bfloat16 a float32 copy (4), and their log-softmax (4).
+
+The backward pass holds as many: the log-softmax and the gradients of the other two.
+"""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A number, and the formula that gives it."""
+
+    value: int
+    formula: str
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes on one device."""
+
+    terms: dict[str, Term]
+    """What is held with or without recomputation."""
+    plain: Term
+    """Activations saved for backward, by all layers."""
+    recompute: Term
+    """Activations with `train.recompute`: the inputs of blocks, and all of one block."""
+
+    @property
+    def states(self) -> int:
+        """Bytes of parameters, gradients and optimizer state."""
+        return sum(self.terms[name].value for name in ("parameters", "gradients", "optimizer"))
+
+    @property
+    def total(self) -> int:
+        """Bytes without recomputation."""
+        return sum(term.value for term in self.terms.values()) + self.plain.value
+
+    @property
+    def total_with_recompute(self) -> int:
+        """Bytes with recomputation."""
+        return sum(term.value for term in self.terms.values()) + self.recompute.value
+
+
+def plan_memory(step: TrainingStep, units: Units, activations: Activations) -> MemoryPlan:
+    """Return the terms of one device, the one with the largest shards."""
+    parts = step.shards
+    sharded = units.elements(parts) // parts
+    values = OPTIMIZERS[step.optimizer]
+    buffers = sum(b.nbytes for b in step.target.module.buffers())
+    shared = " / (shard sequence)" if parts > 1 else ""
+    own = MASTER_BYTES * sharded
+    terms = {
+        "parameters": Term(own, f"4 P{shared}"),
+        "gradients": Term(own, f"4 P{shared}"),
+        "optimizer": Term(values * own, f"{values} * 4 P{shared}"),
+        "EMA": Term(own + buffers, f"4 P{shared} + buffers"),
+        "best weights": Term(own + buffers, f"4 P{shared} + buffers"),
+        "buffers": Term(buffers, "as they are"),
+        **_of_communication(step, units),
+        "weights in bfloat16": Term(activations.weight_copies, "2 values of matrices, cast by autocast"),
+        "logits": Term(LOGIT_BYTES[step.precision] * activations.outputs, f"{LOGIT_BYTES[step.precision]} B T V"),
+    }
+    held = gathered_bytes(step)
+    plain = activations.saved + sum(held)
+    again = activations.recomputed + max(held, default=0)
+    return MemoryPlan(
+        {name: term for name, term in terms.items() if term.value},
+        Term(plain, "saved by all layers, counted"),
+        Term(again, "inputs of blocks + all of one block, counted"),
+    )
+
+
+def _of_communication(step: TrainingStep, units: Units) -> dict[str, Term]:
+    """Return what DDP or FSDP2 holds beside the model."""
+    if step.mesh.processes == 1:
+        return {}
+    if step.shards == 1:
+        return {"DDP buckets": Term(MASTER_BYTES * units.elements(), "4 P: gradients, flat, for the all-reduce")}
+    parts = step.shards
+    root, block = units.root.elements(parts), units.largest_block(parts)
+    whole = MASTER_BYTES * (root + 2 * block)
+    return {
+        "gathered parameters": Term(whole, "4 (R + 2 L): the rest, this block and the next"),
+        "unsharded gradients": Term(whole, "4 (R + 2 L): the rest, a block and its copy"),
+    }

@@ -1,0 +1,132 @@
+"""Bytes that one device sends in a step, by kind of communication; it receives as many.
+
+    all-reduce of b bytes among n processes, as a ring         2 (n - 1) / n * b
+    all-gather to, or reduce-scatter of, b bytes               (n - 1) / n * b
+
+The time of a call is bounded by the link inside a node, which carries these bytes, and by the network. With k of the n
+processes on each of N nodes, a node needs (N - 1) / N * b bytes (all-reduce: twice) from others, through k cards.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+from qkv.profile.plan.exchange import exchanges
+from qkv.profile.plan.gpus import Gpu
+from qkv.profile.plan.memory import MASTER_BYTES
+from qkv.profile.plan.request import TrainingStep
+from qkv.profile.plan.units import Units
+
+
+@dataclass(frozen=True)
+class Group:
+    """Processes that communicate: `size` of them, each `stride` ranks after the one before."""
+
+    size: int
+    stride: int
+
+    def per_node(self, node: int) -> int:
+        """Return how many of them are on one node, if ranks fill nodes of this size in order."""
+        return min(self.size, max(node // self.stride, 1))
+
+    def nodes(self, node: int) -> int:
+        """Return the number of nodes they are on."""
+        return ceil(self.size / self.per_node(node))
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """All calls of one kind of communication in a step."""
+
+    name: str
+    formula: str
+    calls: int
+    payload: int
+    """Bytes of the whole tensors, over all calls."""
+    group: Group
+    passes: int = 1
+    """1 for an all-gather or a reduce-scatter, 2 for an all-reduce, which is both."""
+    with_recompute: bool = False
+    """Whether it happens only if the forward pass runs again."""
+
+    @property
+    def sent(self) -> int:
+        """Bytes that one process sends; it receives as many."""
+        return self.passes * (self.group.size - 1) * self.payload // self.group.size
+
+    def link_seconds(self, gpu: Gpu, node: int) -> float:
+        """Return the shortest time on the link inside a node."""
+        return self.sent / gpu.link if self.group.per_node(node) > 1 else 0.0
+
+    def network_seconds(self, node: int, network: float) -> float:
+        """Return the shortest time on a network of `network` bytes/s per GPU."""
+        nodes = self.group.nodes(node)
+        if nodes == 1:
+            return 0.0
+        return self.passes * (nodes - 1) / nodes * self.payload / (self.group.per_node(node) * network)
+
+
+def plan_traffic(step: TrainingStep, units: Units) -> list[Transfer]:
+    """Return the communication of one step, in the order in which it happens."""
+    found = [*_of_sequence(step), *_of_shards(step, units), *_of_replicas(step, units)]
+    return [transfer for transfer in found if transfer.payload and transfer.group.size > 1]
+
+
+def _of_sequence(step: TrainingStep) -> list[Transfer]:
+    """Return the exchange of states, keys and values, and neighbors among the parts of a sequence."""
+    parts = step.mesh.sequence
+    if parts == 1:
+        return []
+    group, found = Group(parts, 1), exchanges(step)
+    times = step.accumulation
+    named = (
+        ("keys and values", [x.attention for x in found if x.keeps_gathered]),
+        ("states", [x.attention for x in found if not x.keeps_gathered]),
+        ("neighbors", [x.neighbors for x in found if x.neighbors]),
+    )
+    formulas = {
+        "keys and values": "Q * keys and values of T tokens",
+        "states": "Q * summary of T tokens",
+        # sent to one process, not to all: written as an all-gather of that many bytes
+        "neighbors": "(width - 1) tokens, to the next part",
+    }
+    transfers = []
+    for name, sizes in named:
+        each = sum(sizes) * times
+        payload = parts * each // (parts - 1) if name == "neighbors" else parts * each
+        for phase in ("forward", "backward", "recompute"):
+            transfers.append(
+                Transfer(
+                    f"sequence: {name}, {phase}",
+                    formulas[name],
+                    len(sizes) * times,
+                    payload,
+                    group,
+                    with_recompute=phase == "recompute",
+                )
+            )
+    return transfers
+
+
+def _of_shards(step: TrainingStep, units: Units) -> list[Transfer]:
+    """Return what FSDP2 gathers and scatters: blocks are gathered again in the backward pass, the rest is not."""
+    parts, times = step.shards, step.accumulation
+    group = Group(parts, 1)
+    whole, root = MASTER_BYTES * units.elements(parts), MASTER_BYTES * units.root.elements(parts)
+    count = len(units.blocks)
+    return [
+        Transfer("FSDP2: all-gather, forward", "4 P", (count + 1) * times, whole * times, group),
+        Transfer("FSDP2: all-gather, backward", "4 (P - R)", count * times, (whole - root) * times, group),
+        Transfer("FSDP2: reduce-scatter of gradients", "4 P", (count + 1) * times, whole * times, group),
+    ]
+
+
+def _of_replicas(step: TrainingStep, units: Units) -> list[Transfer]:
+    """Return the all-reduce of gradients among the replicas, of all (DDP) or of a shard (HSDP)."""
+    parts, replicas = step.shards, step.mesh.data
+    group = Group(replicas, parts)
+    if parts == 1:
+        return [Transfer("DDP: all-reduce of gradients", "4 P", 1, MASTER_BYTES * units.elements(), group, passes=2)]
+    payload = MASTER_BYTES * units.elements(parts) // parts
+    calls, times = len(units.blocks) + 1, step.accumulation
+    formula = "4 P / (shard sequence)"
+    return [Transfer("HSDP: all-reduce of gradients", formula, calls * times, payload * times, group, passes=2)]
