@@ -37,6 +37,8 @@ class Activations:
     """Saved by the block that saves most, without its input."""
     weight_copies: int
     """Weights in half precision."""
+    rest_copies: int
+    """Those of them that are outside the blocks."""
     outputs: int
     """Values of the result, such as logits."""
 
@@ -76,6 +78,7 @@ def count_activations(call: ModuleCall, sizes: Sizes, precision: str) -> Activat
         block_inputs=total.block_inputs,
         largest_block=largest,
         weight_copies=total.weight_copies,
+        rest_copies=rest.weight_copies,
         outputs=total.outputs,
     )
 

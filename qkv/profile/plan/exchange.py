@@ -4,9 +4,10 @@
                      batch * state_heads * features * (value_dim + normalizer) sums in float32
     delta            the same, and a transition matrix of key_dim * key_dim, since a token also removes
     softmax          the keys and values of its part of the tokens
-    a convolution    the last width - 1 tokens of the part before
+    a convolution    the last width - 1 tokens
 
-Each process receives those of all others (all-gather), and sends gradients of as many bytes back.
+Each process receives those of all others (all-gather). In the backward pass it sends gradients of what it used, which the
+processes before it gave, back to them (all-to-all): the last process sends as many bytes as it received.
 """
 
 from dataclasses import dataclass
@@ -26,9 +27,9 @@ class LayerExchange:
 
     attention: int
     neighbors: int
-    """Bytes for the next part only: the past of a convolution."""
-    keeps_gathered: bool
-    """Whether what it receives stays until the backward pass: keys and values do, states are merged."""
+    """Bytes of the past of a convolution."""
+    scored: bool
+    """Whether attention has a score for each pair, so that keys and values are exchanged, not states."""
 
 
 def heads_of(step: TrainingStep) -> list[MultiHead]:
@@ -55,18 +56,28 @@ def layer_exchange(layer: MultiHead, batch: int, tokens: int, element_bytes: int
     found = sum(layer.attention.cost(shape).state.values())
     if not scored:
         rows = batch * layer.attention.state_heads(layer.heads, layer.key_heads, _rate_heads(layer))
-        if _rate_heads(layer):
-            found += STATE_BYTES * rows * (layer.key_dim if shape.channel_gate else 1)
-        if "beta" in layer.attention.accepts:  # the delta rule
+        if "beta" in layer.attention.accepts:  # the delta rule: the transition includes what a gate fades
             found += STATE_BYTES * rows * layer.key_dim**2
+        elif _rate_heads(layer):
+            found += STATE_BYTES * rows * (layer.key_dim if shape.channel_gate else 1)
     return LayerExchange(found, _convolved(layer) * batch * element_bytes, scored)
 
 
 def gathered_bytes(step: TrainingStep) -> list[int]:
-    """Return, for each layer, the bytes of other parts that stay until the backward pass: keys and values."""
+    """Return, for each layer, the bytes that it holds of other parts until the backward pass: the last process.
+
+    A layer with scores also holds a mask: its queries are fewer than its keys, for which torch's kernels need one.
+    """
     if step.mesh.sequence == 1:
         return []
-    return [(step.mesh.sequence - 1) * one.attention for one in exchanges(step) if one.keeps_gathered]
+    (tokens,) = step.sizes.values()
+    held = []
+    for layer, one in zip(heads_of(step), exchanges(step), strict=True):
+        window = getattr(layer.attention, "window", None) or tokens * step.mesh.sequence
+        keys = min(window, tokens * (step.mesh.sequence - 1)) + tokens
+        pairs = step.product_bytes * tokens * keys if one.scored else 0
+        held.append((step.mesh.sequence - 1) * one.attention + pairs)
+    return held
 
 
 def exchanges(step: TrainingStep) -> list[LayerExchange]:

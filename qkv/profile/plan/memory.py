@@ -55,11 +55,10 @@ class MemoryPlan:
 def plan_memory(step: TrainingStep, units: Units, activations: Activations) -> MemoryPlan:
     """Return the terms of one device, the one with the largest shards."""
     parts = step.shards
-    sharded = units.elements(parts) // parts
+    own = MASTER_BYTES * units.elements(parts) // parts
     values = OPTIMIZERS[step.optimizer]
     buffers = sum(b.nbytes for b in step.target.module.buffers())
     shared = " / (shard sequence)" if parts > 1 else ""
-    own = MASTER_BYTES * sharded
     terms = {
         "parameters": Term(own, f"4 P{shared}"),
         "gradients": Term(own, f"4 P{shared}"),
@@ -68,9 +67,11 @@ def plan_memory(step: TrainingStep, units: Units, activations: Activations) -> M
         "best weights": Term(own + buffers, f"4 P{shared} + buffers"),
         "buffers": Term(buffers, "as they are"),
         **_of_communication(step, units),
-        "weights in bfloat16": Term(activations.weight_copies, "2 values of matrices, cast by autocast"),
+        **_of_autocast(step, activations),
         "logits": Term(LOGIT_BYTES[step.precision] * activations.outputs, f"{LOGIT_BYTES[step.precision]} B T V"),
     }
+    if step.mesh.sequence > 1:
+        terms["validation copy"] = Term(own, f"4 P{shared}: validation reads whole sequences")
     held = gathered_bytes(step)
     plain = activations.saved + sum(held)
     again = activations.recomputed + max(held, default=0)
@@ -87,10 +88,20 @@ def _of_communication(step: TrainingStep, units: Units) -> dict[str, Term]:
         return {}
     if step.shards == 1:
         return {"DDP buckets": Term(MASTER_BYTES * units.elements(), "4 P: gradients, flat, for the all-reduce")}
-    parts = step.shards
-    root, block = units.root.elements(parts), units.largest_block(parts)
-    whole = MASTER_BYTES * (root + 2 * block)
-    return {
-        "gathered parameters": Term(whole, "4 (R + 2 L): the rest, this block and the next"),
-        "unsharded gradients": Term(whole, "4 (R + 2 L): the rest, a block and its copy"),
-    }
+    parts, low = step.shards, step.product_bytes
+    root, block = MASTER_BYTES * units.root.elements(parts), units.largest_block(parts)
+    gathered = Term(root + 2 * low * block, f"4 R + 2 * {low} L: the rest, this block and the next")
+    whole = Term(root + (low + MASTER_BYTES) * block, f"4 R + ({low} + 4) L: the rest, a block and its copy in float32")
+    if step.accumulation > 1:
+        whole = Term(MASTER_BYTES * units.elements(), "4 P: whole until the last micro-batch")
+    return {"gathered parameters": gathered, "whole gradients": whole}
+
+
+def _of_autocast(step: TrainingStep, activations: Activations) -> dict[str, Term]:
+    """Return the copies of weights that autocast keeps until the backward pass of their layer.
+
+    FSDP2 gathers blocks in bfloat16, which then need no copy.
+    """
+    if step.shards == 1:
+        return {"weights in bfloat16": Term(activations.weight_copies, "2 per value of a matrix, by autocast")}
+    return {"weights in bfloat16": Term(activations.rest_copies, "2 per value of a matrix in R, by autocast")}

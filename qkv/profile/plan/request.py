@@ -40,8 +40,13 @@ class TrainingStep:
 
     @property
     def shards(self) -> int:
-        """Processes that share one copy of the parameters: both axes but `data`."""
-        return self.mesh.shard * self.mesh.sequence
+        """Processes that share one copy of the parameters (FSDP2): 1 if `shard` is, else both axes but `data`."""
+        return self.mesh.shard * self.mesh.sequence if self.mesh.shard > 1 else 1
+
+    @property
+    def replicas(self) -> int:
+        """Processes that have the same parameters, and add up their gradients."""
+        return self.mesh.processes // self.shards
 
     @property
     def batch_per_device(self) -> int:

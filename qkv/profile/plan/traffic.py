@@ -78,55 +78,47 @@ def _of_sequence(step: TrainingStep) -> list[Transfer]:
         return []
     group, found = Group(parts, 1), exchanges(step)
     times = step.accumulation
-    named = (
-        ("keys and values", [x.attention for x in found if x.keeps_gathered]),
-        ("states", [x.attention for x in found if not x.keeps_gathered]),
-        ("neighbors", [x.neighbors for x in found if x.neighbors]),
+    kinds = (
+        ("keys and values", "Q * keys and values of T tokens", [x.attention for x in found if x.scored]),
+        ("states", "Q * summary of T tokens", [x.attention for x in found if not x.scored]),
+        ("convolutions", "Q * (width - 1) tokens", [x.neighbors for x in found if x.neighbors]),
     )
-    formulas = {
-        "keys and values": "Q * keys and values of T tokens",
-        "states": "Q * summary of T tokens",
-        # sent to one process, not to all: written as an all-gather of that many bytes
-        "neighbors": "(width - 1) tokens, to the next part",
-    }
-    transfers = []
-    for name, sizes in named:
-        each = sum(sizes) * times
-        payload = parts * each // (parts - 1) if name == "neighbors" else parts * each
-        for phase in ("forward", "backward", "recompute"):
-            transfers.append(
-                Transfer(
-                    f"sequence: {name}, {phase}",
-                    formulas[name],
-                    len(sizes) * times,
-                    payload,
-                    group,
-                    with_recompute=phase == "recompute",
-                )
-            )
-    return transfers
+    return [
+        Transfer(
+            f"sequence: {name}, {phase}",
+            formula,
+            len(sizes) * times,
+            parts * sum(sizes) * times,
+            group,
+            with_recompute=phase == "recompute",
+        )
+        for name, formula, sizes in kinds
+        for phase in ("forward", "backward", "recompute")
+    ]
 
 
 def _of_shards(step: TrainingStep, units: Units) -> list[Transfer]:
-    """Return what FSDP2 gathers and scatters: blocks are gathered again in the backward pass, the rest is not."""
-    parts, times = step.shards, step.accumulation
-    group = Group(parts, 1)
-    whole, root = MASTER_BYTES * units.elements(parts), MASTER_BYTES * units.root.elements(parts)
-    count = len(units.blocks)
+    """Return what FSDP2 gathers and scatters: blocks are gathered again in the backward pass, the rest is not.
+
+    Blocks are gathered in the precision of products. All gradients are reduced in float32, after the last micro-batch.
+    """
+    parts, times, low = step.shards, step.accumulation, step.product_bytes
+    group, count = Group(parts, 1), len(units.blocks)
+    whole, root = units.elements(parts), MASTER_BYTES * units.root.elements(parts)
+    blocks = low * sum(unit.elements(parts) for unit in units.blocks)
+    forward = f"4 R + {low} (P - R)"
     return [
-        Transfer("FSDP2: all-gather, forward", "4 P", (count + 1) * times, whole * times, group),
-        Transfer("FSDP2: all-gather, backward", "4 (P - R)", count * times, (whole - root) * times, group),
-        Transfer("FSDP2: reduce-scatter of gradients", "4 P", (count + 1) * times, whole * times, group),
+        Transfer("FSDP2: all-gather, forward", forward, (count + 1) * times, (root + blocks) * times, group),
+        Transfer("FSDP2: all-gather, backward", f"{low} (P - R)", count * times, blocks * times, group),
+        Transfer("FSDP2: reduce-scatter of gradients", "4 P", count + 1, MASTER_BYTES * whole, group),
     ]
 
 
 def _of_replicas(step: TrainingStep, units: Units) -> list[Transfer]:
     """Return the all-reduce of gradients among the replicas, of all (DDP) or of a shard (HSDP)."""
-    parts, replicas = step.shards, step.mesh.data
-    group = Group(replicas, parts)
+    parts = step.shards
+    group = Group(step.replicas, parts)
     if parts == 1:
         return [Transfer("DDP: all-reduce of gradients", "4 P", 1, MASTER_BYTES * units.elements(), group, passes=2)]
-    payload = MASTER_BYTES * units.elements(parts) // parts
-    calls, times = len(units.blocks) + 1, step.accumulation
-    formula = "4 P / (shard sequence)"
-    return [Transfer("HSDP: all-reduce of gradients", formula, calls * times, payload * times, group, passes=2)]
+    payload, calls = MASTER_BYTES * units.elements(parts) // parts, len(units.blocks) + 1
+    return [Transfer("HSDP: all-reduce of gradients", "4 P / (shard sequence)", calls, payload, group, passes=2)]

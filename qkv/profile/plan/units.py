@@ -1,6 +1,7 @@
 """Parts of a model that FSDP2 gathers together: every block of its stacks is a unit, and the rest is one more."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class Units:
 
     blocks: tuple[Unit, ...]
     root: Unit
+    """Parameters outside the blocks: embeddings, the output layer."""
 
     @property
     def all(self) -> tuple[Unit, ...]:
@@ -75,10 +77,22 @@ def find_units(module: nn.Module) -> Units:
         taken.update(map(id, own))
         return Unit(name, tuple(own))
 
-    blocks = [
-        claim(f"{stack.path}.{i}", block) for stack in find_stacks(module) for i, block in enumerate(stack.blocks)
-    ]
+    places = Counter(id(p) for part in module.modules() for p in part.parameters(recurse=False))
+    blocks = []
+    for stack in find_stacks(module):
+        for i, block in enumerate(stack.blocks):
+            for name, part in _parts(block):
+                own = Counter(id(p) for inner in part.modules() for p in inner.parameters(recurse=False))
+                if all(places[key] == count for key, count in own.items()):  # a shared parameter stays with the rest
+                    blocks.append(claim(f"{stack.path}.{i}{name}", part))
     return Units(tuple(unit for unit in blocks if unit.parameters), claim("the rest", module))
+
+
+def _parts(block: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the block or, with cross-attention, its other layers: keys and values of the context come before it."""
+    if getattr(block, "cross", None) is None:
+        return [("", block)]
+    return [(f".{name}", part) for name, part in block.named_children() if name in ("attention", "feed_forward")]
 
 
 @contextmanager
