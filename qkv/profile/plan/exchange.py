@@ -6,8 +6,8 @@
     softmax          the keys and values of its part of the tokens
     a convolution    the last width - 1 tokens
 
-Each process receives those of all others (all-gather). In the backward pass it sends gradients of what it used, which the
-processes before it gave, back to them (all-to-all): the last process sends as many bytes as it received.
+Each process receives those of all others (all-gather). In the backward pass it sends the gradients of what it used,
+which came from the processes before it, back to them (all-to-all): the last one sends as many bytes as it received.
 """
 
 from dataclasses import dataclass

@@ -10,11 +10,8 @@ from qkv.profile.plan.units import Units
 
 MASTER_BYTES = 4
 """Bytes of a parameter, its gradient and each value of its optimizer state."""
-LOGIT_BYTES = {"bfloat16": 10, "float32": 8}
-"""Bytes per logit: the logits (2 or 4), in bfloat16 a float32 copy (4), and their log-softmax (4).
-
-The backward pass holds as many: the log-softmax and the gradients of the other two.
-"""
+LOGIT_BYTES = 12
+"""Bytes per logit at the peak of the loss: its log-softmax and two gradients, in float32 under autocast, too."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ def plan_memory(step: TrainingStep, units: Units, activations: Activations) -> M
         "buffers": Term(buffers, "as they are"),
         **_of_communication(step, units),
         **_of_autocast(step, activations),
-        "logits": Term(LOGIT_BYTES[step.precision] * activations.outputs, f"{LOGIT_BYTES[step.precision]} B T V"),
+        "logits": Term(LOGIT_BYTES * activations.outputs, f"{LOGIT_BYTES} B T V"),
     }
     if step.mesh.sequence > 1:
         terms["validation copy"] = Term(own, f"4 P{shared}: validation reads whole sequences")

@@ -54,7 +54,7 @@ def plan_moved(step: TrainingStep, units: Units, activations: Activations) -> di
         "gradients": Term(times * MASTER_BYTES * units.elements(), "4 P, written"),
         "optimizer": Term(each * own, f"{each} * 4 P / (shard sequence)"),
         "activations": Term(2 * times * activations.saved, "2 * saved for backward"),
-        "logits": Term(2 * times * LOGIT_BYTES[step.precision] * activations.outputs, "2 * logits"),
+        "logits": Term(2 * times * LOGIT_BYTES * activations.outputs, "2 * logits"),
     }
     settings = step.target.settings
     if settings is not None and settings.ema_decay:
