@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing.spawn import spawn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -155,7 +155,7 @@ def measure_mesh(text: str) -> dict[str, Any]:
     """Return what was planned for a mesh, and what its processes held and sent: the largest of each."""
     mesh = parse_mesh(text)
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(run_process, (mesh, folder), nprocs=mesh.processes)
+        spawn(run_process, (mesh, folder), nprocs=mesh.processes)
         found = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(mesh.processes)]
     plan = plan_small(mesh)
     terms = {name: term.value for name, term in plan.memory.terms.items()}
@@ -196,7 +196,7 @@ def measure_saved(kind: str, batch: int, tokens: int) -> dict[str, Any]:
     plain, again = build("cpu", attention=kind), build("cpu", attention=kind)
     for stack in find_stacks(again):
         for block in stack.blocks:
-            block.forward = _recomputed(block.forward)  # type: ignore[method-assign]
+            block.forward = _recomputed(block.forward)
     rows = {
         "saved": (planned.saved, _saved_bytes(plain, inputs)),
         "saved with recompute": (planned.rest + planned.block_inputs, _saved_bytes(again, inputs)),
@@ -245,7 +245,7 @@ def examples() -> list[dict[str, Any]]:
 
 def plan_example(kind: str) -> Plan:
     """Return the plan of the large model with this attention kind."""
-    changes = {"model": {**EXAMPLE_MODEL, "attention": kind}, "data": {"size": 32_000}}
+    changes: dict[str, dict[str, Any]] = {"model": {**EXAMPLE_MODEL, "attention": kind}, "data": {"size": 32_000}}
     target = resolve_spec("text:small", changes=changes)
     step = make_step(target, parse_mesh(EXAMPLE_MESH), sizes={"n": EXAMPLE_TOKENS})
     return make_plan(step, find_gpu("h200"))

@@ -6,7 +6,8 @@ polynomial through three of them must give the fourth; then it is evaluated at t
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -60,27 +61,46 @@ class _Counts:
 
 
 def count_activations(call: ModuleCall, sizes: Sizes, precision: str) -> Activations:
-    """Return what one forward pass at these sizes saves, in float32 or as under autocast to bfloat16."""
+    """Return what one forward pass at these sizes saves, in float32 or as under autocast to bfloat16.
+
+    If the blocks cannot run one by one, recomputation is taken to save nothing.
+    """
     stacks = find_stacks(call.module)
     counting = _Counting(call, sizes, precision, stacks)
+    try:
+        rest, total, largest = _count_by_block(counting, stacks)
+    except Exception:  # noqa: BLE001 - a module without some of its blocks may raise anything
+        rest = total = counting.count({stack.path: stack.blocks for stack in stacks})
+        rest, largest = replace(rest, block_inputs=0), 0
+    return Activations(
+        saved=total.saved,
+        rest=rest.saved,
+        block_inputs=total.block_inputs if largest else 0,
+        largest_block=largest,
+        weight_copies=total.weight_copies,
+        rest_copies=rest.weight_copies,
+        outputs=total.outputs,
+    )
+
+
+def _count_by_block(counting: "_Counting", stacks: list[Stack]) -> tuple[_Counts, _Counts, int]:
+    """Return the counts without blocks and with all of them, and what the block saves that saves most.
+
+    All blocks run at once unless that takes long: then like ones are counted once, or twice, since the second one may
+    share what the first one saves.
+    """
     rest = total = counting.count({})
     largest = 0
     for path, blocks in _alike(stacks):
         one = counting.count({path: blocks[:1]})
         own = one.plus(rest, -1)
         total = total.plus(own)
-        if len(blocks) > 1:  # the second one may share what the first one saves
+        if counting.takes_long and len(blocks) > 1:
             total = total.plus(counting.count({path: blocks[:2]}).plus(one, -1), len(blocks) - 1)
         largest = max(largest, own.saved - own.block_inputs)
-    return Activations(
-        saved=total.saved,
-        rest=rest.saved,
-        block_inputs=total.block_inputs,
-        largest_block=largest,
-        weight_copies=total.weight_copies,
-        rest_copies=rest.weight_copies,
-        outputs=total.outputs,
-    )
+    if not counting.takes_long:
+        total = counting.count({stack.path: stack.blocks for stack in stacks})
+    return rest, total, largest
 
 
 def _alike(stacks: list[Stack]) -> Iterator[tuple[str, tuple[nn.Module, ...]]]:
@@ -100,17 +120,28 @@ class _Counting:
         self.half = precision == "bfloat16"
 
     def count(self, kept: dict[str, tuple[nn.Module, ...]]) -> _Counts:
+        """Return the counts of the module with only these blocks, by the path of their stack."""
+        takes_long = self.takes_long
         with only_blocks(self.call.module, self.stacks, kept):
-            if len(self.sizes) != 1:
+            if not takes_long:
                 return self._at(self.sizes)
-            (name, length), *_ = self.sizes.items()
-            if length <= 4 * SHORT or not self._loops(name):
-                return self._at(self.sizes)
+            ((name, length),) = self.sizes.items()
             found = _extrapolate(lambda n: self._at({name: n}), length)
             return self._at(self.sizes) if found is None else found
 
-    def _loops(self, name: str) -> bool:
-        few, many = (count_forward(self.call, {name: n}).dispatched for n in (2 * SHORT, 4 * SHORT))
+    @cached_property
+    def takes_long(self) -> bool:
+        """Whether the module loops over many tokens: the number of operations grows with the length."""
+        if len(self.sizes) != 1:
+            return False
+        ((name, length),) = self.sizes.items()
+        if length <= 4 * SHORT:
+            return False
+        first: dict[str, tuple[nn.Module, ...]] = {}
+        for path, blocks in _alike(self.stacks):
+            first[path] = (*first.get(path, ()), blocks[0])
+        with only_blocks(self.call.module, self.stacks, first):
+            few, many = (count_forward(self.call, {name: n}).dispatched for n in (2 * SHORT, 4 * SHORT))
         return few != many
 
     def _at(self, sizes: Sizes) -> _Counts:

@@ -1,9 +1,11 @@
 """The plan of a training step on a mesh of GPUs: does it fit, what does it send, and how long does it take at least."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from qkv.cost.meta_run import DataDependentError, ForwardError, count_forward
+from qkv.cost.report import MAX_REAL_BYTES
 from qkv.profile.plan.activations import Activations, count_activations
 from qkv.profile.plan.gpus import GB, Gpu
 from qkv.profile.plan.memory import MemoryPlan, plan_memory
@@ -115,6 +117,7 @@ class Plan:
 
 def make_plan(step: TrainingStep, gpu: Gpu, *, node: int | None = None, network: float | None = None) -> Plan:
     """Return the plan of a step on GPUs in nodes of `node`, with `network` Gbit/s each."""
+    step = _runnable(step)
     units = find_units(step.target.module)
     activations = count_activations(step.call, step.sizes, step.precision)
     return Plan(
@@ -127,3 +130,15 @@ def make_plan(step: TrainingStep, gpu: Gpu, *, node: int | None = None, network:
         work=plan_work(step),
         moved=plan_moved(step, units, activations),
     )
+
+
+def _runnable(step: TrainingStep) -> TrainingStep:
+    """Return the step, run on the CPU if the module reads values of tensors; raise if its forward pass fails."""
+    short = {name: min(size, 16) for name, size in step.sizes.items()}
+    try:
+        count_forward(step.call, short)
+    except DataDependentError as error:
+        if sum(p.nbytes for p in step.target.module.parameters()) > MAX_REAL_BYTES:
+            raise ForwardError(step.call, step.sizes, error) from error
+        return replace(step, real_weights=True)
+    return step

@@ -37,6 +37,8 @@ class TrainingStep:
     """Name in `qkv.cost.memory.OPTIMIZERS`."""
     accumulation: int
     """Micro-batches per step."""
+    real_weights: bool = False
+    """Whether the module reads values of tensors, so that it is counted on the CPU, with zeros for weights."""
 
     @property
     def shards(self) -> int:
@@ -63,7 +65,7 @@ class TrainingStep:
         """The forward pass of one micro-batch on one device."""
         batch = self.batch_per_device
         inputs = tuple(replace(given, shape=(batch, *given.shape[1:])) for given in self.target.inputs)
-        return ModuleCall(self.target.module, inputs, self.target.options)
+        return ModuleCall(self.target.module, inputs, self.target.options, self.real_weights)
 
     @property
     def tokens(self) -> int | None:

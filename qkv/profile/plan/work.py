@@ -5,9 +5,11 @@ forward pass, where inputs need no gradient what torch runs on meta. All counts 
 pairs and padding are left out, which fast kernels skip.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from qkv.attention import Scored
+from qkv.cost.counter import UncountedError
 from qkv.cost.declared import declared_cost, declares_cost
 from qkv.cost.memory import OPTIMIZERS
 from qkv.cost.meta_run import count_backward, count_forward
@@ -39,7 +41,8 @@ def plan_work(step: TrainingStep) -> Work:
     times = step.accumulation
     backward = 2 * forward
     if any(given.dtype.is_floating_point for given in step.target.inputs):
-        backward = min(backward, count_backward(step.call, step.sizes, input_gradients=False))
+        with suppress(UncountedError):
+            backward = min(backward, count_backward(step.call, step.sizes, input_gradients=False))
     return Work(times * forward, times * backward, times * blocks)
 
 
