@@ -10,9 +10,10 @@ process saves for backward on the CPU.
 
 import argparse
 import json
+import multiprocessing
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -46,7 +47,8 @@ RESULTS = Path(__file__).parent / "results" / "plan_cpu.json"
 VOCABULARY = 307
 SIZES = {"dim": 66, "heads": 11, "hidden_dim": 134, "layers": 3, "max_length": 2048}
 """A small decoder, none of whose sizes 4 processes share evenly."""
-MESHES = ("data=2", "shard=2", "shard=4", "data=2,shard=2")
+MESHES = (("data=2", "shard=2"), ("shard=4", "data=2,shard=2"))
+"""Meshes that the same processes train on, one after the other."""
 TOKENS = 32
 PASSING = ("gradients", "gathered parameters", "whole gradients", "logits")
 """Terms of a plan that a forward and a backward pass allocate, beside activations."""
@@ -100,11 +102,19 @@ class Sent(TorchDispatchMode):
             raise NotImplementedError(f"unexpected communication: {name}")
 
 
-def run_process(rank: int, mesh: Mesh, folder: str) -> None:
-    """Train three steps as one process of a mesh and write what the third one holds and sends."""
+def run_process(rank: int, meshes: list[Mesh], folder: str) -> None:
+    """Train as one process of each mesh and write what it holds and sends."""
     torch.set_num_threads(1)
-    store = dist.FileStore(f"{folder}/store", mesh.processes)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=mesh.processes)
+    size = meshes[0].processes
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    found = [_train(mesh, rank) for mesh in meshes]
+    Path(folder, f"{rank}.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _train(mesh: Mesh, rank: int) -> dict[str, Any]:
+    """Train three steps; return what the third one holds and sends, and the peak of one more."""
     model = _distribute(build("cpu"), mesh)
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(0, VOCABULARY, (1, TOKENS), generator=torch.Generator().manual_seed(rank))
@@ -120,10 +130,7 @@ def run_process(rank: int, mesh: Mesh, folder: str) -> None:
         optimizer.step()
     held = _held(model, optimizer)
     optimizer.zero_grad()
-    peak = measure(backward, repetitions=1).peak_bytes
-    Path(folder, f"{rank}.json").write_text(json.dumps({"held": held, "sent": steps[-1].bytes, "peak": peak}))
-    dist.barrier()
-    dist.destroy_process_group()
+    return {"held": held, "sent": steps[-1].bytes, "peak": measure(backward, repetitions=1).peak_bytes}
 
 
 def _distribute(model: nn.Module, mesh: Mesh) -> nn.Module:
@@ -133,7 +140,8 @@ def _distribute(model: nn.Module, mesh: Mesh) -> nn.Module:
     devices = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     for block in model.get_submodule("blocks").children():
         fully_shard(block, mesh=devices)
-    return fully_shard(model, mesh=devices)
+    fully_shard(model, mesh=devices)
+    return model
 
 
 def _held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
@@ -151,12 +159,18 @@ def _local(x: Tensor) -> Tensor:
     return x.to_local() if isinstance(x, DTensor) else x.detach()
 
 
-def measure_mesh(text: str) -> dict[str, Any]:
-    """Return what was planned for a mesh, and what its processes held and sent: the largest of each."""
-    mesh = parse_mesh(text)
+def measure_meshes(texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what was planned for meshes of the same size, and what their processes held and sent: the largest."""
+    meshes = [parse_mesh(text) for text in texts]
+    size = meshes[0].processes
+    multiprocessing.set_forkserver_preload([run_process.__module__, "torch._dynamo"])  # imported once, not by each
     with tempfile.TemporaryDirectory() as folder:
-        spawn(run_process, (mesh, folder), nprocs=mesh.processes)
-        found = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(mesh.processes)]
+        start_processes(run_process, (meshes, folder), nprocs=size, start_method="forkserver")
+        found = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(size)]
+    return [_compare(mesh, list(each)) for mesh, each in zip(meshes, zip(*found, strict=True), strict=True)]
+
+
+def _compare(mesh: Mesh, found: list[dict[str, Any]]) -> dict[str, Any]:
     plan = plan_small(mesh)
     terms = {name: term.value for name, term in plan.memory.terms.items()}
     sent = Counter(dict.fromkeys(("all-gather", "reduce-scatter", "all-reduce", "broadcast"), 0))
@@ -262,7 +276,7 @@ def main() -> None:
     record = {
         **about(),
         "command": "python -m benchmarks.plan",
-        "meshes": [measure_mesh(mesh) for mesh in MESHES],
+        "meshes": [one for meshes in MESHES for one in measure_meshes(meshes)],
         "saved": [measure_saved(kind, *shape) for kind in KINDS for shape in SAVED],
         "logits": measure_logits(),
         "examples": examples(),

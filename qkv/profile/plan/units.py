@@ -77,15 +77,21 @@ def find_units(module: nn.Module) -> Units:
         taken.update(map(id, own))
         return Unit(name, tuple(own))
 
-    places = Counter(id(p) for part in module.modules() for p in part.parameters(recurse=False))
+    places = _places(module)
     blocks = []
     for stack in find_stacks(module):
         for i, block in enumerate(stack.blocks):
             for name, part in _parts(block):
-                own = Counter(id(p) for inner in part.modules() for p in inner.parameters(recurse=False))
-                if all(places[key] == count for key, count in own.items()):  # a shared parameter stays with the rest
+                # a parameter that is shared stays with the rest
+                if all(places[key] == count for key, count in _places(part).items()):
                     blocks.append(claim(f"{stack.path}.{i}{name}", part))
     return Units(tuple(unit for unit in blocks if unit.parameters), claim("the rest", module))
+
+
+def _places(module: nn.Module) -> Counter[int]:
+    """Return how often each parameter occurs in a module."""
+    parts = (part for _, part in module.named_modules(remove_duplicate=False))
+    return Counter(id(p) for part in parts for p in part.parameters(recurse=False))
 
 
 def _parts(block: nn.Module) -> list[tuple[str, nn.Module]]:
