@@ -11,6 +11,7 @@ which came from the processes before it, back to them (all-to-all): the last one
 """
 
 from dataclasses import dataclass
+from math import ceil
 
 from qkv.attention import Scored
 from qkv.cost import Shape
@@ -19,6 +20,8 @@ from qkv.profile.plan.request import TrainingStep
 
 STATE_BYTES = 4
 """Bytes of a value that accumulates: sums, fades and transitions are in float32."""
+SUMMARY_CHUNK = 64
+"""Fewest tokens per state that a chunked form keeps for its backward pass."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +67,22 @@ def layer_exchange(layer: MultiHead, batch: int, tokens: int, element_bytes: int
 
 
 def gathered_bytes(step: TrainingStep) -> list[int]:
-    """Return, for each layer, the bytes that it holds of other parts until the backward pass: the last process.
+    """Return, for each layer, the bytes that splitting adds to what is held until the backward pass: the last process.
 
-    A layer with scores also holds a mask: its queries are fewer than its keys, for which torch's kernels need one.
+    A layer with scores holds the keys and values of all others, and a mask of pairs: its queries are fewer than its
+    keys, for which torch's kernels need one. A linear kind holds the states of all others, and those that the pass over
+    its own tokens keeps, one per chunk.
     """
     if step.mesh.sequence == 1:
         return []
     (tokens,) = step.sizes.values()
     held = []
     for layer, one in zip(heads_of(step), exchanges(step), strict=True):
-        window = getattr(layer.attention, "window", None) or tokens * step.mesh.sequence
-        keys = min(window, tokens * (step.mesh.sequence - 1)) + tokens
-        pairs = step.product_bytes * tokens * keys if one.scored else 0
-        held.append((step.mesh.sequence - 1) * one.attention + pairs)
+        own = ceil(tokens / SUMMARY_CHUNK) * one.attention
+        if one.scored:
+            keys, window = tokens * step.mesh.sequence, getattr(layer.attention, "window", None)
+            own = step.product_bytes * tokens * (keys if window is None else min(keys, 2 * max(window, 64)))
+        held.append((step.mesh.sequence - 1) * one.attention + own)
     return held
 
 

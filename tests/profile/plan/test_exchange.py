@@ -49,7 +49,9 @@ def test_convolutions_give_their_last_tokens():
 
 def test_what_stays_until_the_backward_pass():
     assert gathered_bytes(step(length=21)) == []
-    mask = 7 * 21
-    assert gathered_bytes(step(Mesh(sequence=3), length=21)) == 2 * [2 * 4 * 3 * 7 * 4 + 4 * mask]
-    window = step(Mesh(sequence=3), length=21, attention="softmax(window=4)")
-    assert gathered_bytes(window) == 2 * [2 * 4 * 3 * 4 * 4 + 4 * 7 * (7 + 4)]
+    keys_and_values, mask = 4 * 3 * 7 * (2 + 2), 4 * 7 * 21
+    assert gathered_bytes(step(Mesh(sequence=3), length=21)) == 2 * [2 * keys_and_values + mask]
+    window = step(Mesh(sequence=3), length=1002, attention="softmax(window=80)")  # blocks of 80 see 80 more
+    assert gathered_bytes(window) == 2 * [2 * 4 * 3 * 80 * (2 + 2) + 4 * 334 * 160]
+    states = step(Mesh(sequence=3), length=3 * 130, attention="linear")  # three chunks of at most 64
+    assert gathered_bytes(states) == 2 * [(2 + 3) * 4 * 3 * 2 * 2]

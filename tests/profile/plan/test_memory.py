@@ -70,4 +70,5 @@ def test_parts_of_sequences():
 
 def test_a_state_replaces_keys_and_values():
     found = plan(Mesh(shard=2, sequence=2), attention="linear")
-    assert found.plain.value == 1000 + 2 * (3 * 2 * 2 * 4)  # heads x key_dim x value_dim floats in each of two layers
+    state = 3 * 2 * 2 * 4  # heads x key_dim x value_dim floats: that of the other part, and one of the own chunk
+    assert found.plain.value == 1000 + 2 * 2 * state
