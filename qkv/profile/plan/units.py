@@ -78,27 +78,28 @@ def find_units(module: nn.Module) -> Units:
         return Unit(name, tuple(own))
 
     places = _places(module)
-    blocks = []
-    for stack in find_stacks(module):
-        for i, block in enumerate(stack.blocks):
-            for name, part in _parts(block):
-                # a parameter that is shared stays with the rest
-                if all(places[key] == count for key, count in _places(part).items()):
-                    blocks.append(claim(f"{stack.path}.{i}{name}", part))
+    blocks = [
+        claim(f"{stack.path}.{i}", block)
+        for stack in find_stacks(module)
+        for i, block in enumerate(stack.blocks)
+        if _is_gathered_alone(block, places)
+    ]
     return Units(tuple(unit for unit in blocks if unit.parameters), claim("the rest", module))
+
+
+def _is_gathered_alone(block: nn.Module, places: Counter[int]) -> bool:
+    """Return whether a block is a unit: nothing outside uses its parameters.
+
+    Cross-attention is used before its block runs, for the keys and values of the context.
+    """
+    alone = all(places[key] == count for key, count in _places(block).items())
+    return alone and getattr(block, "cross", None) is None
 
 
 def _places(module: nn.Module) -> Counter[int]:
     """Return how often each parameter occurs in a module."""
     parts = (part for _, part in module.named_modules(remove_duplicate=False))
     return Counter(id(p) for part in parts for p in part.parameters(recurse=False))
-
-
-def _parts(block: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the block or, with cross-attention, its other layers: keys and values of the context come before it."""
-    if getattr(block, "cross", None) is None:
-        return [("", block)]
-    return [(f".{name}", part) for name, part in block.named_children() if name in ("attention", "feed_forward")]
 
 
 @contextmanager
