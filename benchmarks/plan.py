@@ -265,6 +265,55 @@ def plan_example(kind: str) -> Plan:
     return make_plan(step, find_gpu("h200"))
 
 
+def measured_table(result: dict[str, Any]) -> str:
+    """Return what meshes held and sent, planned and measured, in bytes."""
+    lines = ["| mesh | | planned | measured |", "|---|---|---|---|"]
+    for found in result["meshes"]:
+        mesh = ",".join(part for part in found["mesh"].split(",") if not part.endswith("=1"))
+        for name, row in found["rows"].items():
+            lines.append(f"| `{mesh}` | {name} | {row['predicted']:,} | {row['measured']:,} |")
+    return "\n".join(lines)
+
+
+def example_table(result: dict[str, Any]) -> str:
+    """Return the plans of the large model, by attention kind, without and with recomputation."""
+    headings = (
+        "attention",
+        "recompute",
+        "memory, GiB",
+        "fits",
+        "sent per step, GB",
+        "at least, s",
+        "tokens/s, at most",
+    )
+    lines = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
+    for found in result["examples"]:
+        for again, plan in found["recompute"].items():
+            time = plan["time"]
+            cells = (
+                f"`{found['attention']}`",
+                {"false": "no", "true": "yes"}[again],
+                f"{plan['total_bytes'] / 2**30:,.0f}",
+                "yes" if plan["fits"] else "no",
+                f"{plan['bytes_sent'] / 1e9:,.0f}",
+                f"{time['floor_seconds']:.3g}",
+                f"{time['tokens_per_second']:,.0f}",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def terms_table(result: dict[str, Any], kind: str) -> str:
+    """Return the memory terms of one plan of the large model."""
+    (found,) = (one for one in result["examples"] if one["attention"] == kind)
+    terms = {name: (term["bytes"], term["formula"]) for name, term in found["memory"]["terms"].items()}
+    for again, name in (("false", "activations"), ("true", "activations with recompute")):
+        terms[name] = found["recompute"][again]["activation_bytes"], "counted"
+    lines = ["| on each GPU | GiB | formula |", "|---|---|---|"]
+    lines += [f"| {name} | {size / 2**30:,.2f} | {formula} |" for name, (size, formula) in terms.items()]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure, compare and write the result file."""
     parser = argparse.ArgumentParser(description=__doc__)
