@@ -36,7 +36,7 @@ from qkv.models import family
 from qkv.profile.plan.activations import count_activations
 from qkv.profile.plan.gpus import find_gpu
 from qkv.profile.plan.memory import LOGIT_BYTES
-from qkv.profile.plan.plan import Plan, make_plan
+from qkv.profile.plan.plan import TrainingPlan, make_plan
 from qkv.profile.plan.request import make_step
 from qkv.profile.plan.to_json import plan_to_record
 from qkv.profile.plan.units import find_stacks
@@ -69,7 +69,7 @@ def build(device: str, **changes: Any) -> nn.Module:
         return chosen.build(chosen.configure({**SIZES, **changes}), VOCABULARY)
 
 
-def plan_small(mesh: Mesh) -> Plan:
+def plan_small(mesh: Mesh) -> TrainingPlan:
     """Return the plan for the small decoder, in float32, one example per process."""
     target = ProfileTarget("small decoder", build("meta"), (Input.parse("int[1,n]"),))
     step = make_step(target, mesh, sizes={"n": TOKENS}, precision="float32")
@@ -257,7 +257,7 @@ def examples() -> list[dict[str, Any]]:
     return [plan_to_record(plan_example(kind)) | {"attention": kind} for kind in EXAMPLE_KINDS]
 
 
-def plan_example(kind: str) -> Plan:
+def plan_example(kind: str) -> TrainingPlan:
     """Return the plan of the large model with this attention kind."""
     changes: dict[str, dict[str, Any]] = {"model": {**EXAMPLE_MODEL, "attention": kind}, "data": {"size": 32_000}}
     target = resolve_spec("text:small", changes=changes)

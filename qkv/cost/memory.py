@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from qkv.cost.autocast import MetaAutocast
-from qkv.cost.meta_run import ModuleCall, dry_run, module_mode, tensors_in
+from qkv.cost.meta_run import MetaAutocast, ModuleCall, dry_run, module_mode, tensors_in
 
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2}
 """Optimizer -> values of state per weight, in the dtype of the weight."""

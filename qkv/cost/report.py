@@ -16,7 +16,6 @@ import sympy
 from torch import Tensor, nn
 
 from qkv.cost.counter import count_multiplications
-from qkv.cost.declared import declared_cost, declares_cost
 from qkv.cost.formula_range import CountFunction, Holds, TooLongError, find_formula, sample_sizes, verify_formula
 from qkv.cost.input_spec import Input, size_names
 from qkv.cost.memory import WeightBytes, inference_bytes, saved_bytes, weight_bytes
@@ -241,9 +240,9 @@ class _ReportBuilder:
 
     def _declared(self, element_bytes: int) -> "Callable[[Sizes], Cost] | None":
         """Return sizes -> declared cost, or None if the module declares none for such inputs."""
-        if not declares_cost(self.call):
+        if not self.call.declares_cost:
             return None
-        return _once_per_size(lambda sizes: declared_cost(self.call, sizes, element_bytes))
+        return _once_per_size(lambda sizes: self.call.declared_cost(sizes, element_bytes))
 
     def _methods(
         self, declared: Callable[[Sizes], Cost] | None, derived: DerivedFormulas | None, counted: Quantity

@@ -20,13 +20,13 @@ GpuOption = Annotated[
     str | None, typer.Option("--gpu", metavar="NAME", help="GPU of the plan: a100, h100, h200, b200 or l40s.")
 ]
 Network = Annotated[
-    float | None, typer.Option(metavar="GBIT", help="Network of each GPU in Gbit/s (default: 400; with --gpu).")
+    float | None, typer.Option(metavar="GBIT", help="With --gpu: its network in Gbit/s (default: 400).")
 ]
-Node = Annotated[int | None, typer.Option(help="GPUs per node (default: that of the GPU, mostly 8; with --gpu).")]
-Batch = Annotated[int | None, typer.Option(help="Examples per step over all GPUs (default: data * shard; with --gpu).")]
+Node = Annotated[int | None, typer.Option(help="With --gpu: GPUs per node (default: usual ones, mostly 8).")]
+Batch = Annotated[int | None, typer.Option(help="With --gpu: examples per step over all GPUs (default: data * shard).")]
 Precision = Annotated[
     str | None,
-    typer.Option(help="bfloat16 (default: weights in float32, products in bfloat16) or float32; with --gpu."),
+    typer.Option(help="With --gpu: bfloat16 (autocast: weights stay in float32) or float32 (default: bfloat16)."),
 ]
 
 

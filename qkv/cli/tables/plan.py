@@ -7,13 +7,13 @@ from qkv.cli.tables.layout import print_rows
 from qkv.cli.tables.units import format_amount, format_bytes
 
 if TYPE_CHECKING:
-    from qkv.profile.plan.plan import Plan, StepTime
+    from qkv.profile.plan.plan import StepTime, TrainingPlan
 
 SYMBOLS = "P parameters (padded to equal shards), R outside the blocks, L of the largest block, V outputs per token"
 FLOOR = "the floor is the longest of compute, memory and communication: all three can happen at once"
 
 
-def print_plan_tables(plan: "Plan") -> None:
+def print_plan_tables(plan: "TrainingPlan") -> None:
     """Print the request, then a table for each part of the plan, then the answer in a sentence."""
     _print_head(plan)
     _print_memory(plan)
@@ -23,7 +23,7 @@ def print_plan_tables(plan: "Plan") -> None:
         console().print(_conclusion(plan, recompute=recompute), markup=False, soft_wrap=True)
 
 
-def _print_head(plan: "Plan") -> None:
+def _print_head(plan: "TrainingPlan") -> None:
     step, gpu, units = plan.step, plan.cluster.gpu, plan.units
     screen = console()
     sizes = ", ".join(f"{name} = {size * step.mesh.sequence:,}" for name, size in step.sizes.items())
@@ -44,7 +44,7 @@ def _print_head(plan: "Plan") -> None:
     screen.print(SYMBOLS, style="dim", markup=False)
 
 
-def _print_memory(plan: "Plan") -> None:
+def _print_memory(plan: "TrainingPlan") -> None:
     memory, capacity = plan.memory, plan.cluster.gpu.memory
     rows = [(name, *_bytes(term.value), term.formula) for name, term in memory.terms.items()]
     rows += [
@@ -60,7 +60,7 @@ def _print_memory(plan: "Plan") -> None:
     print_rows(("memory per device", "bytes", "about", "formula"), rows)
 
 
-def _print_traffic(plan: "Plan") -> None:
+def _print_traffic(plan: "TrainingPlan") -> None:
     if not plan.traffic:
         console().print("one device: nothing is sent")
         return
@@ -79,7 +79,7 @@ def _print_traffic(plan: "Plan") -> None:
     print_rows(headings, rows)
 
 
-def _print_times(plan: "Plan") -> None:
+def _print_times(plan: "TrainingPlan") -> None:
     work = plan.work
     rows = [
         ("forward", *_amounts(work.forward), "exact, as `qkv cost` counts what is needed"),
@@ -101,14 +101,14 @@ def _print_times(plan: "Plan") -> None:
     console().print(FLOOR, style="dim")
 
 
-def _time_row(plan: "Plan", name: str, time: "StepTime", recompute: bool) -> tuple[str, ...]:
+def _time_row(plan: "TrainingPlan", name: str, time: "StepTime", recompute: bool) -> tuple[str, ...]:
     waits = (time.compute, time.memory, time.communication, time.floor)
     tokens = plan.step.tokens
     speed = "-" if tokens is None else f"{tokens / time.floor:,.0f}"
     return (f"{name}, recompute" if recompute else name, *map(_seconds, waits), time.bottleneck, speed)
 
 
-def _conclusion(plan: "Plan", *, recompute: bool) -> str:
+def _conclusion(plan: "TrainingPlan", *, recompute: bool) -> str:
     total = plan.memory.total_with_recompute if recompute else plan.memory.total
     verb = "fits" if plan.fits(recompute=recompute) else "does not fit"
     how = "with recompute" if recompute else "without recompute"

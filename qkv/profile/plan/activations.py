@@ -12,9 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from qkv.cost.autocast import MetaAutocast
 from qkv.cost.memory import saved_for_backward
-from qkv.cost.meta_run import ModuleCall, count_forward, tensors_in
+from qkv.cost.meta_run import MetaAutocast, ModuleCall, count_forward, tensors_in
 from qkv.cost.polynomial import Sizes
 from qkv.layers import MultiHead
 from qkv.layers.gates import Gate

@@ -6,7 +6,7 @@ from qkv.cost.memory import OPTIMIZERS
 from qkv.profile.plan.activations import Activations
 from qkv.profile.plan.exchange import gathered_bytes
 from qkv.profile.plan.request import TrainingStep
-from qkv.profile.plan.units import Units
+from qkv.profile.plan.units import ModelUnits
 
 MASTER_BYTES = 4
 """Bytes of a parameter, its gradient and each value of its optimizer state."""
@@ -49,7 +49,7 @@ class MemoryPlan:
         return sum(term.value for term in self.terms.values()) + self.recompute.value
 
 
-def plan_memory(step: TrainingStep, units: Units, activations: Activations) -> MemoryPlan:
+def plan_memory(step: TrainingStep, units: ModelUnits, activations: Activations) -> MemoryPlan:
     """Return the terms of one device, the one with the largest shards."""
     parts = step.shards
     own = MASTER_BYTES * units.elements(parts) // parts
@@ -79,7 +79,7 @@ def plan_memory(step: TrainingStep, units: Units, activations: Activations) -> M
     )
 
 
-def _of_communication(step: TrainingStep, units: Units) -> dict[str, Term]:
+def _of_communication(step: TrainingStep, units: ModelUnits) -> dict[str, Term]:
     """Return what DDP or FSDP2 holds beside the model."""
     if step.mesh.processes == 1:
         return {}

@@ -11,7 +11,7 @@ from qkv.profile.plan.gpus import GB, Gpu
 from qkv.profile.plan.memory import MemoryPlan, plan_memory
 from qkv.profile.plan.request import TrainingStep
 from qkv.profile.plan.traffic import Transfer, plan_traffic
-from qkv.profile.plan.units import Units, find_units
+from qkv.profile.plan.units import ModelUnits, find_units
 from qkv.profile.plan.work import Work, plan_moved, plan_work
 
 NETWORK = 400
@@ -62,12 +62,12 @@ class StepTime:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """What a step needs on each device."""
 
     step: TrainingStep
     cluster: Cluster
-    units: Units
+    units: ModelUnits
     activations: Activations
     memory: MemoryPlan
     traffic: list[Transfer]
@@ -115,12 +115,12 @@ class Plan:
         return max(transfer.link_seconds(cluster.gpu, cluster.node), network)
 
 
-def make_plan(step: TrainingStep, gpu: Gpu, *, node: int | None = None, network: float | None = None) -> Plan:
+def make_plan(step: TrainingStep, gpu: Gpu, *, node: int | None = None, network: float | None = None) -> TrainingPlan:
     """Return the plan of a step on GPUs in nodes of `node`, with `network` Gbit/s each."""
     step = _runnable(step)
     units = find_units(step.target.module)
     activations = count_activations(step.call, step.sizes, step.precision)
-    return Plan(
+    return TrainingPlan(
         step=step,
         cluster=Cluster(gpu, gpu.node if node is None else node, NETWORK if network is None else network),
         units=units,

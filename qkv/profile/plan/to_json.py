@@ -3,10 +3,10 @@
 from dataclasses import asdict
 from typing import Any
 
-from qkv.profile.plan.plan import Plan, StepTime
+from qkv.profile.plan.plan import StepTime, TrainingPlan
 
 
-def plan_to_record(plan: Plan) -> dict[str, Any]:
+def plan_to_record(plan: TrainingPlan) -> dict[str, Any]:
     """Return the whole plan; all numbers of bytes and multiplications are integers of one device."""
     step, cluster, memory = plan.step, plan.cluster, plan.memory
     per_device = {"examples": step.batch_per_device, **step.sizes}
@@ -42,7 +42,7 @@ def plan_to_record(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _transfer_to_record(plan: Plan, transfer: Any) -> dict[str, Any]:
+def _transfer_to_record(plan: TrainingPlan, transfer: Any) -> dict[str, Any]:
     return {
         "name": transfer.name,
         "formula": transfer.formula,
@@ -56,7 +56,7 @@ def _transfer_to_record(plan: Plan, transfer: Any) -> dict[str, Any]:
     }
 
 
-def _variant(plan: Plan, recompute: bool) -> dict[str, Any]:
+def _variant(plan: TrainingPlan, recompute: bool) -> dict[str, Any]:
     memory, time = plan.memory, plan.time(recompute=recompute)
     sent = sum(transfer.sent for transfer in plan.transfers(recompute=recompute))
     return {
@@ -70,7 +70,7 @@ def _variant(plan: Plan, recompute: bool) -> dict[str, Any]:
     }
 
 
-def _time_to_record(plan: Plan, time: StepTime | None) -> dict[str, Any] | None:
+def _time_to_record(plan: TrainingPlan, time: StepTime | None) -> dict[str, Any] | None:
     if time is None:
         return None
     tokens = plan.step.tokens

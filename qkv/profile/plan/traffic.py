@@ -14,11 +14,11 @@ from qkv.profile.plan.exchange import exchanges
 from qkv.profile.plan.gpus import Gpu
 from qkv.profile.plan.memory import MASTER_BYTES
 from qkv.profile.plan.request import TrainingStep
-from qkv.profile.plan.units import Units
+from qkv.profile.plan.units import ModelUnits
 
 
 @dataclass(frozen=True)
-class Group:
+class Ranks:
     """Processes that communicate: `size` of them, each `stride` ranks after the one before."""
 
     size: int
@@ -42,7 +42,7 @@ class Transfer:
     calls: int
     payload: int
     """Bytes of the whole tensors, over all calls."""
-    group: Group
+    group: Ranks
     passes: int = 1
     """1 for an all-gather or a reduce-scatter, 2 for an all-reduce, which is both."""
     with_recompute: bool = False
@@ -65,7 +65,7 @@ class Transfer:
         return self.passes * (nodes - 1) / nodes * self.payload / (self.group.per_node(node) * network)
 
 
-def plan_traffic(step: TrainingStep, units: Units) -> list[Transfer]:
+def plan_traffic(step: TrainingStep, units: ModelUnits) -> list[Transfer]:
     """Return the communication of one step, in the order in which it happens."""
     found = [*_of_sequence(step), *_of_shards(step, units), *_of_replicas(step, units)]
     return [transfer for transfer in found if transfer.payload and transfer.group.size > 1]
@@ -76,7 +76,7 @@ def _of_sequence(step: TrainingStep) -> list[Transfer]:
     parts = step.mesh.sequence
     if parts == 1:
         return []
-    group, found = Group(parts, 1), exchanges(step)
+    group, found = Ranks(parts, 1), exchanges(step)
     times = step.accumulation
     kinds = (
         ("keys and values", "Q * keys and values of T tokens", [x.attention for x in found if x.scored]),
@@ -97,13 +97,13 @@ def _of_sequence(step: TrainingStep) -> list[Transfer]:
     ]
 
 
-def _of_shards(step: TrainingStep, units: Units) -> list[Transfer]:
+def _of_shards(step: TrainingStep, units: ModelUnits) -> list[Transfer]:
     """Return what FSDP2 gathers and scatters: blocks are gathered again in the backward pass, the rest is not.
 
     Blocks are gathered in the precision of products. All gradients are reduced in float32, after the last micro-batch.
     """
     parts, times, low = step.shards, step.accumulation, step.product_bytes
-    group, count = Group(parts, 1), len(units.blocks)
+    group, count = Ranks(parts, 1), len(units.blocks)
     whole, root = units.elements(parts), MASTER_BYTES * units.root.elements(parts)
     blocks = low * sum(unit.elements(parts) for unit in units.blocks)
     forward = f"4 R + {low} (P - R)"
@@ -114,10 +114,10 @@ def _of_shards(step: TrainingStep, units: Units) -> list[Transfer]:
     ]
 
 
-def _of_replicas(step: TrainingStep, units: Units) -> list[Transfer]:
+def _of_replicas(step: TrainingStep, units: ModelUnits) -> list[Transfer]:
     """Return the all-reduce of gradients among the replicas, of all (DDP) or of a shard (HSDP)."""
     parts = step.shards
-    group = Group(step.replicas, parts)
+    group = Ranks(step.replicas, parts)
     if parts == 1:
         return [Transfer("DDP: all-reduce of gradients", "4 P", 1, MASTER_BYTES * units.elements(), group, passes=2)]
     payload, calls = MASTER_BYTES * units.elements(parts) // parts, len(units.blocks) + 1

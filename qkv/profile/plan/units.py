@@ -30,7 +30,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Units:
+class ModelUnits:
     """All units of a model."""
 
     blocks: tuple[Unit, ...]
@@ -68,7 +68,7 @@ def find_stacks(module: nn.Module) -> list[Stack]:
     return found
 
 
-def find_units(module: nn.Module) -> Units:
+def find_units(module: nn.Module) -> ModelUnits:
     """Return the trained parameters by unit."""
     taken: set[int] = set()
 
@@ -84,7 +84,7 @@ def find_units(module: nn.Module) -> Units:
         for i, block in enumerate(stack.blocks)
         if _is_gathered_alone(block, places)
     ]
-    return Units(tuple(unit for unit in blocks if unit.parameters), claim("the rest", module))
+    return ModelUnits(tuple(unit for unit in blocks if unit.parameters), claim("the rest", module))
 
 
 def _is_gathered_alone(block: nn.Module, places: Counter[int]) -> bool:

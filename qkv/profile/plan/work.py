@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 from qkv.attention import Scored
 from qkv.cost.counter import UncountedError
-from qkv.cost.declared import declared_cost, declares_cost
 from qkv.cost.memory import OPTIMIZERS
 from qkv.cost.meta_run import count_backward, count_forward
 from qkv.profile.plan.activations import Activations
 from qkv.profile.plan.exchange import heads_of, heads_shape
 from qkv.profile.plan.memory import LOGIT_BYTES, MASTER_BYTES, Term
 from qkv.profile.plan.request import TrainingStep
-from qkv.profile.plan.units import Units, find_stacks
+from qkv.profile.plan.units import ModelUnits, find_stacks
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Work:
 
 def plan_work(step: TrainingStep) -> Work:
     """Return the multiplications of all micro-batches of one device."""
-    forward, blocks = _declared(step) if declares_cost(step.call) else _counted(step)
+    forward, blocks = _declared(step) if step.call.declares_cost else _counted(step)
     times = step.accumulation
     backward = 2 * forward
     if any(given.dtype.is_floating_point for given in step.target.inputs):
@@ -46,7 +45,7 @@ def plan_work(step: TrainingStep) -> Work:
     return Work(times * forward, times * backward, times * blocks)
 
 
-def plan_moved(step: TrainingStep, units: Units, activations: Activations) -> dict[str, Term]:
+def plan_moved(step: TrainingStep, units: ModelUnits, activations: Activations) -> dict[str, Term]:
     """Return bytes that go through the memory of one device, each tensor once per use, on the lowest assumptions."""
     parts, times = step.shards, step.accumulation
     values = OPTIMIZERS[step.optimizer]
@@ -67,7 +66,7 @@ def plan_moved(step: TrainingStep, units: Units, activations: Activations) -> di
 
 def _declared(step: TrainingStep) -> tuple[int, int]:
     """Return the multiplications of a forward pass, and those of its blocks, by the declared cost."""
-    cost = declared_cost(step.call, step.sizes, step.product_bytes)
+    cost = step.call.declared_cost(step.sizes, step.product_bytes)
     least = min(
         sum(cost.needed.values()), sum(cost.executed.values())
     )  # a short linear kind runs less than its formula

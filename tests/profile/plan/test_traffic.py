@@ -3,7 +3,7 @@
 import pytest
 
 from qkv.profile.plan.gpus import find_gpu
-from qkv.profile.plan.traffic import Group, Transfer, plan_traffic
+from qkv.profile.plan.traffic import Ranks, Transfer, plan_traffic
 from qkv.profile.plan.units import find_units
 from qkv.train.mesh import Mesh
 from tests.profile.plan.small import BLOCK, PARAMETERS, REST, accumulating, step
@@ -66,12 +66,12 @@ def test_parts_of_sequences():
 @pytest.mark.parametrize(
     ("group", "per_node", "nodes"),
     [
-        (Group(8, 1), 8, 1),
-        (Group(64, 1), 8, 8),
-        (Group(4, 2), 4, 1),
-        (Group(4, 8), 1, 4),
-        (Group(16, 4), 2, 8),
-        (Group(12, 1), 8, 2),
+        (Ranks(8, 1), 8, 1),
+        (Ranks(64, 1), 8, 8),
+        (Ranks(4, 2), 4, 1),
+        (Ranks(4, 8), 1, 4),
+        (Ranks(16, 4), 2, 8),
+        (Ranks(12, 1), 8, 2),
     ],
 )
 def test_the_nodes_of_a_group(group, per_node, nodes):
@@ -80,11 +80,11 @@ def test_the_nodes_of_a_group(group, per_node, nodes):
 
 def test_the_shortest_time_of_a_transfer():
     """64 processes on 8 nodes all-gather 512 GB: 504 GB at 450 GB/s, or 7/8 of it through 8 cards of 50 GB/s."""
-    gathered = Transfer("x", "", 1, 512 * 10**9, Group(64, 1))
+    gathered = Transfer("x", "", 1, 512 * 10**9, Ranks(64, 1))
     assert gathered.link_seconds(find_gpu("h200"), 8) == pytest.approx(504 / 450)
     assert gathered.network_seconds(8, 50e9) == pytest.approx(448 / 400)
-    assert Transfer("x", "", 1, 8, Group(8, 1)).network_seconds(8, 50e9) == 0
-    reduced = Transfer("x", "", 1, 100 * 10**9, Group(4, 8), passes=2)  # one process on each of 4 nodes
+    assert Transfer("x", "", 1, 8, Ranks(8, 1)).network_seconds(8, 50e9) == 0
+    reduced = Transfer("x", "", 1, 100 * 10**9, Ranks(4, 8), passes=2)  # one process on each of 4 nodes
     assert reduced.sent == 150 * 10**9
     assert reduced.link_seconds(find_gpu("h200"), 8) == 0
     assert reduced.network_seconds(8, 50e9) == pytest.approx(3)

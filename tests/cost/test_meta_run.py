@@ -7,7 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
-from qkv.cost.autocast import MetaAutocast
+from qkv.cost.meta_run import MetaAutocast
 
 
 class Mixed(nn.Module):
