@@ -689,6 +689,32 @@ MUTANTS = (
         "pass",
         ("tests/web/rest/completion/test_engine.py",),
     ),
+    # plans of trainings
+    Mutant(
+        "profile/plan/traffic.py",
+        "return self.passes * (self.group.size - 1)",
+        "return (self.group.size - 1)",
+        ("tests/profile/plan/test_traffic.py",),
+    ),
+    Mutant(
+        "profile/plan/units.py",
+        "math.ceil(parameter.shape[0] / parts)",
+        "(parameter.shape[0] // parts)",
+        ("tests/profile/plan/test_units.py",),
+    ),
+    Mutant(
+        "profile/plan/exchange.py",
+        "rows * layer.key_dim**2",
+        "rows * layer.key_dim",
+        ("tests/profile/plan/test_exchange.py",),
+    ),
+    Mutant(
+        "profile/plan/activations.py",
+        "step = length // SHORT - 1",
+        "step = length // SHORT",
+        ("tests/profile/plan/test_activations.py",),
+    ),
+    Mutant("profile/plan/work.py", "found += last - first", "found += last", ("tests/profile/plan/test_work.py",)),
 )
 
 

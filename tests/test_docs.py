@@ -17,6 +17,7 @@ from benchmarks import (
     compare_pronounce,
     detection_encoder,
     digits_cpu,
+    plan,
     pronounce_peers,
     states_page,
     text_speed_cpu,
@@ -340,6 +341,36 @@ def test_the_figures_of_all_digits_are_those_of_the_result_file():
     assert f"{result['processor_minutes']:.1f} minutes of CPU time" in words
     assert f"{result['minutes_in_all']:.1f} minutes of wall time" in words
     assert "55,000 digits to train on" in result["data"]
+
+
+def test_the_plans_are_those_of_the_result_file():
+    result = json.loads(plan.RESULTS.read_text())
+    page = (ROOT / "docs" / "scale.md").read_text()
+    hybrid = plan.EXAMPLE_KINDS[1]
+    for table_of in (plan.example_table(result), plan.measured_table(result), plan.terms_table(result, hybrid)):
+        assert table_of in page
+    words = " ".join(page.split())
+    plans = {found["attention"]: found for found in result["examples"]}
+    floors = [found["recompute"]["true"]["time"]["floor_seconds"] for found in plans.values()]
+    assert f"the step {floors[0] / floors[1]:.1f} times faster at the floor" in words
+    assert f"`linear` alone {floors[0] / floors[2]:.0f} times" in words
+    states = next(one for one in plans[hybrid]["traffic"] if one["name"] == "sequence: states, forward")
+    assert f"states are {states['bytes_sent'] / 1e9:.1f} GB per pass for {states['calls']} layers" in words
+    assert (
+        f"for {len(result['saved'])} runs of {len({one['kind'] for one in result['saved']})} attention kinds" in words
+    )
+    rows = [row for one in (*result["meshes"], *result["saved"]) for row in one["rows"].items()]
+    assert {row["ratio"] for name, row in rows if not name.startswith("peak")} == {1}
+    assert min(row["ratio"] for name, row in rows if name.startswith("peak")) > 1
+    assert f"{result['examples'][0]['parameters']['all'] / 1e9:.1f} billion parameters" in words
+    assert {one["recompute"][again]["fits"] for one in plans.values() for again in ("false",)} == {False}
+    assert {one["recompute"]["true"]["fits"] for one in plans.values()} == {True}
+
+
+@pytest.mark.slow
+def test_the_plans_are_made_again():
+    result = json.loads(plan.RESULTS.read_text())
+    assert json.loads(json.dumps(plan.examples())) == result["examples"]
 
 
 def test_the_first_page_links_to_all_others_by_their_titles():

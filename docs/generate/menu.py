@@ -11,6 +11,7 @@ GROUPS = {
     "Tutorial": ("tutorial",),
     GUIDES: (
         "training",
+        "scale",
         "pronounce",
         "text",
         "masked",

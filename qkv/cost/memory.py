@@ -7,6 +7,7 @@ are those of tensors; temporary memory inside a kernel is not visible.
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from qkv.cost.meta_run import ModuleCall, dry_run, module_mode, tensors_in
+from qkv.cost.meta_run import MetaAutocast, ModuleCall, dry_run, module_mode, tensors_in
 
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2}
 """Optimizer -> values of state per weight, in the dtype of the weight."""
@@ -45,8 +46,22 @@ def weight_bytes(module: nn.Module, optimizer: str = "adam") -> WeightBytes:
     )
 
 
-def saved_bytes(call: ModuleCall, sizes: Mapping[str, int]) -> int:
-    """Return the bytes a training forward pass saves for backward: inputs included, weights not, each storage once."""
+@dataclass(frozen=True)
+class SavedForBackward:
+    """What a training forward pass leaves for its backward pass."""
+
+    activations: int
+    """Bytes: inputs included, weights not, each storage once."""
+    weight_copies: int
+    """Bytes of weights in half precision, under autocast."""
+    outputs: int
+    """Values in the results, floating-point only."""
+
+
+def saved_for_backward(
+    call: ModuleCall, sizes: Mapping[str, int], autocast: MetaAutocast | None = None
+) -> SavedForBackward:
+    """Run a training forward pass and return what it saves for backward."""
     with module_mode(call.module, training=True), dry_run(call, sizes) as (weights, tensors), torch.enable_grad():
         own = {_storage_id(weight) for weight in weights.values()}
         held: dict[Any, Tensor] = {}
@@ -55,11 +70,19 @@ def saved_bytes(call: ModuleCall, sizes: Mapping[str, int]) -> int:
             held.setdefault(_storage_id(tensor), tensor)
             return tensor
 
-        with saved_tensors_hooks(pack, lambda tensor: tensor):
+        with saved_tensors_hooks(pack, lambda tensor: tensor), autocast or nullcontext():
             out = call.run(weights, tensors)
-        total = sum(x.untyped_storage().nbytes() for storage, x in held.items() if storage not in own)
+        copies = {_storage_id(x): x.nbytes for x in autocast.copies()} if autocast else {}
+        known = own | copies.keys()
+        total = sum(x.untyped_storage().nbytes() for storage, x in held.items() if storage not in known)
+        outputs = sum(x.numel() for x in tensors_in(out) if x.is_floating_point())
         del out
-    return total
+    return SavedForBackward(total, sum(copies.values()), outputs)
+
+
+def saved_bytes(call: ModuleCall, sizes: Mapping[str, int]) -> int:
+    """Return the bytes a training forward pass saves for backward: inputs included, weights not, each storage once."""
+    return saved_for_backward(call, sizes).activations
 
 
 def inference_bytes(call: ModuleCall, sizes: Mapping[str, int]) -> tuple[int, int | None]:

@@ -29,7 +29,7 @@ from qkv.cost.meta_run import (
     module_mode,
 )
 from qkv.cost.polynomial import Expression, Sizes, evaluate
-from qkv.cost.record import Cost, Span
+from qkv.cost.record import Cost
 from qkv.cost.symbolic import DerivedFormulas, derive_formulas
 
 CONVENTION = (
@@ -240,24 +240,9 @@ class _ReportBuilder:
 
     def _declared(self, element_bytes: int) -> "Callable[[Sizes], Cost] | None":
         """Return sizes -> declared cost, or None if the module declares none for such inputs."""
-        module: Any = self.call.module
-        shapes = [given.shape for given in self.call.inputs]
-        if not hasattr(module, "cost") or len(shapes) > 2 or any(len(shape) < 2 for shape in shapes):
+        if not self.call.declares_cost:
             return None
-
-        @_once_per_size
-        def at(sizes: Sizes) -> Cost:
-            *source, target = (given.resolve_shape(sizes) for given in self.call.inputs)
-            span = Span(
-                target[0],
-                target[1],
-                context=source[0][1] if source else None,
-                causal=bool(self.call.options.get("causal")),
-                element_bytes=element_bytes,
-            )
-            return module.cost(span)
-
-        return at
+        return _once_per_size(lambda sizes: self.call.declared_cost(sizes, element_bytes))
 
     def _methods(
         self, declared: Callable[[Sizes], Cost] | None, derived: DerivedFormulas | None, counted: Quantity

@@ -6,7 +6,7 @@ package.module:name      an nn.Module, or what makes one   config.json    of a H
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from inspect import signature
@@ -23,7 +23,7 @@ from qkv.runs import Config, configure, preset, read_config
 from qkv.runs.files import read_run_file
 from qkv.storage import open_file, parse_json
 from qkv.tasks import ModelSizes, Task, tasks
-from qkv.train import Run
+from qkv.train import Run, Settings
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,30 @@ class ProfileTarget:
     """Maximum sequence length; None: not known."""
     note: str | None = None
     """Where the vocabulary or input sizes come from, if the data were not read."""
+    settings: Settings | None = None
+    """Training settings of a preset or a run."""
+    own_update: bool = False
+    """Whether its task updates the model itself, without an optimizer."""
 
 
-def resolve_spec(spec: str, inputs: Sequence[str] = ()) -> ProfileTarget:
-    """Return the module that `spec` names; `inputs` are specs such as float[1,n,768]."""
+def resolve_spec(
+    spec: str, inputs: Sequence[str] = (), changes: Mapping[str, dict[str, Any]] | None = None
+) -> ProfileTarget:
+    """Return the module that `spec` names; `inputs` are specs such as float[1,n,768].
+
+    `changes` are settings of a preset by group: model, train, data.
+    """
     given = tuple(Input.parse(text) for text in inputs)
     path = Path(spec)
+    if changes and (path.suffix == ".json" or path.exists() or spec.partition(":")[0] not in tasks):
+        raise ValueError(f"--set changes a preset of a task, such as text:small, got {spec!r}")
     if path.suffix == ".json" or path.is_file():
         return _from_config(path, given)
     if path.is_dir():
         return _from_folder(path, given)
     name, colon, chosen = spec.partition(":")
     if name in tasks:
-        return _from_preset(name, chosen or None, given)
+        return _from_preset(name, chosen or None, given, dict(changes or {}))
     if colon:
         return _from_factory(name, chosen, given)
     raise unknown_name_error(
@@ -58,8 +69,10 @@ def resolve_spec(spec: str, inputs: Sequence[str] = ()) -> ProfileTarget:
     )
 
 
-def _from_preset(task: str, chosen: str | None, given: tuple[Input, ...]) -> ProfileTarget:
-    config = configure(task, preset(task, chosen), {})
+def _from_preset(
+    task: str, chosen: str | None, given: tuple[Input, ...], changes: dict[str, dict[str, Any]]
+) -> ProfileTarget:
+    config = configure(task, preset(task, chosen), changes)
     try:
         sizes = tasks[task].model_sizes(config.data) or _read_sizes(tasks[task].load(config.data))
     except QkvError as error:
@@ -117,8 +130,15 @@ def _from_model_sizes(label: str, sizes: ModelSizes, config: Config, given: tupl
     given = given or tuple(map(Input.parse, sizes.inputs))
     if not given and sizes.shape is not None:
         given = (Input.parse(f"float[1,{','.join(map(str, sizes.shape))}]"),)
-    max_tokens = config.model.get("max_length")
-    return ProfileTarget(label, model, given or _default_inputs(model), max_tokens=max_tokens, note=sizes.note)
+    return ProfileTarget(
+        label,
+        model,
+        given or _default_inputs(model),
+        max_tokens=config.model.get("max_length"),
+        note=sizes.note,
+        settings=config.train,
+        own_update=tasks[config.task].own_update,
+    )
 
 
 def _default_inputs(model: nn.Module) -> tuple[Input, ...]:

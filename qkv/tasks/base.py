@@ -184,6 +184,8 @@ class Task(ABC):
 
     unit: ClassVar[str] = "tokens"
     """What `Objective.count` counts, as a plural: the unit of speed."""
+    own_update: ClassVar[bool] = False
+    """Whether the objective updates the model itself (`Objective.update`), in one process."""
     decodes: ClassVar[bool] = False
     """Whether `evaluate` takes search options: `beams`, `length_penalty`."""
 

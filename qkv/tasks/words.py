@@ -90,6 +90,7 @@ class WordsTask(Task):
     splits: dict[str, SkipGramSampler]
 
     unit = "pairs"
+    own_update = True
     data_options = WordOptions
     presets: ClassVar[dict[str, Callable[[], Preset]]] = {"small": small, "wikitext": wikitext, "cbow": cbow}
 

@@ -11,7 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qkv.cli.inspection.cost_plan import (
+    Batch,
+    GpuOption,
+    MeshOption,
+    Network,
+    Node,
+    PlannedModel,
+    PlanOptions,
+    Precision,
+    print_plan,
+)
 from qkv.cli.shared.console import Json, console, print_json
+from qkv.cli.shared.options import parse_changes
+from qkv.cli.shared.parameters import Set
 from qkv.cli.shared.plugin import Plugin, load_plugins
 
 if TYPE_CHECKING:
@@ -50,6 +63,7 @@ def cost(
     m: Annotated[int | None, typer.Option(help="Number of tokens in the target (default: as in the source).")] = None,
     size: NamedSizes = None,
     input_: InputSpecs = None,
+    set_: Set = None,
     d_in: Annotated[int | None, typer.Option(help="Width of the input (attention).")] = None,
     d_k: Annotated[int | None, typer.Option(help="Width of queries and keys.")] = None,
     d_v: Annotated[int | None, typer.Option(help="Width of values.")] = None,
@@ -71,14 +85,22 @@ def cost(
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adagrad, rmsprop, adam or adamw.")] = "adam",
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+    mesh: MeshOption = None,
+    gpu: GpuOption = None,
+    node: Node = None,
+    network: Network = None,
+    batch: Batch = None,
+    precision: Precision = None,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
     """Count parameters, multiplications and memory exactly, each as a value and a formula with its range.
 
-    Nothing is computed or downloaded. Exit code 3: an operation is unknown, or two methods disagree.
+    Nothing is computed or downloaded. With --gpu: memory, bytes sent and shortest time of a training step on each
+    device of a --mesh. Exit code 3: an operation is unknown, or two methods disagree.
     """
     load_plugins(plugin)
+    planned = PlanOptions(mesh, gpu, network, node, batch, precision)
     sizes = _given(d_in=d_in, d_k=d_k, d_v=d_v, d_model=d_model, d_ff=d_ff)
     block = BlockOptions(sizes, heads, key_heads, kind, causal, bias)
     if recalibrate and not time:
@@ -86,8 +108,12 @@ def cost(
     output = OutputOptions(explain, verify, time, verbose, depth, json=json, markdown=markdown, latex=latex)
     if recalibrate:
         _recalibrate()
-    call = CallOptions({**_given(n=n, m=m), **_parse_sizes(size)}, input_ or [], optimizer)
-    if compare is not None:
+    call = CallOptions({**_given(n=n, m=m), **_parse_sizes(size)}, input_ or [], optimizer, set_)
+    if planned.wanted:
+        _require_plannable(output, compare)
+        model = PlannedModel(spec, set_, call.inputs, call.sizes, optimizer)
+        print_plan(model, planned, json=json)
+    elif compare is not None:
         _require_comparable(spec, output, input_)
         _print_comparison(compare, block.attention_shape(DEFAULT_TOKENS if n is None else n), plot, output)
     else:
@@ -149,6 +175,7 @@ class CallOptions:
     sizes: dict[str, int]
     inputs: list[str]
     optimizer: str
+    changes: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -175,6 +202,22 @@ class CostResult:
     """Formulas of a block's terms in all widths; None: not a block."""
     checks: "list[Check]"
     forecast: "Forecast | None"
+
+
+def _require_plannable(output: OutputOptions, compare: str | None) -> None:
+    """Raise for options that a plan would ignore."""
+    options = {
+        "--explain": output.explain,
+        "--verify": output.verify,
+        "--time": output.time,
+        "--verbose": output.verbose,
+        "--markdown": output.markdown,
+        "--latex": output.latex,
+        "--compare": compare,
+    }
+    ignored = [option for option, given in options.items() if given]
+    if ignored:
+        raise ValueError(f"--gpu prints its own tables and cannot be combined with {', '.join(ignored)}")
 
 
 def _require_comparable(spec: str, output: OutputOptions, inputs: list[str] | None) -> None:
@@ -248,7 +291,7 @@ def _analyze(
 
     block = options.block_spec(spec) if spec in REQUIRED_WIDTHS else None
     if block is None:
-        target = resolve_spec(spec, call.inputs)
+        target = resolve_spec(spec, call.inputs, parse_changes(call.changes))
     else:
         inputs = (Input.parse(f"float[1,n,{block.input_width}]"),)
         target = ProfileTarget(block.kind, block.build(), inputs, block.options)
