@@ -219,6 +219,11 @@ class Attention(nn.Module, ABC):
         """Return the bytes of the summary of the keys of this shape, by what they hold."""
         raise self._unsplittable()
 
+    @property
+    def splits_sequences(self) -> bool:
+        """Whether a sequence can be split over processes: the kind has `summarize`, `advance` and `attend_state`."""
+        return type(self).summarize is not Attention.summarize
+
     def _unsplittable(self) -> ValueError:
         others = ", ".join(sorted(name for name in kinds if kinds[name].summarize is not Attention.summarize))
         return ValueError(

@@ -42,10 +42,11 @@ def bind(x: Tensor, gathered: tuple[Tensor, ...]) -> Tensor:
     return bound
 
 
-def gather_lengths(length: int, group: Group, device: torch.device) -> tuple[int, ...]:
-    """Return the number of tokens of each process."""
-    own = torch.tensor([length], dtype=torch.int64, device=device)
-    return tuple(_all_gather(_as_bytes(own), group).view(torch.int64).tolist())
+def gather_integers(values: tuple[int, ...], group: Group, device: torch.device) -> list[tuple[int, ...]]:
+    """Return each of the values of all processes: one tuple per value."""
+    own = torch.tensor(values, dtype=torch.int64, device=device)
+    rows = _all_gather(_as_bytes(own), group).view(torch.int64).view(-1, len(values))
+    return [tuple(column) for column in rows.T.tolist()]
 
 
 class _Gather(torch.autograd.Function):

@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
-from qkv.attention.parallel.exchange import bind, gather_lengths, gather_tensors
+from qkv.attention.parallel.exchange import bind, gather_integers, gather_tensors
 from qkv.attention.parallel.summary import Summary
 
-LENGTH_BYTES = 8
-"""Bytes of one number of tokens, as `SequenceGroup.locate` exchanges it."""
+HEADER_BYTES = 16
+"""Bytes that each process sends to each other one in `SequenceGroup.locate`."""
 
 
 class SequenceGroup:
@@ -38,14 +38,21 @@ class SequenceGroup:
     def __deepcopy__(self, _: dict[int, Any]) -> "SequenceGroup":
         return self  # connections cannot be copied
 
-    def locate(self, length: int, device: torch.device) -> "SequencePart | None":
+    def locate(self, length: int, device: torch.device, **given: object) -> "SequencePart | None":
         """Return the part of this process, with `length` tokens; None if there is only one process.
 
-        The processes exchange their lengths, so all of them must call this.
+        The processes exchange their lengths, so all of them must call this. They must also agree on which arguments of
+        their call are given, because these decide what is exchanged: one that only some have raises.
         """
         if self.parts == 1:
             return None
-        return SequencePart(self, gather_lengths(length, self.process_group, device))
+        code = sum(2**place for place, value in enumerate(given.values()) if value is not None)
+        lengths, codes = gather_integers((length, code), self.process_group, device)
+        for place, name in enumerate(given):
+            having = [rank for rank, other in enumerate(codes) if other >> place & 1]
+            if 0 < len(having) < self.parts:
+                raise ValueError(f"{name} must be given by all processes of a sequence or by none, got it at {having}")
+        return SequencePart(self, lengths)
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,13 @@ class SequencePart:
     def index(self, device: torch.device) -> Tensor:
         """Return the positions of the tokens of this part: (time,)."""
         return torch.arange(self.offset, self.end, device=device)
+
+    def positions(self, mask: Tensor | None, device: torch.device) -> Tensor:
+        """Return `index` or, with a mask, positions (batch, time) that do not count padding."""
+        if mask is None:
+            return self.index(device)
+        (counts,), _ = self.gather((mask.sum(1),), causal=True)
+        return (counts.sum(0)[:, None] + mask.cumsum(1) - 1).clamp(min=0)
 
     def gather(
         self, tensors: Sequence[Tensor], *, causal: bool
@@ -129,11 +143,6 @@ class SequencePart:
         past = torch.cat((zeros.expand(-1, before, -1), *left), 1)
         future = torch.cat((*right, zeros.expand(-1, after, -1)), 1)
         return binding(torch.cat((_keep_end(past, before), x, future[:, :after]), 1))
-
-    def sum_before(self, x: Tensor) -> Tensor:
-        """Return the sum of the integers x over the parts before this one."""
-        (found,), _ = self.gather((x,), causal=True)
-        return found.sum(0)
 
 
 def _last(x: Tensor, count: int) -> Tensor:

@@ -8,6 +8,8 @@ Without causality the state has the summaries of all parts, and queries see all 
 is LASP-2: the size of a summary does not depend on the number of tokens. Paper: https://arxiv.org/abs/2502.07563.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from qkv.attention.base import Attention, State
@@ -28,8 +30,8 @@ def attend_part(
     """Return the outputs of the tokens of this process, and the state after them.
 
     All tensors are those of this part. Only `bias` has an entry for every key that the queries of this part can see:
-    those of the parts before it, too, and without causality those of all parts. `state` is the state before the first
-    part (default: no tokens).
+    those of the parts before it, too, and without causality those of all parts; keys that a window has dropped may be
+    left out. `state` is the state before the first part (default: no tokens).
     """
     _check(attention, part, (q, k, v), modifiers)
     state = start_state(attention, q, k, v, modifiers) if state is None else state
@@ -41,7 +43,7 @@ def attend_part(
         return binding(attention.attend_state(q, state, bias=modifiers.bias)), state
     bias = modifiers.bias
     if bias is not None:  # a window has dropped the first keys
-        bias = bias[..., bias.shape[3] - k.shape[2] - state.addressable_keys :]
+        bias = bias[..., max(bias.shape[3] - k.shape[2] - state.addressable_keys, 0) :]
     out, state = attention.step(q, k, v, state, bias=bias, **given)
     return binding(out), state
 
@@ -70,8 +72,10 @@ def _check(
             f"mask must have shape (batch, tokens of this part), got {tuple(modifiers.mask.shape)}; a mask of pairs "
             "cannot be split, so use starts for documents"
         )
-    past = (part.end if modifiers.causal else part.total) - part.length
-    check_inputs(attention, *tensors, modifiers, past)
+    if modifiers.causal:  # `step` checks the bias
+        check_inputs(attention, *tensors, replace(modifiers, bias=None))
+    else:
+        check_inputs(attention, *tensors, modifiers, past=part.total - part.length)
     window = getattr(attention, "window", None)
     if window is not None and not modifiers.causal:
         raise ValueError(f"window={window} ends at each query's own position, so it needs causal=True")

@@ -44,9 +44,9 @@ class SequenceParallel(nn.Module):
 
         `bias` has an entry for every key from the first part to this one or, if not causal, of all parts.
         """
-        part = self.group.locate(q.shape[2], q.device)
+        given = {"mask": mask, "bias": bias, "decay": decay, "beta": beta, "starts": starts}
+        part = self.group.locate(q.shape[2], q.device, **given)
         if part is None:
-            given = {"mask": mask, "bias": bias, "decay": decay, "beta": beta, "starts": starts}
             alone: Outputs = self.attention(q, k, v, causal=causal, **given)
             return alone
         return attend_part(self.attention, part, q, k, v, Modifiers(causal, mask, bias, decay, beta, starts))[0]
@@ -72,8 +72,8 @@ class SequenceParallel(nn.Module):
 
         The new state is the one after the part of this process: at the last process, that of the whole sequence.
         """
-        part = self.group.locate(q.shape[2], q.device)
+        given = {"mask": mask, "bias": bias, "decay": decay, "beta": beta, "starts": starts}
+        part = self.group.locate(q.shape[2], q.device, **given)
         if part is None:
-            given = {"mask": mask, "bias": bias, "decay": decay, "beta": beta, "starts": starts}
             return self.attention.step(q, k, v, state, **given)
         return attend_part(self.attention, part, q, k, v, Modifiers(True, mask, bias, decay, beta, starts), state)

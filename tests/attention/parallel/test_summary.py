@@ -55,5 +55,3 @@ def test_the_size_of_a_summary_does_not_depend_on_length_for_kinds_that_sum():
         **{("taylor", time): 2 * 15 * 4 * 4 for time in (5, 500)},
         **{("delta", time): 2 * 4 * 7 * 4 for time in (5, 500)},
     }
-
-
