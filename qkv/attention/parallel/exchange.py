@@ -115,6 +115,6 @@ def _unpack(messages: Tensor, forms: Sequence[Form]) -> tuple[Tensor, ...]:
     pieces = messages.split([_bytes_of(form) for form in forms], 1)
     # a clone is aligned to its dtype, which a slice of bytes need not be
     return tuple(
-        piece.clone(memory_format=torch.contiguous_format).view(dtype).view(len(messages), *shape)
+        piece.clone(memory_format=torch.contiguous_format).flatten().view(dtype).view(len(messages), *shape)
         for piece, (shape, dtype) in zip(pieces, forms, strict=True)
     )
