@@ -198,7 +198,7 @@ MUTANTS = (
         ("tests/attention/internal/test_validation.py",),
     ),
     Mutant("attention/softmax.py", "bias if seen is None else bias.masked_fill(~seen, -torch.inf)", "bias"),
-    Mutant("attention/feature_map.py", "self.features(keys).masked_fill(hidden, 0)", "self.features(keys)"),
+    Mutant("attention/internal/key_sums.py", "self.features(keys).masked_fill(hidden, 0)", "self.features(keys)"),
     Mutant("attention/feature_map.py", ".transpose(1, 2)[:, None], 0)", ".transpose(1, 2)[:, None], 1)"),
     Mutant("attention/feature_map.py", "group, time, time).tril()", "group, time, time).tril(-1)"),
     # normalizer
@@ -207,7 +207,7 @@ MUTANTS = (
         "denominator.masked_fill(denominator.abs() < MIN_WEIGHT_SUM, torch.inf)",
         "denominator",
     ),
-    Mutant("attention/feature_map.py", "sums[1] + features.sum(1)", "features.sum(1)"),
+    Mutant("attention/internal/key_sums.py", "sums[1] + features.sum(1)", "features.sum(1)"),
     Mutant("attention/feature_map.py", "weights.sum(-1, keepdim=True) + row_product", "row_product"),
     # results that are not finite
     Mutant(

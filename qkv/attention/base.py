@@ -215,6 +215,13 @@ class Attention(nn.Module, ABC):
         """Return how many of the last `length` keys can still be attended to one by one; 0 if they are summed."""
         return 0
 
+    def part_cost(self, shape: Shape, earlier: int) -> Cost:
+        """Return the cost of one part of a sequence: its summary, `advance` over `earlier` parts, and its outputs.
+
+        `shape.queries` are its tokens, `shape.keys` those and the past keys that a state can attend to one by one.
+        """
+        raise self._unsplittable()
+
     def summary_bytes(self, shape: Shape, options: SummaryOptions) -> dict[str, int]:
         """Return the bytes of the summary of the keys of this shape, by what they hold."""
         raise self._unsplittable()

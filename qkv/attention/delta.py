@@ -15,6 +15,7 @@ https://arxiv.org/abs/2411.12537.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -22,9 +23,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from qkv.attention.base import Attention, State, check_backend, check_chunk, expand_heads, register
-from qkv.attention.internal import graph_op
-from qkv.attention.internal.channel_pairs import channel_multiplications
-from qkv.attention.internal.delta_rule import DeltaInputs, delta_rule, inverse_multiplications, unit
+from qkv.attention.internal import delta_cost, graph_op
+from qkv.attention.internal.delta_rule import DeltaInputs, delta_rule, unit
 from qkv.attention.internal.gates import (
     CLOSED,
     document_index,
@@ -221,6 +221,16 @@ class Delta(Attention):
                 found = part.tensors["carried"] @ found + part.tensors["written"]
         return RecurrentState(found, length=state.length + sum(part.length for part in summaries))
 
+    def part_cost(self, shape: Shape, earlier: int) -> Cost:
+        """Return the cost of the chunks, of those of the summary, and of `advance`: one product per earlier part."""
+        whole = self.cost(shape)
+        parts = {
+            "summary": delta_cost.summary(shape, self._chunk_size()),
+            "advance": earlier * state_rows(shape) * shape.key_dim**2 * shape.value_dim,
+        }
+        form = delta_cost.chunked(shape, self._chunk_size()) if self.backend == "reference" else whole.executed
+        return replace(whole, executed={**form, **parts})
+
     def summary_bytes(self, shape: Shape, options: SummaryOptions) -> dict[str, int]:
         """Return the bytes of a summary: a state and a square matrix of key_dim."""
         line = state_rows(shape) * shape.key_dim * max(shape.element_bytes, 4)
@@ -229,43 +239,14 @@ class Delta(Attention):
     def cost(self, shape: Shape) -> Cost:
         """Return the cost of the chunks: pairs and triangular solve inside, state between them."""
         rows, size = state_rows(shape), shape.key_dim * shape.value_dim
-        needed = {
-            "predict": rows * shape.keys * size,
-            "write": rows * shape.keys * size,
-            "read": shape.rows * shape.queries * size,
-        }
+        needed = delta_cost.needed(shape)
         if self.backend == "reference":
-            executed = self._reference_multiplications(shape)
+            executed = delta_cost.reference(shape)
         elif self.backend == "triton":
             executed = dispatch.delta_multiplications(shape, rows // shape.batch)
         else:
-            chunk = self._chunk_size()
-            # not divmod, which torch.compile cannot trace for a symbolic length
-            whole, rest = shape.queries // chunk, shape.queries % chunk
-            inside, last = (self._chunk_multiplications(shape, time) for time in (chunk, rest))
-            executed = {**needed, **{name: whole * inside[name] + last[name] for name in inside}}
+            executed = delta_cost.chunked(shape, self._chunk_size())
         return Cost(needed=needed, executed=executed, state={"sums": rows * size * max(shape.element_bytes, 4)})
-
-    def _reference_multiplications(self, shape: Shape) -> dict[str, int]:
-        length, rows = shape.keys, shape.rows
-        return {
-            "scores": rows * length**2 * shape.key_dim,
-            "key pairs": rows * length**2 * shape.key_dim,
-            "solve": rows * length * (length * (length - 1) // 2),
-            "values": rows * length**2 * shape.value_dim,
-        }
-
-    def _chunk_multiplications(self, shape: Shape, time: int) -> dict[str, int]:
-        """Return the multiplications inside one chunk of this many tokens."""
-        rows = state_rows(shape)
-        pairs = shape.key_dim * (channel_multiplications(time) if shape.channel_gate else time**2)
-        return {
-            "scores": shape.rows * pairs,
-            "key pairs": rows * pairs,
-            "inverse": rows * inverse_multiplications(time),
-            "errors": rows * time**2 * shape.value_dim,
-            "values": shape.rows * time**2 * shape.value_dim,
-        }
 
     def _chunk_size(self) -> int:
         return 64 if self.chunk is None else self.chunk

@@ -11,6 +11,7 @@ such a rate for each token, or for each token and channel.
 """
 
 from abc import abstractmethod
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -201,6 +202,14 @@ class FeatureMap(KeySums):
             executed=feature_cost.executed(self, shape, self._choose_torch_backend(shape)),
             state={"sums": elements * max(shape.element_bytes, 4)},
         )
+
+    def part_cost(self, shape: Shape, earlier: int) -> Cost:
+        """Return the cost of the chunks; a causal part writes its keys twice, to its summary and to its own state."""
+        form = "chunked" if self.backend in ("auto", "reference") else self.backend
+        executed = feature_cost.executed(self, shape, form)
+        if shape.causal:
+            executed["summary"] = feature_cost.needed(self, shape)["write"]
+        return replace(self.cost(shape), executed=executed)
 
     def _choose_torch_backend(self, shape: Shape) -> str:
         return feature_cost.cheapest_torch_backend(self, shape) if self.backend == "auto" else self.backend

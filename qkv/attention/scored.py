@@ -18,7 +18,7 @@ from qkv.attention.internal.validation import Modifiers, check_inputs
 from qkv.attention.kv_cache import PLACE_AXES, KVCache
 from qkv.attention.law import Law
 from qkv.attention.parallel.summary import Summary, SummaryOptions
-from qkv.cost import Shape
+from qkv.cost import Cost, Shape
 from qkv.shapes import Beta, Bias, Decay, Keys, Mask, Outputs, Queries, Starts, StepBias, Values, Weights
 
 
@@ -277,6 +277,10 @@ class Scored(Attention):
     def past_keys(self, length: int) -> int:
         """Return `length`, or the window if that is less."""
         return length if self.window is None else min(length, self.window)
+
+    def part_cost(self, shape: Shape, earlier: int) -> Cost:
+        """Return the cost of attending to all keys of this shape: gathered keys are computed once."""
+        return self.cost(shape)
 
     def summary_bytes(self, shape: Shape, options: SummaryOptions) -> dict[str, int]:
         """Return the bytes of the KV cache of these keys, and a mask and an index of documents if they are given."""

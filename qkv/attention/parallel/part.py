@@ -14,8 +14,12 @@ from torch import Tensor
 
 from qkv.attention.base import Attention, State
 from qkv.attention.internal.validation import Modifiers, check_inputs
-from qkv.attention.parallel.group import SequencePart
+from qkv.attention.parallel.group import HEADER_BYTES, SequencePart
+from qkv.attention.parallel.summary import SummaryOptions
+from qkv.cost import Shape
 from qkv.shapes import Keys, Outputs, Queries, Values
+
+_PLAIN = SummaryOptions()
 
 
 def attend_part(
@@ -46,6 +50,19 @@ def attend_part(
         bias = bias[..., max(bias.shape[3] - k.shape[2] - state.addressable_keys, 0) :]
     out, state = attention.step(q, k, v, state, bias=bias, **given)
     return binding(out), state
+
+
+def exchanged_bytes(attention: Attention, shape: Shape, parts: int, options: SummaryOptions = _PLAIN) -> int:
+    """Return the bytes that each of `parts` processes receives from the others in one forward.
+
+        (parts - 1) * (bytes of a summary + 16)
+
+    `shape.keys` are the tokens of the longest part. The 16 bytes are the length of a part, and which arguments it has.
+    The backward returns the gradient of every floating-point tensor that needs one to the process that sent it:
+    process r receives parts - 1 - r of them if causal, else parts - 1.
+    """
+    summary = sum(attention.summary_bytes(shape, options).values())
+    return (parts - 1) * (summary + HEADER_BYTES) if parts > 1 else 0
 
 
 def start_state(attention: Attention, q: Queries, k: Keys, v: Values, modifiers: Modifiers) -> State:

@@ -6,13 +6,19 @@
 The outputs of all processes, one after the other, are those of one process for the whole sequence.
 """
 
+from dataclasses import replace
+
 from torch import nn
 
 from qkv.attention.base import Attention, State
 from qkv.attention.internal.validation import Modifiers
 from qkv.attention.parallel.group import SequenceGroup
-from qkv.attention.parallel.part import attend_part
+from qkv.attention.parallel.part import attend_part, exchanged_bytes
+from qkv.attention.parallel.summary import SummaryOptions
+from qkv.cost import Cost, Shape
 from qkv.shapes import Beta, Bias, Decay, Keys, Mask, Outputs, Queries, Starts, StepBias, Values, Weights
+
+_PLAIN = SummaryOptions()
 
 
 class SequenceParallel(nn.Module):
@@ -77,3 +83,21 @@ class SequenceParallel(nn.Module):
         if part is None:
             return self.attention.step(q, k, v, state, **given)
         return attend_part(self.attention, part, q, k, v, Modifiers(True, mask, bias, decay, beta, starts), state)
+
+    def cost(self, shape: Shape) -> Cost:
+        """Return the cost at this process, beside the `exchanged_bytes`.
+
+        `shape.queries` are its tokens; `shape.keys` are those and all before them or, if not causal, all.
+        """
+        if self.group.parts == 1:
+            return self.attention.cost(shape)
+        past = self.attention.past_keys(shape.keys - shape.queries)
+        earlier = self.group.rank if shape.causal else self.group.parts
+        return self.attention.part_cost(replace(shape, keys=shape.queries + past), earlier)
+
+    def exchanged_bytes(self, shape: Shape, parts: int | None = None, options: SummaryOptions = _PLAIN) -> int:
+        """Return the bytes that a process receives in one forward, (parts - 1) * (bytes of a summary + 16).
+
+        `shape.keys` are the tokens of the longest part; `parts` is the number of processes (default: of the group).
+        """
+        return exchanged_bytes(self.attention, shape, self.group.parts if parts is None else parts, options)
