@@ -49,6 +49,7 @@ GATE_SPLITS = (GATE_KERNELS + "::test_a_split_sequence_carries_its_state_and_gra
 GATE_WIDTHS = (GATE_KERNELS + "::test_widths_and_groups",)
 SEAL = ("tests/runs/test_seal.py",)
 STATE = ("tests/attention/test_state.py",)
+SUMMARIES = ("tests/attention/parallel/test_summary.py",)
 KV_CACHE = ("tests/attention/test_kv_cache.py",)
 RECURRENT_STATE = ("tests/attention/test_recurrent_state.py",)
 HEADS = ("tests/layers/test_heads.py",)
@@ -297,7 +298,7 @@ MUTANTS = (
     Mutant("models/state_file.py", ".contiguous().clone()", ".contiguous()", CROSS_SAVED),
     # chunk offsets and the state between them
     Mutant(
-        "attention/feature_map.py",
+        "attention/internal/key_sums.py",
         "sums[0] + torch.bmm(features",
         "0 * sums[0] + torch.bmm(features",
     ),
@@ -325,7 +326,7 @@ MUTANTS = (
         ("tests/attention/internal/test_chunked.py",),
     ),
     Mutant(
-        "attention/softmax.py", "first = max(start - self.window + 1, 0)", "first = max(start - self.window + 2, 0)"
+        "attention/softmax.py", "(past + start - self.window + 1, 0), past", "(past + start - self.window + 2, 0), past"
     ),
     Mutant(
         "attention/recurrent_state.py", "[x[rows] for x in self.sums]", "[x[rows.sort().values] for x in self.sums]"
@@ -337,6 +338,16 @@ MUTANTS = (
         "attention/kv_cache.py", "if self.addressable_keys == 0:", "if False:", ("tests/attention/test_kv_cache.py",)
     ),
     Mutant("attention/kv_cache.py", "KVCache(self.keys[rows],", "KVCache(self.keys[rows.sort().values],"),
+    # summaries of parts
+    Mutant("attention/internal/key_sums.py", "tuple(x * fade for x in sums)", "sums", SUMMARIES),
+    Mutant("attention/internal/key_sums.py", "features * rest[0].flatten(0, 1)", "features", SUMMARIES),
+    Mutant("attention/internal/chunk_decay.py", "state.masked_fill(last > 0, -torch.inf)", "state", SUMMARIES),
+    Mutant("attention/internal/chunk_decay.py", "key.masked_fill(index != last, -torch.inf)", "key", SUMMARIES),
+    Mutant("attention/delta.py", '["carried"] @ found', '["carried"].mT @ found', SUMMARIES),
+    Mutant(
+        "attention/kv_cache.py", "total = _continue(total, zeros)", "total = torch.cat((total, zeros), -1)", SUMMARIES
+    ),
+    Mutant("attention/scored.py", "decay, starts).trim(self.window)", "decay, starts)", SUMMARIES),
     # decay
     Mutant("attention/internal/chunk_decay.py", "(time - age)[:, None]", "(time - age + 1)[:, None]"),
     Mutant(

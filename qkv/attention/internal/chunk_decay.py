@@ -104,8 +104,8 @@ def fade_part(modifiers: Modifiers, k: Tensor) -> PartDecay | None:
     else:
         rates = visible_rates(decay[None, :, None, None]).expand(batch, -1, time, -1)
     sums = rates.cumsum(2)
-    end = functional.pad(sums, (0, 0, 1, 0))[:, :, -1:]
-    key, state = (sums - end).clamp(max=0), -end
+    total = functional.pad(sums, (0, 0, 1, 0))[:, :, -1:]
+    key, state = (sums - total).clamp(max=0), -total
     if starts is not None:
         index = document_index(starts)[:, None, :, None]
         last = functional.pad(index, (0, 0, 1, 0))[:, :, -1:]
