@@ -279,7 +279,7 @@ class Scored(Attention):
         return length if self.window is None else min(length, self.window)
 
     def part_cost(self, shape: Shape, earlier: int) -> Cost:
-        """Return the cost of attending to all keys of this shape: gathered keys are computed once."""
+        """Return the cost of attending to all keys of this shape."""
         return self.cost(shape)
 
     def summary_bytes(self, shape: Shape, options: SummaryOptions) -> dict[str, int]:

@@ -9,6 +9,7 @@ The parameters and their names stay those of one process. The gradient of a para
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from qkv.attention import SequenceGroup
@@ -31,13 +32,14 @@ class SequenceModel(nn.Module):
         return None if group is None else group.locate(tokens.shape[1], tokens.device, **given)
 
 
-def parallelize_sequence(model: nn.Module, group: SequenceGroup) -> None:
+def parallelize_sequence(model: nn.Module, group: SequenceGroup | dist.ProcessGroup | None = None) -> None:
     """Make `forward` of this model take the tokens of one part, in place; decoding stays that of whole sequences.
 
-    All processes of the group must call `forward`, and its backward, together. They give either all a mask or all
-    none, and likewise a packing.
+    All processes of the group (default: all processes) must call `forward`, and its backward, together. Either all
+    give a mask or none does, and likewise a packing.
     """
-    _require_splittable(model).sequence_group = group
+    splittable = _require_splittable(model)
+    splittable.sequence_group = group if isinstance(group, SequenceGroup) else SequenceGroup(group)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
+from torch import multiprocessing
 
 
 def launch(work, processes, folder, *given):

@@ -1,15 +1,20 @@
 """Every kind, split over processes, against one process: outputs, gradients, final states and exchanged bytes."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
 
+from qkv.attention import parse
 from qkv.attention.internal.validation import Modifiers
 from qkv.attention.parallel.group import SequenceGroup
 from qkv.attention.parallel.part import start_state
 from qkv.attention.parallel.sequence_parallel import SequenceParallel
-from tests.attention.parallel.cases import CALLS, build, make, part_lengths
-from tests.attention.parallel.processes import launch
+from qkv.cost import Shape, count_multiplications
+from tests.attention.parallel.cases import CALLS, KEY_DIM, VALUE_DIM, build, make, part_lengths
+from tests.attention.parallel.processes import launch, received_bytes
 
 
 def difference(found, wanted):
@@ -75,22 +80,66 @@ def state_difference(attention, parallel, inputs, own):
     return max(difference(x, wanted.tensors()[name]) for name, x in found.tensors().items())
 
 
-def work():
+def traffic_of(kind, causal, time, group):
+    """Return the bytes that this process received in forward and backward, its products, and what formulas say."""
+    attention, length = parse(kind, key_dim=KEY_DIM), time // group.parts
+    draw = partial(torch.randn, requires_grad=True)
+    q, k, v = draw(3, 4, length, KEY_DIM), draw(3, 2, length, KEY_DIM), draw(3, 2, length, VALUE_DIM)
+    parallel = SequenceParallel(attention, group)
+    shape = Shape(3, 4, length, length, KEY_DIM, VALUE_DIM, 2, causal=causal)
+    with received_bytes() as counts:
+        parallel(q, k, v, causal=causal).sum().backward()
+    header, forward, backward = counts
+    formula = parallel.exchanged_bytes(shape)
+    senders = group.parts - 1 - group.rank if causal else group.parts - 1
+    with torch.no_grad(), count_multiplications(strict=False) as counted:  # it does not know collectives
+        parallel(q, k, v, causal=causal)
+    seen = replace(shape, keys=length * (group.rank + 1 if causal else group.parts))
+    return {
+        "forward": [header + forward, formula],
+        "backward": [backward, senders * (formula - header) // (group.parts - 1)],
+        "multiplications": [counted.total, sum(parallel.cost(seen).executed.values())],
+    }
+
+
+TRAFFIC = [
+    *((kind, True) for kind in ("softmax", "softmax(window=8)", "additive", "linear", "elu", "taylor", "delta")),
+    *((kind, False) for kind in ("softmax", "additive", "linear", "taylor")),
+]
+
+
+def work(calls):
     group = SequenceGroup()
-    return {call.name: differences_of(call, group) for call in CALLS}
+    traffic = {
+        f"{kind}, {'causal' if causal else 'bidirectional'}, {time}": traffic_of(kind, causal, time, group)
+        for kind, causal in TRAFFIC
+        for time in (64, 1024)
+    }
+    return {"traffic": traffic, "calls": {call.name: differences_of(call, group) for call in calls}}
 
 
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize("processes", [2, 4])
-def test_parts_equal_one_process(processes, tmp_path):
-    results = launch(work, processes, tmp_path)
-    assert {len(result) for result in results} == {len({call.name for call in CALLS})}
+@pytest.mark.parametrize(("processes", "calls"), [(2, CALLS[::2]), (4, CALLS)])
+def test_parts_equal_one_process(processes, calls, tmp_path):
+    results = launch(work, processes, tmp_path, calls)
     worst = {
         f"{name}: {what} at rank {rank}": value
         for rank, result in enumerate(results)
-        for name, found in result.items()
+        for name, found in result["calls"].items()
         for what, value in found.items()
     }
-    assert len(worst) > 300 * processes
+    assert len(worst) > 4 * len(calls) * processes
     assert {name: value for name, value in worst.items() if not value < 1e-12} == {}
+    traffic = {
+        f"{name}, rank {rank}: {what}": pair
+        for rank, result in enumerate(results)
+        for name, found in result["traffic"].items()
+        for what, pair in found.items()
+    }
+    assert len(traffic) == 3 * 2 * len(TRAFFIC) * processes
+    assert {name: pair for name, pair in traffic.items() if pair[0] != pair[1]} == {}
+    for kind, features in (("linear", KEY_DIM * VALUE_DIM), ("delta", KEY_DIM * (KEY_DIM + VALUE_DIM))):
+        counted = {traffic[f"{kind}, causal, {time}, rank 1: forward"][0] for time in (64, 1024)}
+        # 3 rows of 2 key heads in float32; 16 bytes for the length of a part
+        assert counted == {(processes - 1) * (3 * 2 * features * 4 + 16)}

@@ -6,7 +6,9 @@ import torch
 from qkv.attention import parse
 from qkv.attention.internal.validation import Modifiers
 from qkv.attention.parallel.part import start_state
-from tests.attention.parallel.cases import CALLS, build, make, part_lengths
+from qkv.attention.parallel.summary import SummaryOptions
+from qkv.cost import Shape
+from tests.attention.parallel.cases import BATCH, CALLS, KEY_DIM, VALUE_DIM, build, make, part_lengths
 
 CAUSAL = [call for call in CALLS if call.causal and "bias" not in call.modifiers]
 
@@ -31,6 +33,33 @@ def test_summaries_of_parts_give_the_state_of_the_whole(call):
     assert state.length == call.time
     with torch.no_grad():
         assert difference(state.tensors(), whole.tensors()) < 1e-12
+
+
+@pytest.mark.parametrize("call", CAUSAL, ids=lambda call: call.name)
+def test_the_bytes_of_a_summary_are_those_of_the_formula(call):
+    attention, inputs = build(call), make(call)
+    given = inputs.modifiers
+    first = start_state(attention, inputs.q, inputs.k, inputs.v, Modifiers(True, **given))
+    summary = attention.summarize(inputs.k, inputs.v, first, **given)
+    decay = given.get("decay")
+    sizes = BATCH, call.heads, call.time, call.time, KEY_DIM, VALUE_DIM, call.key_heads
+    shape = Shape(
+        *sizes,
+        causal=True,
+        decay=decay is not None and decay.dim() == 1,
+        gate_heads=max([x.shape[1] for x in (decay, given.get("beta")) if x is not None and x.dim() > 1], default=0),
+        channel_gate=decay is not None and decay.dim() == 4,
+        element_bytes=8,
+    )
+    formula = attention.summary_bytes(shape, SummaryOptions(mask="mask" in given, starts="starts" in given))
+    assert sum(x.nbytes for x in summary.tensors.values()) == sum(formula.values())
+
+
+def test_a_window_summarizes_only_what_it_sees():
+    attention, x = parse("softmax(window=5)"), torch.randn(2, 3, 7, 4)
+    summary = attention.summarize(x, x, attention.start(2, 3, 4, 4))
+    assert torch.equal(summary.tensors["keys"], x[:, :, 2:])
+    assert summary.length == 7
 
 
 def test_advancing_by_no_part_keeps_the_state():
