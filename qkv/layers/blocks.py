@@ -79,6 +79,8 @@ class DecoderBlock(nn.Module):
 
         With `part` x is one part of each sequence; the other processes have the others.
         """
+        if part is not None and self.cross is not None:
+            raise ValueError("cross-attention reads a whole other sequence; a block with it takes no part")
         x = self.around_attention(x, lambda h: self.attention(h, causal=True, mask=mask, packing=packing, part=part))
         return self._finish(x, context)
 

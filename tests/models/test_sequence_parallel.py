@@ -55,11 +55,22 @@ def rows(name):
     return tokens, mask, torch.rand(BATCH, TIME) < 0.12
 
 
-def gradients(model, logits, weight):
-    """Return the gradients of the parameters by name; zeros for those that are not used."""
+def gradients(model, outputs, weight, share):
+    """Return the gradients of the parameters by name; zeros for those that are not used.
+
+    Every process has the pooled vector of an encoder, and takes its share of a loss on it.
+    """
+    logits, pooled = outputs if isinstance(outputs, tuple) else (outputs, outputs.new_zeros(1))
     named = dict(model.named_parameters())
-    found = torch.autograd.grad((logits * weight).sum(), named.values(), allow_unused=True, materialize_grads=True)
+    found = torch.autograd.grad(
+        (logits * weight).sum() + share * pooled.sum(), named.values(), allow_unused=True, materialize_grads=True
+    )
     return dict(zip(named, found, strict=True))
+
+
+def first(outputs):
+    """Return the logits."""
+    return outputs[0] if isinstance(outputs, tuple) else outputs
 
 
 def relative(found, wanted):
@@ -79,18 +90,18 @@ def compare(model, group, whole, part, mask):
     places = slice(start, start + lengths[group.rank])
     seen = torch.ones(BATCH, TIME, 1) if mask is None else mask[..., None].double()
     weight = torch.linspace(-1, 1, BATCH * TIME * TOKENS, dtype=torch.float64).view(BATCH, TIME, TOKENS) * seen
-    wanted = gradients(model, whole(), weight)
+    wanted = gradients(model, whole(), weight, 1.0)
     with torch.no_grad():
-        expected = whole()
+        expected = first(whole())
     parallelize_sequence(model, group)
-    logits = part()
-    found = gradients(model, logits, weight[:, places])
+    outputs = part()
+    found = gradients(model, outputs, weight[:, places], lengths[group.rank] / TIME)
     for x in found.values():
         dist.all_reduce(x)
     with whole_sequences(model), torch.no_grad():
-        assert torch.equal(whole(), expected)
+        assert torch.equal(first(whole()), expected)
     return {
-        "logits": relative(logits * seen[:, places], (expected * seen)[:, places]),
+        "logits": relative(first(outputs) * seen[:, places], (expected * seen)[:, places]),
         "gradients": max(relative(x, wanted[name]) for name, x in found.items()),
     }
 
@@ -125,8 +136,8 @@ def work():
             found[f"encoder {name} {given}"] = compare(
                 model,
                 group,
-                lambda m=model, t=tokens, w=whole: m(t, **w)[0],
-                lambda m=model, t=tokens[:, start:end], p=part: m(t, **p)[0],
+                lambda m=model, t=tokens, w=whole: m(t, **w),
+                lambda m=model, t=tokens[:, start:end], p=part: m(t, **p),
                 whole.get("mask"),
             )
             with whole_sequences(model), torch.no_grad():
