@@ -4,11 +4,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from benchmarks.sequence_parallel import launch
 from qkv.attention import SequenceGroup
 from qkv.layers import pack_documents, parallelize_sequence, whole_sequences
 from qkv.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from tests.attention.parallel.cases import part_lengths
-from tests.attention.parallel.processes import launch
 
 TOKENS, TIME, BATCH = 11, 23, 2
 SIZES = {"dim": 12, "heads": 2, "hidden_dim": 7, "layers": 2, "max_length": 31, "dropout": 0.0}
@@ -62,9 +62,8 @@ def gradients(model, outputs, weight, share):
     """
     logits, pooled = outputs if isinstance(outputs, tuple) else (outputs, outputs.new_zeros(1))
     named = dict(model.named_parameters())
-    found = torch.autograd.grad(
-        (logits * weight).sum() + share * pooled.sum(), named.values(), allow_unused=True, materialize_grads=True
-    )
+    loss = (logits * weight).sum() + share * pooled.sum()
+    found = torch.autograd.grad(loss, named.values(), allow_unused=True, materialize_grads=True)
     return dict(zip(named, found, strict=True))
 
 

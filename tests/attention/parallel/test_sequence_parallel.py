@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from benchmarks.sequence_parallel import launch, received_bytes
 from qkv.attention import parse
 from qkv.attention.internal.validation import Modifiers
 from qkv.attention.parallel.group import SequenceGroup
@@ -14,7 +15,6 @@ from qkv.attention.parallel.part import start_state
 from qkv.attention.parallel.sequence_parallel import SequenceParallel
 from qkv.cost import Shape, count_multiplications
 from tests.attention.parallel.cases import CALLS, KEY_DIM, VALUE_DIM, build, make, part_lengths
-from tests.attention.parallel.processes import launch, received_bytes
 
 
 def difference(found, wanted):
