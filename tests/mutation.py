@@ -437,7 +437,7 @@ MUTANTS = (
         ("tests/profile/timing/test_time_crossover.py",),
     ),
     Mutant(
-        "attention/internal/feature_cost.py",
+        "attention/internal/cost/feature_cost.py",
         "whole * chunk**2 + rest**2",
         "whole * chunk**2",
     ),

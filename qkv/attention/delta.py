@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from qkv.attention.base import Attention, State, check_backend, check_chunk, expand_heads, register
-from qkv.attention.internal import delta_cost, graph_op
+from qkv.attention.internal import graph_op
+from qkv.attention.internal.cost import delta_cost
 from qkv.attention.internal.delta_rule import DeltaInputs, delta_rule, unit
 from qkv.attention.internal.gates import (
     CLOSED,

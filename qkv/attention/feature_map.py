@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from qkv.attention.base import State, expand_heads
-from qkv.attention.internal import feature_cost, graph_op
+from qkv.attention.internal import graph_op
 from qkv.attention.internal.chunk_decay import ChunkExtras, channel_similarity
 from qkv.attention.internal.chunked import Tensors, chunked_scan
+from qkv.attention.internal.cost import feature_cost
 from qkv.attention.internal.gates import gated_products, pair_exponents, running_sums
 from qkv.attention.internal.key_sums import KeySums
 from qkv.attention.internal.layout import (

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from qkv.attention.base import Attention, State, expand_heads
-from qkv.attention.internal import feature_cost
 from qkv.attention.internal.chunk_decay import fade_part
 from qkv.attention.internal.chunked import Tensors, chunked_scan
+from qkv.attention.internal.cost import feature_cost
 from qkv.attention.internal.layout import (
     from_rows,
     group_queries,
