@@ -49,6 +49,7 @@ GATE_SPLITS = (GATE_KERNELS + "::test_a_split_sequence_carries_its_state_and_gra
 GATE_WIDTHS = (GATE_KERNELS + "::test_widths_and_groups",)
 SEAL = ("tests/runs/test_seal.py",)
 STATE = ("tests/attention/test_state.py",)
+SUMMARIES = ("tests/attention/parallel/test_summary.py",)
 KV_CACHE = ("tests/attention/test_kv_cache.py",)
 RECURRENT_STATE = ("tests/attention/test_recurrent_state.py",)
 HEADS = ("tests/layers/test_heads.py",)
@@ -201,7 +202,7 @@ MUTANTS = (
         ("tests/attention/internal/test_validation.py",),
     ),
     Mutant("attention/softmax.py", "bias if seen is None else bias.masked_fill(~seen, -torch.inf)", "bias"),
-    Mutant("attention/feature_map.py", "self.features(keys).masked_fill(hidden, 0)", "self.features(keys)"),
+    Mutant("attention/internal/key_sums.py", "self.features(keys).masked_fill(hidden, 0)", "self.features(keys)"),
     Mutant("attention/feature_map.py", ".transpose(1, 2)[:, None], 0)", ".transpose(1, 2)[:, None], 1)"),
     Mutant("attention/feature_map.py", "group, time, time).tril()", "group, time, time).tril(-1)"),
     # normalizer
@@ -210,7 +211,7 @@ MUTANTS = (
         "denominator.masked_fill(denominator.abs() < MIN_WEIGHT_SUM, torch.inf)",
         "denominator",
     ),
-    Mutant("attention/feature_map.py", "sums[1] + features.sum(1)", "features.sum(1)"),
+    Mutant("attention/internal/key_sums.py", "sums[1] + features.sum(1)", "features.sum(1)"),
     Mutant("attention/feature_map.py", "weights.sum(-1, keepdim=True) + row_product", "row_product"),
     # results that are not finite
     Mutant(
@@ -300,7 +301,7 @@ MUTANTS = (
     Mutant("models/state_file.py", ".contiguous().clone()", ".contiguous()", CROSS_SAVED),
     # chunk offsets and the state between them
     Mutant(
-        "attention/feature_map.py",
+        "attention/internal/key_sums.py",
         "sums[0] + torch.bmm(features",
         "0 * sums[0] + torch.bmm(features",
     ),
@@ -328,7 +329,7 @@ MUTANTS = (
         ("tests/attention/internal/test_chunked.py",),
     ),
     Mutant(
-        "attention/softmax.py", "first = max(start - self.window + 1, 0)", "first = max(start - self.window + 2, 0)"
+        "attention/softmax.py", "(past + start - self.window + 1, 0), past", "(past + start - self.window + 2, 0), past"
     ),
     Mutant(
         "attention/recurrent_state.py", "[x[rows] for x in self.sums]", "[x[rows.sort().values] for x in self.sums]"
@@ -340,6 +341,16 @@ MUTANTS = (
         "attention/kv_cache.py", "if self.addressable_keys == 0:", "if False:", ("tests/attention/test_kv_cache.py",)
     ),
     Mutant("attention/kv_cache.py", "KVCache(self.keys[rows],", "KVCache(self.keys[rows.sort().values],"),
+    # summaries of parts
+    Mutant("attention/internal/key_sums.py", "tuple(x * fade for x in sums)", "sums", SUMMARIES),
+    Mutant("attention/internal/key_sums.py", "features * rest[0].flatten(0, 1)", "features", SUMMARIES),
+    Mutant("attention/internal/chunk_decay.py", "state.masked_fill(last > 0, -torch.inf)", "state", SUMMARIES),
+    Mutant("attention/internal/chunk_decay.py", "key.masked_fill(index != last, -torch.inf)", "key", SUMMARIES),
+    Mutant("attention/delta.py", '["carried"] @ found', '["carried"].mT @ found', SUMMARIES),
+    Mutant(
+        "attention/kv_cache.py", "total = _continue(total, zeros)", "total = torch.cat((total, zeros), -1)", SUMMARIES
+    ),
+    Mutant("attention/scored.py", "decay, starts).trim(self.window)", "decay, starts)", SUMMARIES),
     # decay
     Mutant("attention/internal/chunk_decay.py", "(time - age)[:, None]", "(time - age + 1)[:, None]"),
     Mutant(
@@ -429,7 +440,7 @@ MUTANTS = (
         ("tests/profile/timing/test_time_crossover.py",),
     ),
     Mutant(
-        "attention/internal/feature_cost.py",
+        "attention/internal/cost/feature_cost.py",
         "whole * chunk**2 + rest**2",
         "whole * chunk**2",
     ),

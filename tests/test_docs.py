@@ -19,6 +19,7 @@ from benchmarks import (
     digits_cpu,
     plan,
     pronounce_peers,
+    sequence_parallel,
     states_page,
     text_speed_cpu,
     text_wikitext,
@@ -145,6 +146,18 @@ def test_pages_have_the_figures_of_states_and_serving():
     assert (soak["wrong"], set(soak["left_in_use"].values())) == (0, {0.0})
     answers = soak["requests"]["streamed"] + soak["requests"]["whole"]
     assert f"soak of {soak['minutes']:g} minutes, {soak['clients']} clients | {answers:,} answers" in serving
+
+
+def test_the_bytes_of_sequence_parallel_are_those_of_the_result_file():
+    page = (ROOT / "docs" / "sequence_parallel.md").read_text()
+    found = json.loads(sequence_parallel.RESULTS.read_text())
+    assert sequence_parallel.table(found) in page
+    rows = [row for processes in (2, 4) for row in found[f"{processes} processes"]["bytes"].values()]
+    assert len(rows) == 2 * len(sequence_parallel.KINDS)
+    pairs = [pair for row in rows for pair in row.values()]
+    assert [pair["counted"] for pair in pairs] == [pair["formula"] for pair in pairs]
+    for processes in (2, 4):
+        assert max(found[f"{processes} processes"]["largest difference"].values()) < 1e-12
 
 
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if blocks(path)], ids=lambda path: path.name)

@@ -23,7 +23,7 @@ GROUPS = {
         "workbench",
         "serving",
     ),
-    "Concepts": ("gates", "states", "cost", "kernels", "compatibility", "dependencies"),
+    "Concepts": ("gates", "states", "sequence_parallel", "cost", "kernels", "compatibility", "dependencies"),
     "Results": ("results", "pronounce_model"),
 }
 CONCEPTS = ("attention", "positions")

@@ -31,6 +31,8 @@ from .kv_cache import KVCache as KVCache
 from .law import Law as Law
 from .law import ScoreTerms as ScoreTerms
 from .linear import Linear as Linear
+from .parallel.group import SequenceGroup as SequenceGroup
+from .parallel.sequence_parallel import SequenceParallel as SequenceParallel
 from .recurrent_state import RecurrentState as RecurrentState
 from .scored import Scored as Scored
 from .softmax import Softmax as Softmax

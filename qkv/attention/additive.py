@@ -87,6 +87,13 @@ class Additive(Scored):
             },
         )
 
+    def part_cost(self, shape: Shape, earlier: int) -> Cost:
+        """Return the cost with V k of the keys of this part alone: once for the summary and, if causal, once more."""
+        whole = self.cost(shape)
+        own = shape.key_rows * shape.queries * shape.key_dim * self.score.numel()
+        times = 2 if shape.causal else 1
+        return replace(whole, needed={**whole.needed, "key": own}, executed={**whole.executed, "key": times * own})
+
     @classmethod
     def example(cls, key_dim: int) -> "Additive":
         """Build one with hidden_dim = key_dim."""

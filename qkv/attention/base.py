@@ -6,12 +6,14 @@ Every tensor has layout (batch, heads, time, dim), as in torch's `scaled_dot_pro
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from qkv.attention.law import Law, ScoreTerms
+from qkv.attention.parallel.summary import Summary, SummaryOptions
 from qkv.attention.state import Same, StateValue
 from qkv.cost import Cost, Shape
 from qkv.registry import Registry
@@ -182,6 +184,59 @@ class Attention(nn.Module, ABC):
 
         The outputs equal those of the causal `forward` over all tokens.
         """
+
+    def summarize(
+        self,
+        k: Keys,
+        v: Values,
+        state: State,
+        *,
+        mask: Mask | None = None,
+        decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
+    ) -> Summary:
+        """Return what later tokens need of these; `state` is only read for its sizes.
+
+        With `advance` it obeys one law: `advance(state, [summarize(k, v, state)])` is the state after
+        `step(q, k, v, state)`, whatever the state.
+        """
+        raise self._unsplittable()
+
+    def advance(self, state: State, summaries: Sequence[Summary]) -> State:
+        """Return the state after these parts of a sequence, from the state before them."""
+        raise self._unsplittable()
+
+    def attend_state(self, q: Queries, state: State, *, bias: Bias | None = None) -> Outputs:
+        """Return the outputs of queries that see everything in a state: bidirectional attention."""
+        raise self._unsplittable()
+
+    def past_keys(self, length: int) -> int:
+        """Return how many of the last `length` keys can still be attended to one by one; 0 if they are summed."""
+        return 0
+
+    def part_cost(self, shape: Shape, earlier: int) -> Cost:
+        """Return the cost of one part of a sequence: its summary, `advance` over `earlier` parts, and its outputs.
+
+        `shape.queries` are its tokens, `shape.keys` those and the past keys that a state can attend to one by one.
+        """
+        raise self._unsplittable()
+
+    def summary_bytes(self, shape: Shape, options: SummaryOptions) -> dict[str, int]:
+        """Return the bytes of the summary of the keys of this shape, by what they hold."""
+        raise self._unsplittable()
+
+    @property
+    def splits_sequences(self) -> bool:
+        """Whether a sequence can be split over processes: the kind has `summarize`, `advance` and `attend_state`."""
+        return type(self).summarize is not Attention.summarize
+
+    def _unsplittable(self) -> ValueError:
+        others = ", ".join(sorted(name for name in kinds if kinds[name].summarize is not Attention.summarize))
+        return ValueError(
+            f"attention kind {self.kind!r} cannot split a sequence over processes, because it has no `summarize`; "
+            f"use {others}"
+        )
 
     @abstractmethod
     def cost(self, shape: Shape) -> Cost:

@@ -14,15 +14,18 @@ Papers: https://arxiv.org/abs/2406.06484, https://arxiv.org/abs/2412.06464, http
 https://arxiv.org/abs/2411.12537.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from qkv.attention.base import Attention, State, check_backend, check_chunk, expand_heads, register
 from qkv.attention.internal import graph_op
-from qkv.attention.internal.channel_pairs import channel_multiplications
-from qkv.attention.internal.delta_rule import DeltaInputs, delta_rule, inverse_multiplications, unit
+from qkv.attention.internal.cost import delta_cost
+from qkv.attention.internal.delta_rule import DeltaInputs, delta_rule, unit
 from qkv.attention.internal.gates import (
     CLOSED,
     document_index,
@@ -37,6 +40,7 @@ from qkv.attention.internal.nonfinite import all_finite, keep_past_finite
 from qkv.attention.internal.precision import no_autocast, upcast, upcast_dtype
 from qkv.attention.internal.validation import Modifiers, check_inputs
 from qkv.attention.law import Law
+from qkv.attention.parallel.summary import Summary, SummaryOptions
 from qkv.attention.recurrent_state import RecurrentState
 from qkv.attention.triton import dispatch
 from qkv.cost import Cost, Shape
@@ -180,46 +184,70 @@ class Delta(Attention):
             out, new = self._run(q, k, v, new, modifiers)
         return out, RecurrentState(new, length=length)
 
+    def summarize(
+        self,
+        k: Keys,
+        v: Values,
+        state: State,
+        *,
+        mask: Mask | None = None,
+        decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
+    ) -> Summary:
+        """Return the affine map of these tokens, S -> carried S + written; its size does not depend on their number.
+
+        `written` is the state after them from zeros. `carried`, the product of their transitions, is the state after
+        them from the identity if every value is 0. One run of the delta rule on values [v, 0] gives both.
+        """
+        assert isinstance(state, RecurrentState)
+        k, v = zero_hidden(k, mask), zero_hidden(v, mask)
+        batch, heads, key_dim, value_dim = state.kv_sum.shape
+        values = functional.pad(expand_heads(v, heads), (0, key_dim))
+        identity = torch.eye(key_dim, dtype=state.kv_sum.dtype, device=k.device).expand(batch, heads, -1, -1)
+        first = torch.cat((torch.zeros_like(state.kv_sum), identity), 3)
+        modifiers = Modifiers(True, mask, None, decay, beta, starts)
+        queries = k.new_empty(batch, heads, 0, *k.shape[2:])
+        sequence = self._delta_inputs(queries, k, values, heads, modifiers)
+        _, last = delta_rule(sequence, first, self._factor(key_dim), self._chunk_size())
+        written, carried = last.split((value_dim, key_dim), 3)
+        return Summary({"written": written, "carried": carried}, k.shape[2])
+
+    def advance(self, state: State, summaries: Sequence[Summary]) -> RecurrentState:
+        """Return the state after these parts: S = carried S + written, one part after the other."""
+        assert isinstance(state, RecurrentState)
+        found = state.kv_sum
+        with no_autocast(found):
+            for part in summaries:
+                found = part.tensors["carried"] @ found + part.tensors["written"]
+        return RecurrentState(found, length=state.length + sum(part.length for part in summaries))
+
+    def part_cost(self, shape: Shape, earlier: int) -> Cost:
+        """Return the cost of the chunks, of those of the summary, and of `advance`: one product per earlier part."""
+        whole = self.cost(shape)
+        parts = {
+            "summary": delta_cost.summary(shape, self._chunk_size()),
+            "advance": earlier * state_rows(shape) * shape.key_dim**2 * shape.value_dim,
+        }
+        form = delta_cost.chunked(shape, self._chunk_size()) if self.backend == "reference" else whole.executed
+        return replace(whole, executed={**form, **parts})
+
+    def summary_bytes(self, shape: Shape, options: SummaryOptions) -> dict[str, int]:
+        """Return the bytes of a summary: a state and a square matrix of key_dim."""
+        line = state_rows(shape) * shape.key_dim * max(shape.element_bytes, 4)
+        return {"written": line * shape.value_dim, "carried": line * shape.key_dim}
+
     def cost(self, shape: Shape) -> Cost:
         """Return the cost of the chunks: pairs and triangular solve inside, state between them."""
         rows, size = state_rows(shape), shape.key_dim * shape.value_dim
-        needed = {
-            "predict": rows * shape.keys * size,
-            "write": rows * shape.keys * size,
-            "read": shape.rows * shape.queries * size,
-        }
+        needed = delta_cost.needed(shape)
         if self.backend == "reference":
-            executed = self._reference_multiplications(shape)
+            executed = delta_cost.reference(shape)
         elif self.backend == "triton":
             executed = dispatch.delta_multiplications(shape, rows // shape.batch)
         else:
-            chunk = self._chunk_size()
-            # not divmod, which torch.compile cannot trace for a symbolic length
-            whole, rest = shape.queries // chunk, shape.queries % chunk
-            inside, last = (self._chunk_multiplications(shape, time) for time in (chunk, rest))
-            executed = {**needed, **{name: whole * inside[name] + last[name] for name in inside}}
+            executed = delta_cost.chunked(shape, self._chunk_size())
         return Cost(needed=needed, executed=executed, state={"sums": rows * size * max(shape.element_bytes, 4)})
-
-    def _reference_multiplications(self, shape: Shape) -> dict[str, int]:
-        length, rows = shape.keys, shape.rows
-        return {
-            "scores": rows * length**2 * shape.key_dim,
-            "key pairs": rows * length**2 * shape.key_dim,
-            "solve": rows * length * (length * (length - 1) // 2),
-            "values": rows * length**2 * shape.value_dim,
-        }
-
-    def _chunk_multiplications(self, shape: Shape, time: int) -> dict[str, int]:
-        """Return the multiplications inside one chunk of this many tokens."""
-        rows = state_rows(shape)
-        pairs = shape.key_dim * (channel_multiplications(time) if shape.channel_gate else time**2)
-        return {
-            "scores": shape.rows * pairs,
-            "key pairs": rows * pairs,
-            "inverse": rows * inverse_multiplications(time),
-            "errors": rows * time**2 * shape.value_dim,
-            "values": shape.rows * time**2 * shape.value_dim,
-        }
 
     def _chunk_size(self) -> int:
         return 64 if self.chunk is None else self.chunk
@@ -267,15 +295,10 @@ class Delta(Attention):
         if self._select_backend(q, v, modifiers) == "triton":
             return dispatch.delta_forward((q, k, v), first, heads, modifiers, self._factor(q.shape[3]))
         state = self._start(q, k, v, modifiers) if first is None else first
-        mask, starts = modifiers.mask, modifiers.starts
-        decay, beta = _rates(k, modifiers), modifiers.beta
-        beta = None if beta is None else expand_heads(zero_hidden(beta[..., None], mask), heads)
-        decay = None if decay is None else expand_heads(decay, heads)
-        starts = None if starts is None else starts[:, None, :, None]
         queries, scale = group_queries(q, heads), self._factor(q.shape[3])
 
         def attend(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-            sequence = DeltaInputs(queries, expand_heads(k, heads), expand_heads(v, heads), decay, beta, starts)
+            sequence = self._delta_inputs(queries, k, v, heads, modifiers)
             out, new = delta_rule(sequence, state, scale, self._chunk_size())
             return out.flatten(1, 2), new
 
@@ -284,6 +307,18 @@ class Delta(Attention):
         if q.shape[2] > 1 and not all_finite(out):
             out = keep_past_finite(lambda k, v: attend(k, v)[0], k, v)
         return out, new
+
+    def _delta_inputs(self, queries: Tensor, k: Keys, v: Values, heads: int, modifiers: Modifiers) -> DeltaInputs:
+        """Return the inputs of the delta rule with this many states per batch element; hidden tokens write nothing."""
+        decay, beta, starts = _rates(k, modifiers), modifiers.beta, modifiers.starts
+        return DeltaInputs(
+            queries,
+            expand_heads(k, heads),
+            expand_heads(v, heads),
+            None if decay is None else expand_heads(decay, heads),
+            None if beta is None else expand_heads(zero_hidden(beta[..., None], modifiers.mask), heads),
+            None if starts is None else starts[:, None, :, None],
+        )
 
     def _select_backend(self, q: Queries, v: Values, modifiers: Modifiers) -> str:
         """Return the backend that runs; "auto" on CUDA dispatches to the kernels, with chunked as fallback."""

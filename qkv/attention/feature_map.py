@@ -11,24 +11,26 @@ such a rate for each token, or for each token and channel.
 """
 
 from abc import abstractmethod
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from qkv.attention.base import Attention, State, expand_heads
-from qkv.attention.internal import feature_cost, graph_op
+from qkv.attention.base import State, expand_heads
+from qkv.attention.internal import graph_op
 from qkv.attention.internal.chunk_decay import ChunkExtras, channel_similarity
 from qkv.attention.internal.chunked import Tensors, chunked_scan
+from qkv.attention.internal.cost import feature_cost
 from qkv.attention.internal.gates import gated_products, pair_exponents, running_sums
+from qkv.attention.internal.key_sums import KeySums
 from qkv.attention.internal.layout import (
     call_shape,
     decay_factors,
     from_rows,
     group_queries,
     mask_rows,
-    mask_sequence,
     row_product,
     scale_rows,
     state_rows,
@@ -47,7 +49,6 @@ from qkv.shapes import (
     Beta,
     Bias,
     Decay,
-    Features,
     KernelMatrix,
     KeyRows,
     Keys,
@@ -58,23 +59,17 @@ from qkv.shapes import (
     Starts,
     StepBias,
     Values,
-    Vectors,
     Weights,
 )
 
 
-class FeatureMap(Attention):
+class FeatureMap(KeySums):
     """Linear attention: similarity(q, k) = phi(q).phi(k)."""
 
     accepts = frozenset({"decay", "gate"})
     backends: ClassVar[tuple[str, ...]] = ("reference", "chunked")
     triton: ClassVar[KernelKind | None] = None
     """Kernels of backend "triton"."""
-
-    scale: float | None = None
-    """Factor of q; default: `default_scale`."""
-    chunk: int | None = None
-    """Tokens per chunk; default: chosen for speed."""
 
     @property
     def law(self) -> Law:
@@ -93,18 +88,6 @@ class FeatureMap(Attention):
     @abstractmethod
     def similarity(self, q: QueryRows, k: KeyRows) -> KernelMatrix:
         """Return the unnormalized weight of each pair, (..., queries, keys); `q` is already scaled."""
-
-    @abstractmethod
-    def features(self, x: Vectors) -> Features:
-        """Return phi(x), with phi(q).phi(k) = similarity(q, k)."""
-
-    @abstractmethod
-    def feature_dim(self, key_dim: int) -> int:
-        """Return the number of features of a key of this width."""
-
-    @abstractmethod
-    def default_scale(self, key_dim: int) -> float:
-        """Return the scale of q that applies if none was given."""
 
     def weights(
         self,
@@ -221,6 +204,14 @@ class FeatureMap(Attention):
             state={"sums": elements * max(shape.element_bytes, 4)},
         )
 
+    def part_cost(self, shape: Shape, earlier: int) -> Cost:
+        """Return the cost of the chunks; a causal part writes its keys twice, to its summary and to its own state."""
+        form = "chunked" if self.backend in ("auto", "reference") else self.backend
+        executed = feature_cost.executed(self, shape, form)
+        if shape.causal:
+            executed["summary"] = feature_cost.needed(self, shape)["write"]
+        return replace(self.cost(shape), executed=executed)
+
     def _choose_torch_backend(self, shape: Shape) -> str:
         return feature_cost.cheapest_torch_backend(self, shape) if self.backend == "auto" else self.backend
 
@@ -248,9 +239,6 @@ class FeatureMap(Attention):
             state.consume()
             return dispatch.decode_step(self, q, k, v, sums, modifiers), sums
         return dispatch.forward_with_state(self, q, k, v, sums, modifiers)
-
-    def _scale_queries(self, q: Tensor) -> Tensor:
-        return upcast(q) * (self.default_scale(q.shape[-1]) if self.scale is None else self.scale)
 
     def _unrounded_weights(self, q: Queries, k: Keys, modifiers: Modifiers) -> Weights:
         k = upcast(expand_heads(zero_hidden(k, modifiers.mask), q.shape[1]))
@@ -284,15 +272,6 @@ class FeatureMap(Attention):
             out = attend(values)
             return (out if all_finite(out) else attend_again(attend, q, k, values, causal=modifiers.causal)).to(q.dtype)
 
-    def _zero_sums(self, k: Keys, v: Values) -> Tensors:
-        return tuple(torch.zeros(size, dtype=upcast_dtype(k.dtype), device=k.device) for size in self._sum_shapes(k, v))
-
-    def _sum_shapes(self, k: Keys, v: Values) -> list[tuple[int, ...]]:
-        """Return the shapes of kv_sum and, if normalized, k_sum."""
-        batch, heads, _, key_dim = k.shape
-        rows = batch, heads, self.feature_dim(key_dim)
-        return [(*rows, columns) for columns in (v.shape[3], 1)[: 1 + self.normalizes]]
-
     def _forward_causal(
         self, q: Queries, k: Keys, v: Values, sums: Tensors, modifiers: Modifiers
     ) -> tuple[Outputs, Tensors]:
@@ -303,14 +282,6 @@ class FeatureMap(Attention):
         sums, out = chunked_scan(partial(self._causal_chunk, extras), constants, sums, sequences, chunk)
         assert out is not None
         return out.flatten(1, 2), sums
-
-    def _forward_bidirectional(self, q: Queries, k: Keys, v: Values, sums: Tensors, modifiers: Modifiers) -> Outputs:
-        """Compute bidirectional attention: sum over all keys, then read for all queries."""
-        chunk = feature_cost.chunk_size(self, k.shape[3])
-        sums, _ = chunked_scan(self._write_chunk, (), sums, (k, v, *mask_sequence(modifiers.mask)), chunk)
-        _, out = chunked_scan(self._read_chunk, (), sums, (group_queries(q, k.shape[1]),), chunk)
-        assert out is not None
-        return out.flatten(1, 2)
 
     def _causal_chunk(
         self, extras: ChunkExtras, constants: Tensors, sums: Tensors, pieces: Tensors
@@ -359,39 +330,3 @@ class FeatureMap(Attention):
         if self.normalizes:
             out = safe_divide(out, weights.sum(-1, keepdim=True) + row_product(query_features, past[1]))
         return self._add_to_sums(sums, features, values), from_rows(out, q)
-
-    def _write_chunk(self, _: Tensors, sums: Tensors, pieces: Tensors) -> tuple[Tensors, None]:
-        """Return the sums with one more chunk of keys and values."""
-        values, features = self._prepare_chunk(*pieces)[1:]
-        return self._add_to_sums(sums, features, values), None
-
-    def _read_chunk(self, constants: Tensors, sums: Tensors, pieces: Tensors) -> tuple[Tensors, Tensor]:
-        """Return the outputs of one chunk of queries that see all keys."""
-        out = self._read_sums(pieces[0], sums)
-        if not all_finite(out):
-            out = self._read_sums(pieces[0].double(), tuple(x.double() for x in sums)).to(out.dtype)
-        return sums, out
-
-    def _read_sums(self, q: Tensor, sums: Tensors) -> Tensor:
-        query_features = self.features(to_rows(self._scale_queries(q)))
-        out = torch.bmm(query_features, sums[0].flatten(0, 1))
-        if self.normalizes:
-            out = safe_divide(out, row_product(query_features, sums[1].flatten(0, 1)))
-        return from_rows(out, q)
-
-    def _prepare_chunk(self, k: Keys, v: Values, mask: Tensor | None = None) -> Tensors:
-        """Return keys, values and key features of a chunk, one row per key head, zero where the mask hides."""
-        keys, values = upcast(k).flatten(0, 1), upcast(v).flatten(0, 1)
-        if mask is None:
-            return keys, values, self.features(keys)
-        hidden = ~mask_rows(mask, k.shape[1])
-        keys, values = keys.masked_fill(hidden, 0), values.masked_fill(hidden, 0)
-        # mask again after the map: the features of a zero key are not zero
-        return keys, values, self.features(keys).masked_fill(hidden, 0)
-
-    def _add_to_sums(self, sums: Tensors, features: Tensor, values: Tensor) -> Tensors:
-        # not baddbmm: adding each token to a large sum would round once per token, not once per chunk
-        kv_sum = sums[0] + torch.bmm(features.transpose(1, 2), values).view_as(sums[0])
-        if not self.normalizes:
-            return (kv_sum,)
-        return kv_sum, sums[1] + features.sum(1).view_as(sums[1])

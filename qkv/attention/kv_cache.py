@@ -80,6 +80,27 @@ class KVCache(State):
         if self.addressable_keys == 0:
             self.keys, self.values = self.keys.to(k), self.values.to(v)
 
+    @classmethod
+    def of_tokens(
+        cls, k: Keys, v: Values, mask: Mask | None, decay: Decay | None = None, starts: Starts | None = None
+    ) -> "KVCache":
+        """Return the cache of these tokens alone, in tensors of its own; gradients flow."""
+        cache = cls(k, v, k.shape[2], mask)
+        cache.decay_sums = None if decay is None else running_sums(decay, mask)
+        cache.documents = None if starts is None else document_index(starts)
+        return cache
+
+    def followed_by(self, others: Sequence["KVCache"]) -> "KVCache":
+        """Return the cache of these tokens, then those of `others`, each of which is a cache of its tokens alone."""
+        states = (self, *(other for other in others if other.length))
+        keys, values = (torch.cat([getattr(x, name) for x in states], 2) for name in ("keys", "values"))
+        cache = KVCache(keys, values, sum(x.length for x in states), capacity=self.capacity)
+        if any(x.mask is not None for x in states):
+            cache.mask = torch.cat([x._visible() for x in states], 1)
+        cache.decay_sums = _chain([x.decay_sums for x in states], states)
+        cache.documents = _chain([x.documents for x in states], states)
+        return cache
+
     def append(
         self, k: Keys, v: Values, mask: Mask | None, decay: Decay | None = None, starts: Starts | None = None
     ) -> "KVCache":
@@ -292,6 +313,18 @@ def _join_optional(name: str, parts: Sequence[Tensor | None], states: Sequence[K
     zeros = (example.new_zeros(s.keys.shape[0], *example.shape[1:-1], s.addressable_keys) for s in states)
     filled = [zero if own is None else own for own, zero in zip(parts, zeros, strict=True)]
     return join_rows(name, [pad_front(x, x.dim() - 1, widest) for x in filled])
+
+
+def _chain(parts: Sequence[Tensor | None], states: Sequence[KVCache]) -> Tensor | None:
+    """Continue sums or documents from one cache to the next; a cache without them has zeros."""
+    example = next((x for x in parts if x is not None), None)
+    if example is None:
+        return None
+    total = example[..., :0]
+    for own, state in zip(parts, states, strict=True):
+        zeros = example.new_zeros(*example.shape[:-1], state.addressable_keys) if own is None else own
+        total = _continue(total, zeros)
+    return total
 
 
 def _continue(past: Tensor, new: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Base class of mechanisms that apply a softmax to scores: masks, biases, the KV cache and the decoding step."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,13 +10,15 @@ from torch import Tensor
 
 from qkv.attention.base import Attention, State, expand_heads
 from qkv.attention.internal import graph_op
-from qkv.attention.internal.gates import pair_exponents, running_sums
+from qkv.attention.internal.gates import SUM_BYTES, pair_exponents, running_sums
 from qkv.attention.internal.masking import visibility_mask, zero_hidden, zero_hidden_pair
 from qkv.attention.internal.nonfinite import all_finite, keep_past_finite
 from qkv.attention.internal.precision import no_autocast, upcast
 from qkv.attention.internal.validation import Modifiers, check_inputs
-from qkv.attention.kv_cache import KVCache
+from qkv.attention.kv_cache import PLACE_AXES, KVCache
 from qkv.attention.law import Law
+from qkv.attention.parallel.summary import Summary, SummaryOptions
+from qkv.cost import Cost, Shape
 from qkv.shapes import Beta, Bias, Decay, Keys, Mask, Outputs, Queries, Starts, StepBias, Values, Weights
 
 
@@ -237,6 +240,53 @@ class Scored(Attention):
         with no_autocast(q):
             out = self._attend_past(q, state.keys, state.values, score_mask)
         return out, state.trim(self.window)
+
+    def summarize(
+        self,
+        k: Keys,
+        v: Values,
+        state: State,
+        *,
+        mask: Mask | None = None,
+        decay: Decay | None = None,
+        beta: Beta | None = None,
+        starts: Starts | None = None,
+    ) -> Summary:
+        """Return the KV cache of these tokens alone: all of them, or the last `window`."""
+        k, v = zero_hidden_pair(k, v, mask)
+        with no_autocast(k):
+            k = self.prepare_keys(k)
+        cache = KVCache.of_tokens(k, v, mask, decay, starts).trim(self.window)
+        tensors = {name: x for name, x in cache.tensors().items() if name in PLACE_AXES}
+        return Summary(tensors, cache.length, PLACE_AXES)
+
+    def advance(self, state: State, summaries: Sequence[Summary]) -> KVCache:
+        """Return the KV cache with the tokens of these parts appended."""
+        assert isinstance(state, KVCache)
+        parts = [state.with_tensors({**x.tensors, "length": torch.tensor(x.length)}) for x in summaries]
+        if parts:
+            state.adopt_dtype(parts[0].keys, parts[0].values)
+        return state.followed_by(parts).trim(self.window)
+
+    def attend_state(self, q: Queries, state: State, *, bias: Bias | None = None) -> Outputs:
+        """Return the outputs of queries that see all cached keys."""
+        assert isinstance(state, KVCache)
+        with no_autocast(q):
+            return self.attend(q, state.keys, state.values, ScoreMask(mask=state.mask, bias=bias))
+
+    def past_keys(self, length: int) -> int:
+        """Return `length`, or the window if that is less."""
+        return length if self.window is None else min(length, self.window)
+
+    def part_cost(self, shape: Shape, earlier: int) -> Cost:
+        """Return the cost of attending to all keys of this shape."""
+        return self.cost(shape)
+
+    def summary_bytes(self, shape: Shape, options: SummaryOptions) -> dict[str, int]:
+        """Return the bytes of the KV cache of these keys, and a mask and an index of documents if they are given."""
+        tokens = shape.batch * self.past_keys(shape.keys)
+        mask, documents = tokens * options.mask, tokens * options.starts * SUM_BYTES
+        return {**self.cost(shape).state, "mask": mask, "documents": documents}
 
     def _attend_past(self, q: Queries, k: Tensor, v: Values, score_mask: ScoreMask) -> Outputs:
         """Call `attend`; if causal, NaN and inf of a future token reach no earlier output."""

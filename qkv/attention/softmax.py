@@ -71,7 +71,7 @@ class Softmax(Scored):
             wide = add_channels(q, k, v, score_mask, self.score_scale(q.shape[-1]))
             return self._fused(*wide, scale=1.0)[:, :, : q.shape[2]].to(q.dtype)
         # a loop over blocks would make one graph per length
-        if self.window is None or q.shape[2] != k.shape[2] or torch.compiler.is_compiling():
+        if self.window is None or torch.compiler.is_compiling() or not self._takes_blocks(q.shape[2], k.shape[2]):
             return self._fused(q, k, v, score_mask)
         starts = range(0, max(q.shape[2], 1), self._block_size())
         return torch.cat([self._fused_block(q, k, v, score_mask, start) for start in starts], 2)
@@ -104,25 +104,31 @@ class Softmax(Scored):
         assert self.window is not None
         return max(self.window, 64)
 
+    def _takes_blocks(self, queries: int, keys: int) -> bool:
+        """Return whether to attend per block of queries; a few queries after past keys are one block."""
+        return queries == keys or queries > self._block_size()
+
     def _fused_block(self, q: Queries, k: Keys, v: Values, score_mask: ScoreMask, start: int) -> Tensor:
         """Attend from one block of queries to the keys that any of them can see."""
         assert self.window is not None
-        end = min(start + self._block_size(), q.shape[2])
-        first = max(start - self.window + 1, 0)
-        inside = score_mask.block(slice(start, end), slice(first, end))
-        return self._fused(q[:, :, start:end], k[:, :, first:end], v[:, :, first:end], inside)
+        past, end = k.shape[2] - q.shape[2], min(start + self._block_size(), q.shape[2])
+        seen = slice(max(past + start - self.window + 1, 0), past + end)
+        inside = score_mask.block(slice(start, end), seen)
+        return self._fused(q[:, :, start:end], k[:, :, seen], v[:, :, seen], inside)
 
     def _fused_products(self, shape: Shape) -> int:
         """Return the multiplications of one product of the fused kernel, for one head; its widths are padded to one."""
-        if shape.gate_heads and self.window is None and shape.causal and shape.keys >= SHORTEST:
+        channels = shape.causal and shape.queries == shape.keys and shape.keys >= SHORTEST
+        if shape.gate_heads and self.window is None and channels:
             return padded_length(shape.keys) ** 2 * max(shape.key_dim + CHANNELS, shape.value_dim)
         return self._pairs_in_blocks(shape) * max(shape.key_dim, shape.value_dim)
 
     def _pairs_in_blocks(self, shape: Shape) -> int:
-        if self.window is None:
+        if self.window is None or not self._takes_blocks(shape.queries, shape.keys):
             return shape.queries * shape.keys
+        past = shape.keys - shape.queries
         blocks = ((s, min(s + self._block_size(), shape.queries)) for s in range(0, shape.queries, self._block_size()))
-        return sum((end - start) * (end - max(start - self.window + 1, 0)) for start, end in blocks)
+        return sum((end - start) * (past + end - max(past + start - self.window + 1, 0)) for start, end in blocks)
 
     def _fused(self, q: Queries, k: Keys, v: Values, score_mask: ScoreMask, *, scale: float | None = None) -> Outputs:
         dtype, value_dim = q.dtype, v.shape[3]

@@ -22,3 +22,6 @@ from .recurrent import RecurrentCell as RecurrentCell
 from .residual import PostNorm as PostNorm
 from .residual import PreNorm as PreNorm
 from .residual import ScaledBranch as ScaledBranch
+from .sequence_parallel import SequenceModel as SequenceModel
+from .sequence_parallel import parallelize_sequence as parallelize_sequence
+from .sequence_parallel import whole_sequences as whole_sequences

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from qkv.attention.parallel.group import SequencePart
 from qkv.cost import Cost, Span, parameters_only
 from qkv.layers.heads import Context, HeadsState
 from qkv.layers.multi_head import MultiHead
@@ -28,13 +29,19 @@ class EncoderBlock(nn.Module):
         self.around_attention = residual()
         self.around_feed_forward = residual()
 
-    def forward(self, x: Hidden, mask: Mask | None = None, real_tokens: Rows | None = None) -> Hidden:
-        """Apply attention and feed-forward, each with its residual connection.
+    def forward(
+        self,
+        x: Hidden,
+        mask: Mask | None = None,
+        real_tokens: Rows | None = None,
+        part: SequencePart | None = None,
+    ) -> Hidden:
+        """Apply attention and feed-forward, each with its residual connection; with `part` to one part of sequences.
 
         `real_tokens` are the indices, in the flattened batch, of tokens that are not padding. The feed-forward layer
         then runs only on them, which saves most of the work. The values at padding are never used.
         """
-        x = self.around_attention(x, lambda h: self.attention(h, mask=mask))
+        x = self.around_attention(x, lambda h: self.attention(h, mask=mask, part=part))
         if real_tokens is None:
             return self.around_feed_forward(x, self.feed_forward)
         flat = x.flatten(0, 1)
@@ -66,9 +73,15 @@ class DecoderBlock(nn.Module):
         mask: Mask | None = None,
         context: Context | None = None,
         packing: Packing | None = None,
+        part: SequencePart | None = None,
     ) -> Hidden:
-        """Process whole sequences; `context` is from `project_context`, `packing` separates documents in a row."""
-        x = self.around_attention(x, lambda h: self.attention(h, causal=True, mask=mask, packing=packing))
+        """Process whole sequences; `context` is from `project_context`, `packing` separates documents in a row.
+
+        With `part` x is one part of each sequence; the other processes have the others.
+        """
+        if part is not None and self.cross is not None:
+            raise ValueError("cross-attention reads a whole other sequence; a block with it takes no part")
+        x = self.around_attention(x, lambda h: self.attention(h, causal=True, mask=mask, packing=packing, part=part))
         return self._finish(x, context)
 
     def project_context(self, context: Hidden, mask: Mask | None = None) -> Context:

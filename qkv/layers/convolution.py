@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from qkv.attention.parallel.group import SequencePart
 from qkv.cost import Cost, Span, parameters_only
 from qkv.shapes import Hidden, Mask
 
@@ -26,12 +27,29 @@ class ShortConvolution(nn.Module):
         taps[:, :, -1] += 1  # the last tap is the token itself
         self.taps = nn.Parameter(taps)
 
-    def forward(self, x: Hidden, *, causal: bool, mask: Mask | None = None) -> Hidden:
-        """Mix each token with the `width` - 1 before it or, if not causal, with those around it."""
+    def forward(
+        self,
+        x: Hidden,
+        *,
+        causal: bool,
+        mask: Mask | None = None,
+        part: SequencePart | None = None,
+        positions: Tensor | None = None,
+    ) -> Hidden:
+        """Mix each token with the `width` - 1 before it or, if not causal, with those around it.
+
+        With `part` x is one part of each sequence, and its neighbors come from the other processes. `positions` (batch,
+        time) of tokens in their documents keep a causal convolution inside each document.
+        """
         before = self.width - 1 if causal else self.width // 2
         after = self.width - 1 - before
         taps = self.taps if causal else self.taps.roll(-after, -1)
-        return self._mix(functional.pad(_zero_padding(x, mask), (0, 0, before, after)), taps)
+        x = _zero_padding(x, mask)
+        if part is None or self.width == 1:
+            x = functional.pad(x, (0, 0, before, after))
+        else:
+            x = part.extend(x, before, after)
+        return self._mix(x, taps, positions)
 
     def start(self, batch: int) -> Tensor:
         """Return the state before the first token: `width` - 1 tokens of zeros."""
@@ -47,12 +65,17 @@ class ShortConvolution(nn.Module):
         carried = span.batch * (self.width - 1) * self.taps.shape[0] * span.element_bytes
         return parameters_only(self) + Cost(state={"tokens": carried})
 
-    def _mix(self, x: Tensor, taps: Tensor) -> Tensor:
+    def _mix(self, x: Tensor, taps: Tensor, positions: Tensor | None = None) -> Tensor:
         """Add one shifted product per tap: faster than a convolution for a few taps, above all in the backward."""
         time = x.shape[1] - self.width + 1
-        mixed = x[:, :time] * taps[:, 0, 0]
+
+        def shifted(tap: int) -> Tensor:
+            piece = x[:, tap : tap + time]
+            return piece if positions is None else piece * (positions >= self.width - 1 - tap)[..., None]
+
+        mixed = shifted(0) * taps[:, 0, 0]
         for tap in range(1, self.width):
-            mixed = torch.addcmul(mixed, x[:, tap : tap + time], taps[:, 0, tap])
+            mixed = torch.addcmul(mixed, shifted(tap), taps[:, 0, tap])
         return mixed
 
 
@@ -74,9 +97,18 @@ class ProjectionConvolution(nn.Module):
         """Number of taps."""
         return self.mix.width
 
-    def forward(self, x: Hidden, *, causal: bool, mask: Mask | None = None) -> Hidden:
+    def forward(
+        self,
+        x: Hidden,
+        *,
+        causal: bool,
+        mask: Mask | None = None,
+        part: SequencePart | None = None,
+        positions: Tensor | None = None,
+    ) -> Hidden:
         """Mix the joined projections (batch, time, channels) of each token with those of its neighbors."""
-        return functional.silu(self.mix(x, causal=causal, mask=mask)).to(x.dtype)  # autocast's, not that of the taps
+        mixed = self.mix(x, causal=causal, mask=mask, part=part, positions=positions)
+        return functional.silu(mixed).to(x.dtype)  # autocast's, not that of the taps
 
     def start(self, batch: int) -> Tensor:
         """Return the state before the first token."""

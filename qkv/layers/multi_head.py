@@ -10,7 +10,6 @@ is the layer of Gated DeltaNet:
     y = output(norm(attention(q, k, v)) * gate x)   nn.RMSNorm, OutputGate
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,19 +18,27 @@ import torch
 from torch import Tensor, nn
 
 from qkv.attention import Attention, Scored
-from qkv.attention.internal.precision import AUTOCAST_DEVICES
+from qkv.attention.internal.validation import Modifiers
+from qkv.attention.parallel.group import SequencePart
+from qkv.attention.parallel.part import attend_part
 from qkv.cost import Cost, Shape, Span, linear, parameters_only
 from qkv.layers.convolution import ProjectionConvolution, ShortConvolution
 from qkv.layers.gates import Gates
 from qkv.layers.heads import Context, Heads, HeadsState
 from qkv.layers.packing import Packing
+from qkv.layers.projections import (
+    Projections,
+    cast_for_autocast,
+    mix_projections,
+    reference_parameter,
+    split_heads,
+    split_like,
+)
 from qkv.layers.undo_log import Convolved, UndoLog
 from qkv.positions import Positions, incompatible_error
 from qkv.shapes import Bias, Hidden, Keys, Mask, Outputs, Queries, Rows, Values
 
-Projections = tuple[Tensor, Tensor, Tensor]
-"""Queries, keys and values before they are split into heads: (batch, time, heads * dim)."""
-Modifiers = dict[str, Tensor]
+Given = dict[str, Tensor]
 """Arguments of a mechanism by name: bias, decay, beta, starts."""
 
 
@@ -78,22 +85,35 @@ class MultiHead(nn.Module):
         self.output = nn.Linear(self.heads * self.value_dim, dim, bias=bias)
 
     def forward(
-        self, x: Hidden, *, causal: bool = False, mask: Mask | None = None, packing: Packing | None = None
+        self,
+        x: Hidden,
+        *,
+        causal: bool = False,
+        mask: Mask | None = None,
+        packing: Packing | None = None,
+        part: SequencePart | None = None,
     ) -> Hidden:
-        """Compute self-attention; `mask` (batch, time) hides padding, `packing` restricts attention to documents."""
+        """Compute self-attention; `mask` (batch, time) hides padding, `packing` restricts attention to documents.
+
+        With `part` all of them are those of one part of each sequence; the other processes have the others.
+        """
         self._check_input("x", x)
+        if packing is not None and not (causal and mask is None):
+            raise ValueError("packing needs causal=True and mask=None: documents are padded at their ends")
+        if part is not None:
+            return self._forward_part(x, part, packing, mask, causal=causal)
         if packing is not None:
-            return self._forward_packed(x, packing, causal_unmasked=causal and mask is None)
+            return self._forward_packed(x, packing)
         if self.convolution is not None:
             x = self.convolution(x, causal=causal, mask=mask)
         projections = self._project(x)
         if self.projection_convolution is not None:
-            projections = _mix(projections, partial(self.projection_convolution, causal=causal, mask=mask))
+            projections = mix_projections(projections, partial(self.projection_convolution, causal=causal, mask=mask))
         return self._join(self._attend(projections, self._gate(x), causal=causal, mask=mask), x)
 
     def start(self, batch: int, capacity: int | None = None) -> HeadsState:
         """Return the state before the first token, on the device of this layer."""
-        reference = _reference_parameter(self.query)
+        reference = reference_parameter(self.query)
         # every query head with a decay rate of its own needs its own state
         rate_heads = self.heads if self.position_role == "decay" else self.gates.rate_heads if self.gates else 0
         state = self.attention.start(
@@ -125,7 +145,7 @@ class MultiHead(nn.Module):
             assert convolution is not None
             convolved = Convolved(convolution, torch.cat(projections, -1))
             joined, convolution = self.projection_convolution.step(convolved.new, convolution, mask=mask)
-            projections = _split_like(joined, projections)
+            projections = split_like(joined, projections)
         q, k, v = self._split_and_rotate(projections, own_index)
         key_index = torch.arange(past.length - past.addressable_keys, end, device=x.device)
         modifiers = self._position_modifiers(q, index, key_index) | self._gate(x)
@@ -142,14 +162,14 @@ class MultiHead(nn.Module):
         self._check_cross_attention()
         self._check_input("context", context)
         return Context(
-            self._split(self.key(context), self.key_heads), self._split(self.value(context), self.key_heads), mask
+            split_heads(self.key(context), self.key_heads), split_heads(self.value(context), self.key_heads), mask
         )
 
     def cross_attend(self, x: Hidden, context: Context, bias: Bias | None = None) -> Hidden:
         """Compute cross-attention from each token of `x` to the whole context; `bias` is added to the scores."""
         self._check_cross_attention()
         self._check_input("x", x)
-        q = self._split(self.query(x), self.heads)
+        q = split_heads(self.query(x), self.heads)
         return self._join(self.attention(q, context.k, context.v, mask=context.mask, bias=bias), x)
 
     def cost(self, span: Span) -> Cost:
@@ -239,19 +259,40 @@ class MultiHead(nn.Module):
                 "that weights would depend on absolute positions; use ForgetGate, or the gate without positions"
             )
 
-    def _forward_packed(self, x: Hidden, packing: Packing, *, causal_unmasked: bool) -> Hidden:
+    def _forward_part(
+        self, x: Hidden, part: SequencePart, packing: Packing | None, mask: Mask | None, *, causal: bool
+    ) -> Hidden:
+        """Compute self-attention of one part of each sequence; positions count from the first token of the first."""
+        if packing is not None and self.positions is not None and not self.positions.relative:
+            raise ValueError(f"positions {self.positions.kind!r} restart with documents, which a part cannot; use rope")
+        places = None if packing is None else packing.positions
+        options = {"causal": causal, "mask": mask, "part": part, "positions": places}
+        if self.convolution is not None:
+            x = self.convolution(x, **options)
+        projections = self._project(x)
+        if self.projection_convolution is not None:
+            projections = mix_projections(projections, partial(self.projection_convolution, **options))
+        index = part.index(x.device)
+        q, k, v = self._split_and_rotate(projections, index)
+        key_end = part.end if causal else part.total
+        key_start = part.offset - self.attention.past_keys(part.offset) if causal else 0
+        given = self._position_modifiers(q, index, torch.arange(key_start, key_end, device=x.device)) | self._gate(x)
+        starts = None if packing is None else packing.starts
+        out, _ = attend_part(self.attention, part, q, k, v, Modifiers(causal, mask, starts=starts, **given))
+        return self._join(out, x)
+
+    def _forward_packed(self, x: Hidden, packing: Packing) -> Hidden:
         """Compute self-attention of packed rows: token mixing runs per document, or under a mask."""
-        if not causal_unmasked:
-            raise ValueError("packing needs causal=True and mask=None: documents are padded at their ends")
+        packing.require_whole_rows()
         if self.convolution is not None:
             x = packing.apply_per_document(partial(self.convolution, causal=True), x)
         projections, modifiers = self._project(x), self._gate(x)
         if self.projection_convolution is not None:
             mix = partial(self.projection_convolution, causal=True)
-            projections = _mix(projections, partial(packing.apply_per_document, mix))
+            projections = mix_projections(projections, partial(packing.apply_per_document, mix))
         return self._join(self._attend_packed(projections, modifiers, packing), x)
 
-    def _attend_packed(self, projections: Projections, modifiers: Modifiers, packing: Packing) -> Outputs:
+    def _attend_packed(self, projections: Projections, modifiers: Given, packing: Packing) -> Outputs:
         """Attend inside each document: under a mask, with `starts` or, where neither is faster, per document."""
         relative = self.positions is None or self.positions.relative  # whole rows do not restart positions
         if relative and isinstance(self.attention, Scored):
@@ -269,13 +310,11 @@ class MultiHead(nn.Module):
         by_time = (x.transpose(1, 2) for x in modifiers.values())
         return packing.apply_per_document(mix, *projections, *by_time).transpose(1, 2)
 
-    def _gate(self, x: Hidden) -> Modifiers:
+    def _gate(self, x: Hidden) -> Given:
         """Return what the gates give to the mechanism."""
         return {} if self.gates is None else self.gates.modifiers(x)
 
-    def _attend(
-        self, projections: Projections, modifiers: Modifiers, *, causal: bool, mask: Mask | None = None
-    ) -> Outputs:
+    def _attend(self, projections: Projections, modifiers: Given, *, causal: bool, mask: Mask | None = None) -> Outputs:
         """Attend between projections of whole sequences."""
         q, k, v, positional = self._heads_with_positions(projections)
         out: Outputs = self.attention(q, k, v, causal=causal, mask=mask, **positional, **modifiers)
@@ -287,7 +326,7 @@ class MultiHead(nn.Module):
         q, k, v, positional = self._heads_with_positions(projections)
         return self.attention.forward_masked(q, k, v, mask, positional.get("bias"))
 
-    def _heads_with_positions(self, projections: Projections) -> tuple[Queries, Keys, Values, Modifiers]:
+    def _heads_with_positions(self, projections: Projections) -> tuple[Queries, Keys, Values, Given]:
         """Return whole sequences split into heads, with their positions applied, and what these modify."""
         if self.positions is None:  # saves an arange on the GPU
             return *self._split_all(projections), {}
@@ -296,7 +335,7 @@ class MultiHead(nn.Module):
         return q, k, v, self._position_modifiers(q, index, index)
 
     def _project(self, x: Hidden) -> Projections:
-        x = _cast_for_autocast(x)
+        x = cast_for_autocast(x)
         return self.query(x), self.key(x), self.value(x)
 
     def _split_and_rotate(self, projections: Projections, index: Tensor) -> tuple[Queries, Keys, Values]:
@@ -308,9 +347,9 @@ class MultiHead(nn.Module):
 
     def _split_all(self, projections: Projections) -> tuple[Queries, Keys, Values]:
         queries, keys, values = projections
-        return self._split(queries, self.heads), self._split(keys, self.key_heads), self._split(values, self.key_heads)
+        return split_heads(queries, self.heads), split_heads(keys, self.key_heads), split_heads(values, self.key_heads)
 
-    def _position_modifiers(self, q: Queries, query_index: Tensor, key_index: Tensor) -> Modifiers:
+    def _position_modifiers(self, q: Queries, query_index: Tensor, key_index: Tensor) -> Given:
         """Return the bias or the decay that the positions give, if any."""
         if self.positions is not None and self.position_role == "bias":
             return {"bias": self.positions.bias(q, query_index, key_index)}
@@ -325,33 +364,6 @@ class MultiHead(nn.Module):
         if self.gates is not None and self.gates.output is not None:
             out = (out * self.gates.output(x)).to(out.dtype)
         return self.output(out.transpose(1, 2).flatten(2))
-
-    @staticmethod
-    def _split(x: Hidden, heads: int) -> Tensor:
-        return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # batch heads time dim
-
-
-def _mix(projections: Projections, mix: Callable[[Tensor], Tensor]) -> Projections:
-    """Apply a function of (batch, time, channels) to all projections at once."""
-    return _split_like(mix(torch.cat(projections, -1)), projections)
-
-
-def _split_like(joined: Tensor, projections: Projections) -> Projections:
-    queries, keys, values = joined.split([x.shape[-1] for x in projections], -1)
-    return queries, keys, values
-
-
-def _reference_parameter(layer: nn.Module) -> Tensor:
-    """Return a floating-point parameter of the layer, for its dtype and device; a quantized layer has none."""
-    return next((x for x in layer.parameters() if x.is_floating_point()), torch.empty(0))
-
-
-def _cast_for_autocast(x: Hidden) -> Hidden:
-    """Cast `x` once under autocast, instead of once in each of three projections and their gradients."""
-    device_type = x.device.type
-    if x.dtype != torch.float or device_type not in AUTOCAST_DEVICES or not torch.is_autocast_enabled(device_type):
-        return x
-    return x.to(torch.get_autocast_dtype(device_type))
 
 
 def _position_role(positions: Positions | None, attention: Attention) -> str | None:

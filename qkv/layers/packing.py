@@ -67,6 +67,22 @@ class Packing:
         rows = mix(*given).flatten(0, 1).index_copy(0, self.token_index, extracted)
         return rows.unflatten(0, self.positions.shape)
 
+    def part(self, start: int, end: int) -> "Packing":
+        """Return the packing of the tokens from `start` to `end` of each row, for sequence parallel.
+
+        A document may span several parts. So it holds only the positions of tokens in their documents.
+        """
+        none = self.token_index[:0]
+        return Packing(self.positions[:, start:end].contiguous(), none, none, ())
+
+    def require_whole_rows(self) -> None:
+        """Raise if this is the packing of a part of each row, which does not know where its documents begin."""
+        if len(self.groups) == 0:  # `not` would make a compiled graph depend on the sizes of groups
+            raise ValueError(
+                "packing is that of a part of each row; call parallelize_sequence(model, group) before, or use the "
+                "packing of whole rows"
+            )
+
     @property
     def document_mask(self) -> Bool[Tensor, "rows 1 time time"]:
         """True where a key is in the query's document and not after it; computed once for all layers."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from qkv.attention.parallel.group import SequencePart
 from qkv.attention.state import (
     RaggedState,
     check_joinable,
@@ -16,7 +17,7 @@ from qkv.attention.state import (
     with_prefix,
 )
 from qkv.cost import Cost, Span, linear, parameters_only
-from qkv.layers import HeadsState, Packing
+from qkv.layers import HeadsState, Packing, SequenceModel
 from qkv.layers.activation import make_activation
 from qkv.models.attention_pattern import kinds_of_layers
 from qkv.models.builders import PositionEmbedding, as_decoder_block, blocks_cost, decoder_block
@@ -155,7 +156,7 @@ class DecoderState(RaggedState):
 
 
 @register("decoder", DecoderConfig)
-class Decoder(nn.Module):
+class Decoder(SequenceModel):
     """Logits of the next token, given those so far.
 
     Positions do not count padding, so a padded row gives the same result as the row without padding.
@@ -185,13 +186,18 @@ class Decoder(nn.Module):
         """Return logits (batch, time, tokens) after each token; padding may come first or last.
 
         With `at` (batch, time) only after the tokens where it is True: (selected, tokens). With `packing` each row
-        holds several documents, which do not see each other.
+        holds several documents, which do not see each other. After `parallelize_sequence` all of them are those of one
+        part of each row.
         """
         require_mask(mask, tokens)
         require_mask(at, tokens, "at", "logits are wanted")
-        x = self._embed(tokens, 0, mask, None) if packing is None else self._embed_packed(tokens, packing)
+        part = self.locate(tokens, mask=mask, packing=packing)
+        if packing is not None or part is not None:
+            x = self._embed_packed(tokens, mask, packing, part)
+        else:
+            x = self._embed(tokens, 0, mask, None)
         for block in self.blocks:
-            x = block(x, mask, packing=packing)
+            x = block(x, mask, packing=packing, part=part)
         return self.lm_head(self.norm(x if at is None else x[at]))
 
     def start(self, inputs: Tensor, mask: Mask | None) -> DecoderState:
@@ -254,7 +260,15 @@ class Decoder(nn.Module):
             index = (mask.cumsum(1) - 1).clamp(min=0)
         return self.dropout(self.positions.add(x, index))
 
-    def _embed_packed(self, tokens: Tensor, packing: Packing) -> Tensor:
-        require_length(tokens.shape[1], self.config.max_length)
+    def _embed_packed(
+        self, tokens: Tensor, mask: Mask | None, packing: Packing | None, part: SequencePart | None
+    ) -> Tensor:
+        """Embed packed rows or a part of each row, whose positions do not count from the first token given."""
+        require_length(tokens.shape[1] if part is None else part.total, self.config.max_length)
         x = self.embed(tokens) * self.config.dim**0.5
-        return self.dropout(self.positions.add(x, packing.positions))
+        if self.positions.added is None:
+            return self.dropout(x)
+        if packing is not None:
+            return self.dropout(self.positions.add(x, packing.positions))
+        assert part is not None
+        return self.dropout(self.positions.add(x, part.positions(mask, tokens.device)))

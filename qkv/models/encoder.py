@@ -27,9 +27,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from qkv.attention.parallel.group import SequencePart
 from qkv.cost import Cost, Span, linear, parameters_only
 from qkv.errors import unknown_name_error
-from qkv.layers import PostNorm, PreNorm
+from qkv.layers import PostNorm, PreNorm, SequenceModel
 from qkv.models.attention_pattern import kinds_of_layers
 from qkv.models.builders import PositionEmbedding, blocks_cost, encoder_block
 from qkv.models.registry import register
@@ -87,7 +88,7 @@ class EncoderConfig:
 
 
 @register("encoder", EncoderConfig)
-class Encoder(nn.Module):
+class Encoder(SequenceModel):
     """Contextual token vectors, and the logits of BERT's two pretraining heads.
 
     `tokens` and `segments` are vocabulary sizes; BERT marks the first and the second sentence by 2 segments.
@@ -131,19 +132,21 @@ class Encoder(nn.Module):
         return the vectors (batch, time, dim) and the pooled first one (batch, dim).
         """
         require_mask(at, tokens, "at", "logits are wanted")
-        x = self.encode(tokens, segments, mask)
-        pooled = self.pool_first(x, mask)
+        part = self.locate(tokens, segments=segments, mask=mask)
+        *_, x = self._hidden_states(tokens, segments, mask, part)
+        pooled = self.pool_first(x, mask) if part is None else self._pool_part(x, mask, part)
         x = x if at is None else x[at]
         return (self.token_logits(x), self.next_sentence_head(pooled)) if self.config.pretraining else (x, pooled)
 
     def encode(self, tokens: Tensor, segments: Tensor | None = None, mask: Mask | None = None) -> Hidden:
         """Return the vector of every token after the last block."""
-        *_, last = self._hidden_states(tokens, segments, mask)
+        *_, last = self._hidden_states(tokens, segments, mask, self.locate(tokens, segments=segments, mask=mask))
         return last
 
     def hidden_states(self, tokens: Tensor, segments: Tensor | None = None, mask: Mask | None = None) -> list[Hidden]:
         """Return the input of the first block and the output of each block: `layers` + 1 tensors."""
-        return list(self._hidden_states(tokens, segments, mask))
+        part = self.locate(tokens, segments=segments, mask=mask)
+        return list(self._hidden_states(tokens, segments, mask, part))
 
     def pool_first(self, x: Hidden, mask: Mask | None = None) -> Float[Tensor, "batch dim"]:
         """Return tanh(pool(vector of the first real token)), which pretraining makes a summary of the row."""
@@ -152,6 +155,16 @@ class Encoder(nn.Module):
         require_mask(mask, x)
         first = x[:, 0] if mask is None else x[torch.arange(x.shape[0], device=x.device), mask.int().argmax(1)]
         return torch.tanh(self.pool(first))
+
+    def _pool_part(self, x: Hidden, mask: Mask | None, part: SequencePart) -> Float[Tensor, "batch dim"]:
+        """Return `pool_first` of whole rows, at every process, from one part of each row."""
+        batch = x.shape[0]
+        seen = x.new_ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
+        padded = functional.pad(x, (0, 0, 0, 1))  # an empty part has no first token
+        own = padded[torch.arange(batch, device=x.device), functional.pad(seen, (0, 1)).int().argmax(1)]
+        (firsts, real), binding = part.gather((own, seen.any(1)), causal=False)
+        rank = real.int().argmax(0)  # of the first part with a real token
+        return torch.tanh(self.pool(binding(firsts[rank, torch.arange(batch, device=x.device)])))
 
     def token_logits(self, x: Float[Tensor, "... dim"]) -> Float[Tensor, "... tokens"]:
         """Return the logits of the masked-token head for these vectors."""
@@ -175,19 +188,21 @@ class Encoder(nn.Module):
             total += linear(self.next_sentence_head, span.batch).within("next_sentence_head")
         return total
 
-    def _hidden_states(self, tokens: Tensor, segments: Tensor | None, mask: Mask | None) -> Iterator[Hidden]:
+    def _hidden_states(
+        self, tokens: Tensor, segments: Tensor | None, mask: Mask | None, part: SequencePart | None
+    ) -> Iterator[Hidden]:
         require_mask(mask, tokens)
         # attention without a mask is faster, and so are rows without padding; on a GPU finding them needs a sync
         real = None
         if mask is not None and values_readable(mask):
-            mask = None if bool(mask.all()) else mask
+            mask = None if part is None and bool(mask.all()) else mask  # all parts must have a mask, or none
             real = self._real_token_indices(mask) if mask is not None and mask.device.type == "cpu" else None
         after = self.config.norm == "after"
-        x = self._embed(tokens, segments, mask)
+        x = self._embed(tokens, segments, mask, part)
         x = self.dropout(self.norm(x) if after else x)
         yield x
         for number, block in enumerate(self.blocks, 1):
-            x = block(x, mask, real)
+            x = block(x, mask, real, part)
             yield self.norm(x) if not after and number == len(self.blocks) else x
 
     def _real_token_indices(self, mask: Mask) -> Tensor | None:
@@ -195,12 +210,14 @@ class Encoder(nn.Module):
         real = mask.flatten().nonzero()[:, 0]
         return None if len(real) > UNPAD_BELOW * mask.numel() else real
 
-    def _embed(self, tokens: Tensor, segments: Tensor | None, mask: Mask | None) -> Hidden:
-        require_length(tokens.shape[1], self.config.max_length)
+    def _embed(self, tokens: Tensor, segments: Tensor | None, mask: Mask | None, part: SequencePart | None) -> Hidden:
+        require_length(tokens.shape[1] if part is None else part.total, self.config.max_length)
         x = self._scale * self.embed(tokens)
         x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
         if self.positions.added is None:
             return x
+        if part is not None:
+            return self.positions.add(x, part.positions(mask, tokens.device))
         if mask is None:
             return self.positions.add(x, torch.arange(tokens.shape[1], device=tokens.device))
         own = (mask.cumsum(1) - 1).clamp(min=0)

@@ -18,6 +18,7 @@ from qkv.inference import FillMaskPredictor, MaskedLM, PredictOptions
 from qkv.inference.fill_mask import require_bert_tokens
 from qkv.inference.progress import track
 from qkv.inference.text_input import MaskedInput
+from qkv.layers import whole_sequences
 from qkv.models import Encoder
 from qkv.random import derive_seed
 from qkv.tasks.base import ModelSizes, Preset, Task, register
@@ -25,7 +26,7 @@ from qkv.tasks.options import read_options, read_text_options
 from qkv.tasks.text import read_test_text, requested_size_note
 from qkv.tasks.unknown_characters import unknown_characters
 from qkv.train import Objective, Settings
-from qkv.train.objective import Tensors
+from qkv.train.objective import Tensors, part_of
 
 EVAL_BATCH_SIZE = 64
 MAX_MISTAKES = 50
@@ -105,6 +106,11 @@ class MaskedBatch(NamedTuple):
     """True where a token is to be predicted."""
     target_ids: Tensor
     """The tokens before masking."""
+
+    def part(self, part: int, parts: int) -> "MaskedBatch":
+        """Return one part of the time axis; each part has the label of the whole pair."""
+        places = part_of(self.input_ids.shape[1], part, parts)
+        return MaskedBatch(*(x[:, places].contiguous() if x.dim() > 1 else x for x in self))
 
 
 class PretrainingScore(NamedTuple):
@@ -248,7 +254,8 @@ class MaskedTask(Task):
         valid = list(self.examples("valid"))
 
         def validate(model: nn.Module, may_stop: Callable[[], None]) -> float:
-            return score_examples(model, valid, may_stop).score
+            with whole_sequences(model):
+                return score_examples(model, valid, may_stop).score
 
         return Objective(
             model=model,
@@ -257,6 +264,7 @@ class MaskedTask(Task):
             count=lambda tensors: int(MaskedBatch(*tensors).masked_positions.sum()),
             loss=lambda model, tensors: _loss(model, MaskedBatch(*tensors), settings.label_smoothing),
             validate=validate,
+            split_sequence=lambda tensors, part, parts: tuple(MaskedBatch(*tensors).part(part, parts)),
         )
 
     def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:

@@ -17,7 +17,7 @@ from qkv.errors import QkvError, unknown_name_error
 from qkv.inference import PredictOptions, TextPredictor
 from qkv.inference.sliding_window import IGNORE_INDEX, measure_perplexity
 from qkv.inference.text_input import PromptInput
-from qkv.layers import Packing, pack_documents
+from qkv.layers import Packing, pack_documents, whole_sequences
 from qkv.metrics import Perplexity
 from qkv.models import Decoder
 from qkv.tasks.base import ModelSizes, Preset, Task, register
@@ -25,7 +25,7 @@ from qkv.tasks.options import read_options, read_text_options
 from qkv.tasks.text_source import ShardDocuments, TextOptions, make_rows, make_tokenizer, read_splits
 from qkv.tasks.unknown_characters import unknown_characters
 from qkv.train import Objective, Settings
-from qkv.train.objective import Tensors
+from qkv.train.objective import Tensors, part_of
 
 TIED_INIT_STD = 0.02
 """Standard deviation of tied token embeddings, as in GPT-2."""
@@ -86,6 +86,12 @@ class TextBatch(NamedTuple):
     def tensors(self) -> Tensors:
         """All tensors, flat, for the training loop."""
         return self.input_ids, self.target_ids, *(() if self.packing is None else self.packing.tensors)
+
+    def part(self, part: int, parts: int) -> "TextBatch":
+        """Return one part of the time axis; targets stay those of the whole row, also at the end of a part."""
+        places = part_of(self.input_ids.shape[1], part, parts)
+        packing = None if self.packing is None else self.packing.part(places.start, places.stop)
+        return TextBatch(self.input_ids[:, places].contiguous(), self.target_ids[:, places].contiguous(), packing)
 
     @classmethod
     def from_tensors(cls, tensors: Tensors) -> "TextBatch":
@@ -198,7 +204,8 @@ class TextTask(Task):
 
         def validate(model: nn.Module, may_stop: Callable[[], None]) -> float:
             documents = _interruptible(self.splits["valid"], may_stop)
-            found = measure_perplexity(model, self.tokenizer, documents, length, length, VALIDATION_TOKENS)
+            with whole_sequences(model):
+                found = measure_perplexity(model, self.tokenizer, documents, length, length, VALIDATION_TOKENS)
             return found.loss / found.tokens
 
         return Objective(
@@ -208,6 +215,7 @@ class TextTask(Task):
             count=lambda tensors: int((TextBatch.from_tensors(tensors).target_ids != IGNORE_INDEX).sum()),
             loss=lambda model, tensors: _loss(model, TextBatch.from_tensors(tensors), settings.label_smoothing),
             validate=validate,
+            split_sequence=lambda tensors, part, parts: TextBatch.from_tensors(tensors).part(part, parts).tensors,
         )
 
     def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:

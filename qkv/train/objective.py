@@ -10,6 +10,15 @@ from qkv.train.settings import Settings, cosine_schedule
 Tensors = tuple[Tensor, ...]
 
 
+def part_of(length: int, part: int, parts: int) -> slice:
+    """Return the places of one part of a time axis: all have ceil(length / parts) places, the last ones what is left.
+
+    A part may be empty, if there are few places.
+    """
+    size = -(-length // parts)
+    return slice(min(part * size, length), min((part + 1) * size, length))
+
+
 @dataclass(frozen=True)
 class Objective:
     """A model, its batches, its loss and its validation.

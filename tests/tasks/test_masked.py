@@ -92,6 +92,16 @@ def test_examples_are_a_function_of_seed_and_number(job):
     assert differing[0].shape != whole[0].shape or not torch.equal(differing[0], whole[0])
 
 
+def test_rows_are_split_over_processes(job):
+    objective = job.objective(model(job), Settings(steps=1, batch_size=3))
+    whole = objective.collate(objective.order(0))
+    split = [objective.split_sequence(whole, part, 3) for part in range(3)]
+    assert torch.equal(split[1][3], whole[3])  # whether the second segment is random belongs to the row
+    for place in (0, 1, 2, 4, 5):
+        assert torch.equal(torch.cat([x[place] for x in split], 1), whole[place])
+    assert sum(map(objective.count, split)) == objective.count(whole)
+
+
 def test_the_loss_is_a_sum_over_rows(job):
     """So that a batch may be cut into parts: and for one who knows nothing it is log tokens + log 2 a hidden token."""
     task = job.objective(model(job).double(), Settings(steps=1, batch_size=6))

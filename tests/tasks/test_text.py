@@ -54,6 +54,23 @@ def test_rows_are_the_text_and_packing_is_where_documents_start(folder):
     assert (inputs[~shown] == job.tokenizer.end).all()
 
 
+@pytest.mark.parametrize(("parts", "sizes"), [(2, [7, 6]), (4, [4, 4, 4, 1]), (6, [3, 3, 3, 3, 1, 0])])
+def test_rows_are_split_over_processes(folder, parts, sizes):
+    job = load(folder)
+    task = job.objective(make(job)[1], Settings(steps=1, batch_size=5))
+    tokens = torch.randint(3, len(job.tokenizer), (5, 14))
+    tokens[:, 6], tokens[1, 3] = job.tokenizer.start, job.tokenizer.start
+    whole = collate(tokens, job.tokenizer).tensors
+    split = [task.split_sequence(whole, part, parts) for part in range(parts)]
+    assert [x[0].shape[1] for x in split] == sizes
+    for place in range(3):  # inputs, targets and positions in documents
+        assert torch.equal(torch.cat([x[place] for x in split], 1), whole[place])
+    assert [[piece.numel() for piece in x[3:]] for x in split] == [[0, 0]] * parts
+    assert sum(map(task.count, split)) == task.count(whole)
+    alone = task.split_sequence(whole[:2], 1, parts)  # each row is one document
+    assert len(alone) == 2
+
+
 def test_collate_by_hand():
     tokenizer = Tokenizer.train(["abcd"], "characters", 8)
     a, b, c, d = tokenizer.encode("abcd")

@@ -81,6 +81,38 @@ class ChunkDecay(NamedTuple):
     """Sums of a channel gate, for `channel_similarity`: (rows, time, key_dim)."""
 
 
+class PartDecay(NamedTuple):
+    """Factors of a whole part of a sequence; `channels` is 1, or key_dim for a channel gate."""
+
+    key: Tensor
+    """Factor of each key, as it is added to the state: (batch, key_heads, time, channels)."""
+    state: Tensor
+    """Factor of the state at the end of the part: (batch, key_heads, channels, 1)."""
+
+
+def fade_part(modifiers: Modifiers, k: Tensor) -> PartDecay | None:
+    """Return how a part with these keys fades, for a state with the heads of k; None if nothing fades."""
+    decay, starts, dtype = modifiers.decay, modifiers.starts, upcast_dtype(k.dtype)
+    batch, heads, time, _ = k.shape
+    if decay is None:
+        if starts is None:
+            return None
+        rates = visible_rates(k.new_zeros(batch, heads, time, 1))
+    elif modifiers.gated:
+        rates = visible_rates(expand_heads(decay, heads), modifiers.mask)
+        rates = rates if modifiers.channel_gated else rates[..., None]
+    else:
+        rates = visible_rates(decay[None, :, None, None]).expand(batch, -1, time, -1)
+    sums = rates.cumsum(2)
+    total = functional.pad(sums, (0, 0, 1, 0))[:, :, -1:]
+    key, state = (sums - total).clamp(max=0), -total
+    if starts is not None:
+        index = document_index(starts)[:, None, :, None]
+        last = functional.pad(index, (0, 0, 1, 0))[:, :, -1:]
+        key, state = key.masked_fill(index != last, -torch.inf), state.masked_fill(last > 0, -torch.inf)
+    return PartDecay(key.to(dtype).exp(), state.to(dtype).exp().transpose(2, 3))
+
+
 def decay_by_distance(rate: Tensor, time: int) -> ChunkDecay:
     """Return the factors of one rate per row: (rows, 1, 1)."""
     age = torch.arange(1, time + 1, device=rate.device, dtype=rate.dtype)

@@ -9,6 +9,7 @@ from qkv.cost import Shape
 
 if TYPE_CHECKING:
     from qkv.attention.feature_map import FeatureMap
+    from qkv.attention.internal.key_sums import KeySums
 
 
 def needed(mechanism: "FeatureMap", shape: Shape) -> dict[str, int]:
@@ -47,7 +48,7 @@ def cheapest_torch_backend(mechanism: "FeatureMap", shape: Shape) -> str:
     return "reference" if quadratic <= chunked else "chunked"
 
 
-def chunk_size(mechanism: "FeatureMap", key_dim: int, *, channel_gate: bool = False) -> int:
+def chunk_size(mechanism: "KeySums", key_dim: int, *, channel_gate: bool = False) -> int:
     """Return a size whose features fit in a CPU's cache; larger where reading the state costs more."""
     if mechanism.chunk is not None:
         return mechanism.chunk

@@ -1,0 +1,1 @@
+"""Multiplications that the forms of each kind run."""
