@@ -8,7 +8,11 @@ soak       requests of all kinds by many clients, one percent of them broken or 
            the one that the same request got alone
 streams    1,000 streams at once: all complete, tokens per second against one stream at a time, memory
 
-Writes benchmarks/results/api_load_cpu.json. In `overload` server and clients have cores of their own.
+Writes benchmarks/results/api_load_cpu.json; a run replaces only its parts of its kind. In `overload` server and
+clients have cores of their own. A soak takes half an hour, the other parts minutes:
+
+    python -m benchmarks.api_load --kind delta
+    python -m benchmarks.api_load --kind taylor --parts overload,streams
 """
 
 import argparse
@@ -56,17 +60,23 @@ def main() -> None:
     parser.add_argument("--result", type=Path, default=RESULTS, help="where to write")
     given = parser.parse_args()
     raise_file_limit(2 * given.streams + 256)
-    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["QKV_CACHE"] = folder
         run = make_run(Path(folder), given.kind, given.dim, given.layers)
         for part in given.parts.split(","):
-            found[part] = {"overload": overload, "soak": soak, "streams": streams}[part](run, given)
-            print(json.dumps({part: found[part]}, indent=1), flush=True)
-    settings = f"--kind {given.kind} --dim {given.dim} --layers {given.layers} --parts {given.parts}"
+            found = {"overload": overload, "soak": soak, "streams": streams}[part](run, given)
+            print(json.dumps({part: found}, indent=1), flush=True)
+            write(given, part, found)
+
+
+def write(given: argparse.Namespace, part: str, found: dict[str, Any]) -> None:
+    """Write a part of a kind into the result file, beside what others have written."""
+    settings = f"--kind {given.kind} --dim {given.dim} --layers {given.layers} --parts {part}"
     times = f"--seconds {given.seconds:g} --minutes {given.minutes:g} --streams {given.streams} --tokens {given.tokens}"
     times += f" --waves {given.waves}"
-    result = {**about(), "command": f"python -m benchmarks.api_load {settings} {times}", **found}
+    record = {**about(), "command": f"python -m benchmarks.api_load {settings} {times}", **found}
+    result = json.loads(given.result.read_text()) if given.result.exists() else {}
+    result.setdefault(given.kind, {})[part] = record
     given.result.parent.mkdir(exist_ok=True)
     given.result.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -1,7 +1,7 @@
 """Text models on a CPU: the fused form and int8 weights versus the plain model, and versus `transformers`.
 
     python -m benchmarks.text_speed_cpu                    every part, each under three minutes on two quiet cores
-    python -m benchmarks.text_speed_cpu --part peers       one of: forms, peers, quality
+    python -m benchmarks.text_speed_cpu --part peers       one of: forms, peers, quality, trained
     python -m benchmarks.text_speed_cpu --table            print the tables of docs/text.md, from the result file
 
 forms     milliseconds of a step of a model of 17 million parameters, plain, fused and int8, for one row and sixteen
@@ -9,6 +9,7 @@ peers     tokens per second of greedy decoding, sixteen rows of equal length, th
           `generate`; both with a KV cache, in float32; the tokens must be equal. And what the machine can do at most
 quality   perplexity of a model of 17 million parameters, trained for a minute on Python's documentation, with float32
           and with int8 weights
+trained   the same of the model of `qkv train text`, trained to its end, on the test text
 
 All run in turns in one process; figures are medians, of rounds after the first. Writes
 benchmarks/results/text_speed_cpu.json; a part replaces only its own figures.
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks.machine import about
+from qkv import runs
 from qkv.decode import SearchLimits, greedy
 from qkv.inference import measure_perplexity
 from qkv.inference.sliding_window import IGNORE_INDEX
@@ -39,6 +41,7 @@ from qkv.models.fast.fused_decoder import fuse, quantize
 from qkv.models.fast.products import PackedProduct
 from qkv.tasks import TextTask
 from qkv.tasks.text import collate
+from qkv.train import Loop, create_run
 
 RESULTS = Path(__file__).parent / "results" / "text_speed_cpu.json"
 SIZES: dict[str, Any] = {"dim": 384, "heads": 6, "hidden_dim": 1536, "layers": 8, "max_length": 1024}
@@ -237,6 +240,30 @@ def measure_quality(_rounds: int) -> dict[str, Any]:
     }
 
 
+def measure_trained(_rounds: int) -> dict[str, Any]:
+    """Train as `qkv train text` does, and return the perplexity on the test text with float32 and int8 weights."""
+    config = runs.configure("text", runs.preset("text", None), {})
+    task = TextTask.load(config.data)
+    model = runs.build(config, task)
+    assert isinstance(model, Decoder)
+    with tempfile.TemporaryDirectory() as folder:
+        loop = Loop(task.objective(model, config.train), config.train, create_run(Path(folder) / "run"))
+        loop.train()
+        model.load_state_dict(loop.best)
+    forms = {"float32": model.eval(), "int8": quantize(model)}
+    with torch.inference_mode():
+        found = {name: task.evaluate(form, "test") for name, form in forms.items()}
+    perplexities = {name: metrics["perplexity"] for name, metrics in found.items()}
+    return {
+        "setting": {"model": config.model, "steps": config.train.steps, "data": config.data},
+        "parameters": sum(x.numel() for x in model.parameters()),
+        "tokens": found["float32"]["tokens"],
+        "best step": loop.progress.best_step,
+        "perplexity": {name: round(x, 3) for name, x in perplexities.items()},
+        "change": round(perplexities["int8"] / perplexities["float32"] - 1, 5),
+    }
+
+
 def train(model: Decoder, task: TextTask) -> float:
     """Take some steps on the beginning of the training text; return the loss of the last."""
     ids: list[int] = []
@@ -273,14 +300,11 @@ def table(result: dict[str, Any]) -> str:
             rates = found["tokens per second"]
             ratio = f"{found['fused / transformers']:.2f}x"
             lines.append(f"| {name} | {rates['transformers']:,} | {rates['fused']:,} | {ratio} |")
-    quality = result["quality"]
-    perplexities = " | ".join(f"{quality['perplexity'][form]:.2f}" for form in ("float32", "int8"))
-    lines += [
-        "",
-        "| perplexity, float32 | int8 | change |",
-        "|---|---|---|",
-        f"| {perplexities} | {quality['change']:+.2%} |",
-    ]
+    lines += ["", "| model | perplexity, float32 | int8 | change |", "|---|---|---|---|"]
+    for part in ("quality", "trained"):
+        found = result[part]
+        perplexities = " | ".join(f"{found['perplexity'][form]:.2f}" for form in ("float32", "int8"))
+        lines.append(f"| {found['parameters']:,} parameters | {perplexities} | {found['change']:+.2%} |")
     return "\n".join(lines)
 
 
@@ -288,6 +312,7 @@ PARTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "forms": compare_forms,
     "peers": compare_peers,
     "quality": measure_quality,
+    "trained": measure_trained,
 }
 
 

@@ -695,6 +695,18 @@ MUTANTS = (
         "web/rest/early_refusal.py", "or self.guard.reject(path, request.headers) is not None", "", (EARLY_REFUSAL,)
     ),
     Mutant(
+        "web/rest/fields.py",
+        "value == one and isinstance(value, bool) == isinstance(one, bool)",
+        "value == one",
+        ("tests/web/rest/test_fields.py",),
+    ),
+    Mutant(
+        "web/rest/predictions.py",
+        "partial(_problem, predictor)",
+        "predictor.problem",
+        ("tests/web/rest/test_predictions.py::test_a_prompt_that_is_too_long_stops_no_other",),
+    ),
+    Mutant(
         "web/rest/completion/engine.py",
         "generation.on_token = generation.on_end = None",
         "pass",

@@ -135,14 +135,14 @@ def test_pages_have_the_figures_of_states_and_serving():
     assert states_page.speculative_table(speculative) in results
     for part in text_speed_cpu.table(states_page.read("text_speed_cpu")).split("\n\n"):
         assert part in text
-    load = states_page.read("api_load_cpu")
+    load = states_page.read("api_load_cpu")["delta"]
     overload, streams = load["overload"], load["streams"]
     assert set(overload["during"]["statuses"]) == {"200", "429"}
     assert f"{overload['part_of_capacity']:.0%} of the capacity answered" in serving
     assert f"{overload['p99_over_alone']:.1f} times that of a single client" in serving
     assert f"{streams['tokens_per_second']:,.0f} tokens/s; {streams['ratio']:.1f} times one at a time" in serving
     assert ", ".join(f"{x:.0f}" for x in streams["peak_mib_by_wave"]) in serving
-    soak = states_page.read("api_soak_cpu")["soak"]
+    soak = load["soak"]
     assert (soak["wrong"], set(soak["left_in_use"].values())) == (0, {0.0})
     answers = soak["requests"]["streamed"] + soak["requests"]["whole"]
     assert f"soak of {soak['minutes']:g} minutes, {soak['clients']} clients | {answers:,} answers" in serving

@@ -194,10 +194,11 @@ class TextPredictor(Predictor):
         self.tokens = DEFAULT_TOKENS if options.tokens is None else options.tokens
 
     def check(self, text: str) -> None:
-        """Accept every text; a prompt that is too long raises when it is encoded."""
+        """Raise for a prompt that the model cannot continue by so many tokens."""
+        encode_prompt(self.tokenizer, self.model, text, self.tokens)
 
     def problem(self, text: str) -> str | None:
-        """Return None: a prompt that cannot be continued ends the command."""
+        """Return None: a prompt that cannot be continued ends the command; a server calls `check`."""
         return None
 
     def predict(self, texts: Sequence[str], indices: Sequence[int]) -> list[dict[str, Any]]:

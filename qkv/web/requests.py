@@ -44,8 +44,8 @@ def parse_object(body: bytes) -> dict[str, Any]:
         raise RequestError(400, f"the request is not JSON: byte {error.start} is not UTF-8") from None
     except RecursionError:
         raise RequestError(400, "the request is not JSON that can be read: it is nested too deep") from None
-    except ValueError as error:  # says where, as "line 1 column 2"
-        raise RequestError(400, f"the request is not JSON: {error}") from None
+    except ValueError as error:  # says where, as "line 1 column 2"; advice about Python follows a semicolon
+        raise RequestError(400, f"the request is not JSON: {str(error).partition(';')[0]}") from None
     if not isinstance(params, dict):
         raise RequestError(400, f"a request must be a JSON object, got a {type(params).__name__}")
     return params

@@ -10,6 +10,9 @@ from typing import Any
 from qkv.errors import nearest_name
 from qkv.web.rest.errors import ApiError
 
+MAX_SHOWN = 60
+"""Characters of a value that a message repeats."""
+
 
 class Fields:
     """The fields of one request."""
@@ -77,14 +80,15 @@ class Fields:
             raise ApiError(f"{name} must have 1 to {most:,} entries, got {len(values):,}", param=name)
         for one in values:
             if not check(one):
-                raise ApiError(f"{name} must be {what}, or a list of them, got {shorten(one)}", param=name)
+                raise ApiError(f"{name} must be {what}, or a list of them, got {_measure(one)}", param=name)
             require_unicode(name, one)
         return values
 
     def require_neutral(self, name: str, values: Iterable[Any]) -> None:
         """Raise unless a field that has no effect here has one of its neutral values."""
         value = self.get(name)
-        if value is not None and value not in values:
+        is_neutral = any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
+        if value is not None and not is_neutral:  # true is not 1
             raise self.wrong(name, "is not supported by this server; leave it out")
 
     def wrong(self, name: str, expected: str) -> ApiError:
@@ -106,7 +110,13 @@ def require_model(fields: Fields, name: str) -> None:
         raise ApiError(message, status=404, param="model", code="model_not_found")
 
 
+def _measure(value: Any) -> str:
+    """Return a value as `shorten` does, a long string by its length."""
+    is_long = isinstance(value, str) and len(value) > MAX_SHOWN
+    return f"{len(value):,} characters" if is_long else shorten(value)
+
+
 def shorten(value: Any) -> str:
     """Return a value as a message shows it."""
     text = ascii(value) if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
-    return text if len(text) <= 60 else f"{text[:60]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

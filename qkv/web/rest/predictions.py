@@ -4,6 +4,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -78,7 +79,7 @@ class PredictionRoute:
         """Return a record per input, on the worker thread."""
         predictor = self._predictors.get(options) or self._make_predictor(options)
         if not self.reads_pictures:
-            return predict_all(predictor, [str(one) for one in inputs], indices, predictor.problem)
+            return predict_all(predictor, [str(one) for one in inputs], indices, partial(_problem, predictor))
         with as_files([one for one in inputs if isinstance(one, Picture)]) as paths:
             records = predict_all(predictor, paths, indices, picture_problem)
         return [_without_path(record, index) for record, index in zip(records, indices, strict=True)]
@@ -121,6 +122,15 @@ def _without_path(record: Record, index: int) -> Record:
     error = record.get("error")
     hidden = None if error is None else error.replace(path, name).replace(path.rpartition("/")[0], "the request")
     return {**record, "input": name, "error": hidden}
+
+
+def _problem(predictor: Predictor, text: str) -> str | None:
+    """Return why this input has no prediction; also for a task whose command such an input would end."""
+    try:
+        predictor.check(text)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _is_text(value: Any) -> bool:

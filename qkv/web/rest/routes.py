@@ -67,7 +67,9 @@ class Api:
             Route("/v1/models/{name:path}", self.model),
             *(Route(path, self.answer, methods=["POST"]) for path in ANSWERED),
         ]
-        return Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+        found = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+        found.router.redirect_slashes = False  # a redirect would repeat the Host of the client
+        return found
 
     def reject(self, scope: Scope) -> Response | None:
         """Return the response to a request for which there is no room, before it is read; None: there is room."""

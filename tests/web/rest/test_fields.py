@@ -47,6 +47,23 @@ def test_one_or_many():
         assert (found.value.message, found.value.param, found.value.status) == (message, "text", 400)
 
 
+def test_a_long_text_is_shown_by_its_length():
+    fields = Fields({"text": "x" * 12_345}, KNOWN)
+    with pytest.raises(ApiError, match=r"text must be short, or a list of them, got 12,345 characters$"):
+        fields.one_or_many("text", 2, lambda one: len(one) < 9, "short")
+
+
+@pytest.mark.parametrize(("value", "neutral"), [(True, 1), (False, 0), (0, False), (1, True), (2, 1), ("", None)])
+def test_a_value_that_only_equals_the_neutral_one_is_wrong(value, neutral):
+    with pytest.raises(ApiError, match="a is not supported by this server; leave it out, got"):
+        Fields({"a": value}, KNOWN).require_neutral("a", (neutral,))
+
+
+@pytest.mark.parametrize(("value", "neutral"), [(0.0, 0), (False, False), ({}, {}), (None, 7)])
+def test_neutral_values(value, neutral):
+    Fields({"a": value}, KNOWN).require_neutral("a", (neutral,))
+
+
 def test_unknown_fields_are_named():
     with pytest.raises(ApiError, match=r"unknown field 'tekst'; did you mean 'text'\?"):
         Fields({"tekst": 1}, KNOWN)

@@ -76,10 +76,24 @@ def test_an_input_without_an_answer_stops_no_other(pairs):
     assert (status, message) == (400, found[1]["error"])
 
 
+def test_a_prompt_that_is_too_long_stops_no_other(text_run):
+    record = {"input": ["alpha", "a b c " * 30, "beta"], "tokens": 3, "search": "greedy"}
+    with serving_api(text_run) as server:
+        first, long, last = data_of(post(server, "/v1/predict", record))
+        assert error_of(post(server, "/v1/predict", {**record, "input": record["input"][1]})) == (400, long["error"])
+    reason = "and 3 more exceed the model's max_length=96"
+    assert (long["answers"], long["error"].endswith(reason)) == ([], True)
+    assert texts_of([first, last]) == texts_of(predicted(text_run, ["alpha", "beta"], tokens=3, search="greedy"))
+
+
 @pytest.mark.parametrize(
     ("record", "message"),
     [
         ({}, "the field 'input' is missing"),
+        (
+            {"input": "a" * 20_001},
+            "input must be a string of at most 20,000 characters, or a list of them, got 20,001 characters",
+        ),
         ({"input": 5}, "input must be a string of at most 20,000 characters, or a list of them, got 5"),
         ({"input": ["a"] * 1025}, "input must have 1 to 1,024 entries, got 1,025"),
         ({"input": "a", "best": 3, "search": "greedy"}, "best 3 needs search beam: greedy gives one answer"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
@@ -101,6 +102,13 @@ def test_other_requests_are_refused_too(pairs_run):
         (b'{"prompt": "\xff\xfe"}', {}, 400, "the request is not JSON: byte 12 is not UTF-8"),
         (b"[1]", {}, 400, "a request must be a JSON object, got a list"),
         (b"", {}, 400, "the field 'prompt' is missing"),
+        (
+            b'{"seed": ' + b"1" * 5000 + b"}",
+            {},
+            400,
+            "the request is not JSON: Exceeds the limit (4300 digits) for integer string conversion: "
+            "value has 5000 digits",
+        ),
         (b'{"temperature": NaN}', {}, 400, "the request is not JSON: NaN is not a JSON number"),
         (b"[" * 100_000, {}, 400, "the request is not JSON that can be read: it is nested too deep"),
         (b"{}", {"content-type": "text/plain"}, 415, "requests must be JSON: content-type application/json"),
@@ -145,6 +153,7 @@ def test_a_mistake_of_ours_is_logged_and_not_shown(text_run, caplog):
 def test_unknown_paths_and_methods(api):
     assert error_of(send(api, "GET", "/v1/chat/completions")) == (404, "GET /v1/chat/completions: Not Found")
     assert error_of(send(api, "GET", "/v1/completions")) == (405, "GET /v1/completions: Method Not Allowed")
+    assert error_of(post(api, "/v1/completions/", {})) == (404, "POST /v1/completions/: Not Found")
 
 
 def test_a_slow_body_blocks_no_other(text_run):
@@ -211,7 +220,8 @@ def test_sigterm_under_load(long_run):
             for stream in endless_streams:
                 next(stream)
             short = [pool.submit(ask.completions.create, max_tokens=200, **fields) for _ in range(8)]
-            time.sleep(0.2)
+            while accepted(address) < 16:
+                time.sleep(0.02)
             started = time.monotonic()
             process.send_signal(signal.SIGTERM)
             errors = list(pool.map(last_error, endless_streams))
@@ -221,6 +231,14 @@ def test_sigterm_under_load(long_run):
         assert set(errors) == {"the server is shutting down"}
         assert took < 10
         assert process.stderr.read() == ""
+
+
+def accepted(address):
+    """Return how many continuations are in flight or have been answered."""
+    with urllib.request.urlopen(f"{address}/metrics", timeout=30) as response:
+        lines = dict(line.rsplit(" ", 1) for line in response.read().decode().splitlines() if not line.startswith("#"))
+    answered = 'qkv_requests_total{route="/v1/completions",status="200"}'
+    return sum(int(float(lines.get(name, 0))) for name in ("qkv_waiting", "qkv_running", answered))
 
 
 def last_error(stream):

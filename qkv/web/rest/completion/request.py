@@ -90,6 +90,7 @@ def read_completion(record: dict[str, Any], model_name: str) -> CompletionReques
     if fields.get("stream_options") is not None and not stream:
         raise fields.wrong("stream_options", "needs stream: true")
     options = fields.record_of("stream_options", ("include_usage", "include_obfuscation"))
+    options.require_neutral("include_obfuscation", (False,))
     logprobs, echo = fields.integer("logprobs", None, 0, MAX_LOGPROBS), fields.boolean("echo")
     if echo and logprobs is not None:
         raise ApiError("logprobs with echo is not supported: the tokens of a prompt are not scored", param="logprobs")
@@ -121,7 +122,8 @@ def encode(tokenizer: Tokenizer, model: nn.Module, prompt: str | list[int], max_
     try:
         return EncodedPrompt(ids, prompt_limits(tokenizer, model, ids, tokens))
     except ValueError as error:
-        raise ApiError(str(error), param="max_tokens", code="context_length_exceeded") from None
+        param = "prompt" if len(ids) > longest else "max_tokens"
+        raise ApiError(str(error), param=param, code="context_length_exceeded") from None
 
 
 def _read_prompts(fields: Fields) -> tuple[str | list[int], ...]:
