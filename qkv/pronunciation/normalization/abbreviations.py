@@ -21,11 +21,14 @@ _SAINT_NAME = re.compile(r"[ ]?[A-Z][a-z]")
 
 
 @cache
-def abbreviations() -> dict[str, tuple[str, str]]:
-    """Return every abbreviation without its last dot: its words, and when it is one."""
+def abbreviations() -> dict[str, list[tuple[str, str]]]:
+    """Return every abbreviation without its last dot: what it may stand for, and when."""
     lines = Path(__file__).with_name("abbreviations.tsv").read_text(encoding="utf-8").splitlines()
     rows = (line.split("\t") for line in lines if not line.startswith("#"))
-    return {short: (words, when) for short, words, when in rows}
+    table: dict[str, list[tuple[str, str]]] = {}
+    for short, words, when in rows:
+        table.setdefault(short, []).append((words, when))
+    return table
 
 
 def _has_dot(match: "re.Match[str]", near: Neighbors) -> bool:
@@ -75,8 +78,9 @@ def _follows_place(near: Neighbors) -> bool:
 
 
 def _read(match: "re.Match[str]", near: Neighbors) -> Words | None:
-    words, when = abbreviations()[match["short"]]
-    if not _CONDITIONS[when](match, near):
+    choices = abbreviations()[match["short"]]
+    words, when = next((one for one in choices if _CONDITIONS[one[1]](match, near)), ("", ""))
+    if not words:
         return None
     if when != "place":
         return tuple(words.split())

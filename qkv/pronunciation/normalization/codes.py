@@ -127,7 +127,7 @@ RULES = (
 VERSION = compile_rule("version", r"(?P<v>[vV])\.?[ ]?(?P<parts>\d{1,6}(?:\.\d{1,6})*)(?![\w]|\.\d)", _read_version)
 """v2.1: what begins with a letter."""
 MIXED = compile_rule(
-    "code", r"(?:(?P<amount>\d++\.\d++|\d++(?=[MB][ ][a-z]++s\b))(?P<magnitude>[MB])|(?:\d++(?:\.\d++)?[A-Za-z]|[A-Z][A-Za-z]*+[-‑]?\d|[A-Za-z]++\d)(?:[-‑]?(?:[A-Za-z]++|\d++(?:\.\d++)?))*+)(?![^\W_])", _read_mixed
+    "code", r"(?:(?P<amount>\d++\.\d++|\d++(?=[MB][ ][a-z]{2,20}(?:s|ple)\b))(?P<magnitude>[MB])|(?:\d++(?:\.\d++)?[A-Za-z]|[A-Z][A-Za-z]*+[-‑]?\d|[A-Za-z]++\d)(?:[-‑]?(?:[A-Za-z]++|\d++(?:\.\d++)?))*+)(?![^\W_])", _read_mixed
 )
 """Letters and digits together: MP3, F-16, COVID-19, 4K."""
 PLURAL = compile_rule("cardinal", r"(?P<number>\d{1,6})['’]?s\b", _read_plural)

@@ -47,7 +47,7 @@ def _read_height(match: "re.Match[str]", near: Neighbors) -> Words:
 def _read_inches(match: "re.Match[str]", near: Neighbors) -> Words | None:
     if near.text.count('"', max(0, match.start() - 500), match.start()) % 2:
         return None  # it closes a quotation
-    return (*amount(match["number"]), "inch" if is_one(match["number"]) else "inches")
+    return (*amount(match["number"]), "inch" if is_one(match["number"]) or near.before().lower() in ("a", "an") else "inches")
 
 
 def _read_sides(match: "re.Match[str]", near: Neighbors) -> Words:

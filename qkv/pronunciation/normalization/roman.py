@@ -13,7 +13,7 @@ _RULERS = frozenset(
     "ferdinand francis francois leopold wilhelm christian gustav haakon olaf carl karl otto rudolf maximilian joseph "
     "alfonso felipe carlos juan victor emmanuel umberto ramesses ramses thutmose amenhotep ptolemy cleopatra darius xerxes "
     "artaxerxes cyrus mehmed selim murad suleiman mahmud justinian constantine theodosius boniface celestine adrian "
-    "malcolm robert david anne margaret isabella harald sweyn canute knut kenneth donald duncan matthias sigismund "
+    "robert david anne margaret isabella harald sweyn canute knut kenneth donald duncan matthias sigismund "
     "ladislaus wladyslaw casimir stephen stefan rama baldwin amalric pedro afonso manuel hussein abdullah faisal "
     "vajiralongkorn mohammed hassan albert rainier honore franz josef menelik edmund aethelred athelstan".split()
 )
@@ -22,6 +22,8 @@ _NUMBERED = frozenset(
     "figure fig unit lesson bowl apollo mark generation gen amendment olympiad canto episode tier group factor division "
     "schedule exhibit step ring rocky rambo saturn fantasy series pt page symphony sonata no number no. vatican".split()
 )
+_COUNTED = frozenset("century centuries olympiad olympic olympics congress corps army dynasty amendment arrondissement legion".split())
+_NAMES = frozenset((word, "X") for word in ("generation", "gen", "mark", "class", "type", "factor"))
 _FAMILY = frozenset("II III IV".split())
 
 
@@ -40,7 +42,11 @@ def _read_roman(match: "re.Match[str]", near: Neighbors) -> Words | None:
     if not number or near.line_is_capitals:
         return None
     ending = ("'s",) if match["owner"] else ()
-    if name in _NUMBERED:
+    if len(match["numeral"]) == 1 and match["numeral"] not in "IVX":
+        return None
+    if before.lower() == "the" and near.after(match.end()).lower() in _COUNTED and len(match["numeral"]) > 1:
+        return ordinal(str(number))
+    if name in _NUMBERED and (name, match["numeral"]) not in _NAMES:
         return _owned(cardinal(str(number)), bool(ending))
     if name in _RULERS and before[:1].isupper() and (len(match["numeral"]) > 1 or _ends_name(match, near)):
         return _owned(("the", *ordinal(str(number))), bool(ending))

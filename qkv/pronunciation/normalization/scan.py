@@ -108,7 +108,7 @@ def _is_in_capitals(text: str) -> bool:
 
 
 def _needs_rules(word: str, near: Neighbors) -> bool:
-    return word in _TRIGGERS or (word.isupper() and len(word) > 1) or (word[-1] == "s" and word[:2].isupper()) or (
+    return word in _TRIGGERS or (word.isupper() and len(word) > 1) or word[1:].lower() != word[1:] or (
         len(word) <= 3 and word[0] in "IVX" and near.before()[:1].isalpha()
     ) or len(word) == 1
 

@@ -67,7 +67,14 @@ def _read_operator(match: "re.Match[str]", near: Neighbors) -> Words | None:
     return (_OPERATORS[match["sign"]],) if is_term else None
 
 
+def _read_per(match: "re.Match[str]", near: Neighbors) -> Words | None:
+    before = near.token_before()
+    is_rate = before is not None and before.kind in ("money", "measure") and before.end == match.start()
+    return ("per",) if is_rate else None
+
+
 RULES = (
+    compile_rule("symbol", r"/(?=[A-Za-z])", _read_per),
     compile_rule("symbol", r"(?<=[ ])(?P<sign>[-–*/])(?=[ ](?:\d|[a-zA-Z]\b)[^=\n]{0,40}=)", _read_operator),
     compile_rule("symbol", r"<=|>=|!=|==|->|=>", _read_double),
     compile_rule("symbol", "[" + re.escape("".join(_NAMES)) + "]", _read_sign),
