@@ -33,7 +33,7 @@ def _read_quantity(match: "re.Match[str]", near: Neighbors) -> Words | None:
     name = units()[unit][0 if singular else 1]
     power, per = _POWERS.get(match["power"] or "", ""), match["per"]
     to = ("to", *amount(match["to"])) if match["to"] else ()
-    rate = ("per", *units()[per][0].split()) if per else ()
+    rate = ("per", *(units()[per][0].split() if per in units() else (per,))) if per else ()
     return (*sign(match["sign"]), *amount(match["number"]), *to, *power.split(), *name.split(), *rate)
 
 
@@ -71,7 +71,7 @@ def make_rules() -> tuple[Rule, ...]:
         compile_rule(
             "measure",
             rf"{SIGN}(?P<number>{AMOUNT})(?:(?:{DASH}|[ ]to[ ])(?P<to>{AMOUNT}))?(?P<space>[ \u00a0-]?)(?P<unit>{names})"
-            rf"(?P<power>[²³]|\^?[23](?![\w]))?(?:/(?P<per>{names}))?(?![\w°²³/$])",
+            rf"(?P<power>[²³]|\^?[23](?![\w]))?(?:/(?P<per>{names}|[a-z]{{2,12}}))?(?![\w°²³/$])",
             _read_quantity,
         ),
     )

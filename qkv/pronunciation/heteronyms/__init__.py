@@ -1,0 +1,1 @@
+"""Choose the reading of a heteronym."""
