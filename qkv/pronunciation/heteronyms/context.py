@@ -16,7 +16,7 @@ from qkv.pronunciation.normalization.rule import SpokenToken
 
 WORDS_BEFORE, WORDS_AFTER = 12, 12
 _TAGGED_BEFORE, _TAGGED_AFTER = 7, 5
-_ENDS = re.compile(r"[.!?;]")
+_ENDS = re.compile(r"[.!?]")
 _CONTRACTION = re.compile(r"(?i)(.+)(n't|'(?:s|re|ve|ll|d|m))")
 _QUOTES = {"“": "``", "”": "''", '"': "''", "(": "-LRB-", ")": "-RRB-", "—": ":", "–": ":", "-": ":", "...": ":", "…": ":"}
 _OPENING = frozenset(("DT", "PRP$", "POS", "WP$"))

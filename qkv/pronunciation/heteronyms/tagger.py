@@ -41,6 +41,10 @@ class Tagger:
             tags.append(tag)
         return tags
 
+    def has_word(self, word: str) -> bool:
+        """Return whether a word in lower case occurred in the training of the tagger."""
+        return f"i word {word}" in self._rows or word in self._frequent
+
     def scores(self, words: Sequence[str], tags: Sequence[str], index: int) -> dict[str, int]:
         """Return the score of every tag of one word, after the tags before it."""
         context = [*START, *map(_normalize, words), *END]
