@@ -22,6 +22,7 @@ _STEP = re.compile(
 # letters of any script with their combining marks, joined by one of ' _ & + or a hyphen
 _WORD = re.compile(r"[^\W_][\u0300-\u036f]*+(?:['’ʼ._&+‑-]?[^\W_][\u0300-\u036f]*+)*+")
 _PLAIN = re.compile(r"[^\W\d_][\u0300-\u036f]*+(?:['’ʼ]?[^\W\d_][\u0300-\u036f]*+)*+")
+_RUN = re.compile(r"[.!?…]{2,}+|[-–—]{2,}+|_++|\*++|'{2,}+")
 _LIST_RANGE = re.compile(r"(?P<first>[A-Z])[-–—](?P<second>[A-Z])(?![\w])")
 _MAX_WORD = 4096
 """Characters of the longest stretch that is split as a compound."""
@@ -157,6 +158,9 @@ def _plain(word: str) -> str:
 
 def _read_signs(text: str, position: int) -> SpokenToken:
     """Read a run of signs of one kind, up to one that a rule may read."""
+    run = _RUN.match(text, position)
+    if run:
+        return SpokenToken(run[0], position, "punctuation")
     kind = _kind(text[position])
     end = position + 1
     while end < len(text) and _goes_on(text[end]) and _kind(text[end]) == kind:

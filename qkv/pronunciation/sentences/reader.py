@@ -37,7 +37,7 @@ class ReadToken:
     token: SpokenToken
     words: tuple[SpokenWord, ...] = ()
     text_number: int = 1
-    """Number of the text, from 1."""
+    """Number of the text."""
 
     @property
     def text(self) -> str:
@@ -94,34 +94,42 @@ class SentenceReader:
 
     def read(self, text: str) -> list[ReadToken]:
         """Return the tokens of a text, spaces included: joined they are the text again."""
-        return list(self.stream([text]))
+        return list(self.stream([(1, text)]))
+
+    def read_book(self, pieces: Iterable[str]) -> Iterator[ReadToken]:
+        """Yield the tokens of one long text that comes in pieces, such as those of `read_pieces`, in bounded memory."""
+        return self.stream(((1, piece) for piece in pieces), joined=True)
 
     def stream(
-        self, texts: Iterable[str], *, joined: bool = False, window: int = WORDS_PER_WINDOW
+        self, texts: Iterable[tuple[int, str]], *, joined: bool = False, window: int = WORDS_PER_WINDOW
     ) -> Iterator[ReadToken]:
-        """Yield the tokens of many texts, in order and in bounded memory; unknown words share batches of the model.
+        """Yield the tokens of numbered texts, in order and in bounded memory; unknown words share batches of the model.
 
-        `joined`: the texts are pieces of one, such as those of `read_pieces`; places count from its beginning.
+        `joined`: the texts are pieces of one; places count from its beginning. `window`: tokens read ahead at most, and
+        1 answers every text as soon as it is there.
         """
         pending: list[_Pending] = []
-        for token in self._prepare(texts, joined=joined):
-            pending.append(token)
-            if len(pending) >= window and (window > 1 or token[0].text):
-                yield from self._answer(pending)
-                pending = []
-        yield from self._answer(pending)
-
-    def _prepare(self, texts: Iterable[str], *, joined: bool) -> Iterator[_Pending]:
         offset = 0
-        for number, text in enumerate(texts, 1):
+        for number, text in texts:
             offset = offset if joined else 0
             for piece in cut(text):
-                tokens = list(normalize(piece, self.pronouncer.lookup))
-                for index, token in enumerate(tokens):
-                    choices = self._choose(tokens, index) if token.kind == "word" else None
-                    moved = SpokenToken(token.text, token.start + offset, token.kind, token.words) if offset else token
-                    yield moved, 1 if joined else number, choices
+                pending += self._prepare(piece, number, offset)
                 offset += len(piece)
+                if len(pending) >= window:
+                    yield from self._answer(pending)
+                    pending = []
+        yield from self._answer(pending)
+
+    def _prepare(self, piece: str, number: int, offset: int) -> list[_Pending]:
+        tokens = list(normalize(piece, self.pronouncer.lookup))
+        return [
+            (
+                SpokenToken(token.text, token.start + offset, token.kind, token.words) if offset else token,
+                number,
+                self._choose(tokens, index) if token.kind == "word" else None,
+            )
+            for index, token in enumerate(tokens)
+        ]
 
     def _choose(self, tokens: list[SpokenToken], index: int) -> list[Choice] | None:
         """Return readings of a heteronym; the user's dictionary comes before them, and `model_only` knows no readings."""
