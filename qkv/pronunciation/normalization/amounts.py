@@ -49,6 +49,7 @@ _CODES = {
     "CHF": ("Swiss franc", "Swiss francs"),
 }
 _UNIT_AFTER = r"(?:[-\s](?:bill|note|coin|stamp|ticket|fee|fine|tip)\b|-a)"
+_NOT_NOUNS = frozenset("a an per for to in on and or more less off each at from by of if when than plus every".split())
 _SIGNS = "[" + "".join(map(re.escape, CURRENCIES)) + "]"
 _MAGNITUDE = rf"(?:[ -]?(?P<long>{any_of(MAGNITUDES)})\b|[ ]?(?P<short>{any_of(SHORT_MAGNITUDES)})(?![\w]))?"
 
@@ -64,6 +65,15 @@ def is_one(text: str) -> bool:
     return without_commas(text) == "1"
 
 
+def _stands_before_noun(match: "re.Match[str]", near: Neighbors) -> bool:
+    """Return whether an amount describes the next noun: a $20 bill, a $3 million deal."""
+    after = near.text[match.end() : match.end() + 9]
+    if re.match(_UNIT_AFTER, after):
+        return True
+    following = near.after(match.end()) if after[:1] == " " else ""
+    return near.before().lower() in ("a", "an") and following.islower() and following not in _NOT_NOUNS
+
+
 def _read_money(match: "re.Match[str]", near: Neighbors) -> Words:
     number, magnitude = match["number"], match["long"] or SHORT_MAGNITUDES.get(match["short"] or "", "")
     one, many, cent, cents = CURRENCIES[match["sign"]]
@@ -71,14 +81,15 @@ def _read_money(match: "re.Match[str]", near: Neighbors) -> Words:
     nation = _NATIONS.get(match["nation"] or "", ())
     if match["to"]:
         return (*minus, *amount(number), "to", *amount(match["to"]), *magnitude.split(), *nation, many)
+    is_adjective = _stands_before_noun(match, near)
     if magnitude:
-        return (*minus, *amount(number), magnitude, *nation, many)
+        return (*minus, *amount(number), magnitude, *nation, one if is_adjective else many)
     whole, _, fraction = without_commas(number).partition(".")
     if len(fraction) > 2 or len(fraction) == 1:
         return (*minus, *amount(number), *nation, many)
     words = () if whole in ("", "0") and fraction.strip("0") else (*cardinal(whole or "0"), *nation)
     if words:
-        words = (*words, one if whole == "1" or re.match(_UNIT_AFTER, near.text[match.end() : match.end() + 9]) else many)
+        words = (*words, one if whole == "1" or (is_adjective and not fraction.strip("0")) else many)
     if fraction.strip("0"):
         small = cardinal(str(int(fraction)))
         words = (*words, *(("and",) if words else ()), *small, cent if int(fraction) == 1 else cents)
@@ -119,7 +130,7 @@ def sign(text: str | None) -> Words:
     return _SIGN_WORDS.get(text, ("minus",)) if text else ()
 
 
-SIGN = r"(?:(?P<sign>(?<![\w)\]])[-−+±~≈]))?"
+SIGN = r"(?:(?P<sign>(?<![\w)\]])[-−–+±~≈]))?"
 RULES = (
     compile_rule(
         "money",

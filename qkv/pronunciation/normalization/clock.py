@@ -34,7 +34,8 @@ def _read_time(match: "re.Match[str]", near: Neighbors) -> Words | None:
     if match["to"]:
         if match["minute"] == "00" and first[-1] == "o'clock":
             first = first[:-1]
-        return (*first, "to", *_time(match["to"], match["to_minute"], half))
+        last = _time(match["to"], match["to_minute"], half)
+        return (*first, "to", *(last[:-1] if last[-1] == "o'clock" else last))
     return first
 
 

@@ -70,6 +70,12 @@ def _read_mixed(match: "re.Match[str]", near: Neighbors) -> Words | None:
     if match["magnitude"]:
         return (*amount(match["amount"]), SHORT_MAGNITUDES[match["magnitude"]])
     pieces = re.findall(r"\d+(?:\.\d+)?|[^\W\d_]+", match[0])
+    if len(pieces) > 2 and pieces[-1] == "s":
+        return plural(_pieces(pieces[:-1], near))
+    return _pieces(pieces, near)
+
+
+def _pieces(pieces: list[str], near: Neighbors) -> Words:
     if len(pieces) > 16:
         return tuple(word for piece in pieces for word in (digits(piece.replace(".", "")) if piece[0].isdigit() else _letters(piece)))
     return tuple(word for index, piece in enumerate(pieces) for word in _mixed_piece(piece, index, near))
@@ -124,11 +130,13 @@ RULES = (
     compile_rule("number", r"\#[ ]?(?P<number>\d{1,3}(?:,\d{3})+|\d{1,9})(?![\w])", _read_number_sign),
 )
 """Telephone numbers, versions, addresses, rooms and flights."""
-VERSION = compile_rule("version", r"(?P<v>[vV])\.?[ ]?(?P<parts>\d{1,6}(?:\.\d{1,6})*)(?![\w]|\.\d)", _read_version)
+VERSION = compile_rule("version", r"(?P<v>v|V(?=\.|\d+\.))\.?[ ]?(?P<parts>\d{1,6}(?:\.\d{1,6})*)(?![\w]|\.\d)", _read_version)
 """v2.1: what begins with a letter."""
 MIXED = compile_rule(
     "code", r"(?:(?P<amount>\d++\.\d++|\d++(?=[MB][ ][a-z]{2,20}(?:s|ple)\b))(?P<magnitude>[MB])|(?:\d++(?:\.\d++)?[A-Za-z]|[A-Z][A-Za-z]*+[-‑]?\d|[A-Za-z]++\d)(?:[-‑]?(?:[A-Za-z]++|\d++(?:\.\d++)?))*+)(?![^\W_])", _read_mixed
 )
 """Letters and digits together: MP3, F-16, COVID-19, 4K."""
+EMERGENCY = compile_rule("phone", r"911(?P<extension>(?!))?(?![\w]|[.,:/-]\d)", _read_phone)
+"""The number to call in an emergency."""
 PLURAL = compile_rule("cardinal", r"(?P<number>\d{1,6})['’]?s\b", _read_plural)
 """Several of a number: two 6s."""

@@ -72,5 +72,5 @@ INITIAL = compile_rule("initialism", r"(?P<letter>[A-Z])\.(?=[ ]?[A-Z])", _read_
 """An initial and its dot."""
 CAPITALS = compile_rule("initialism", r"(?P<base>[A-Z]{2,20})(?P<ending>['’]?s)?(?![\w]|['’][\w])", _read_capitals)
 """Two capital letters or more, with a plural or a possessive ending."""
-AMPERSAND = compile_rule("initialism", r"(?P<parts>[A-Z]{1,3}(?:&[A-Z]{1,3}){1,3})(?P<owner>['’]s)?(?![\w])", _read_ampersand)
+AMPERSAND = compile_rule("initialism", r"(?P<parts>[A-Z]{1,3}(?:&[A-Z]{1,3}){1,3})(?P<owner>['’]?s)?(?![\w])", _read_ampersand)
 """AT&T, R&D."""

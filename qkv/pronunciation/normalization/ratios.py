@@ -3,8 +3,10 @@
 import re
 
 from qkv.pronunciation.normalization.amounts import AMOUNT, DASH, SIGN, WHOLE, amount, sign
+from qkv.pronunciation.normalization.calendar import MONTHS
 from qkv.pronunciation.normalization.numbers import Words, as_ordinal, cardinal, ordinal, plural, year
-from qkv.pronunciation.normalization.rule import Neighbors, compile_rule
+from qkv.pronunciation.normalization.quantities import units
+from qkv.pronunciation.normalization.rule import Neighbors, any_of, compile_rule
 
 _VULGAR = {"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4", "⅕": "1/5", "⅖": "2/5", "⅗": "3/5", "⅘": "4/5"}
 _VULGAR |= {"⅙": "1/6", "⅚": "5/6", "⅛": "1/8", "⅜": "3/8", "⅝": "5/8", "⅞": "7/8", "⅐": "1/7", "⅑": "1/9", "⅒": "1/10"}
@@ -12,6 +14,7 @@ _SPOKEN_AS_THEY_ARE = {"24/7": ("twenty", "four", "seven"), "9/11": ("nine", "el
 _SPOKEN_AS_THEY_ARE |= {"20/20": ("twenty", "twenty")}
 
 
+_DATED = frozenset("on by until till since due dated before after from".split())
 _EQUATION = re.compile(r"[ ]?=")
 
 
@@ -37,9 +40,20 @@ def _read_fraction(match: "re.Match[str]", near: Neighbors) -> Words | None:
     if match["sign"] is None and match[0] in _SPOKEN_AS_THEY_ARE:
         return _SPOKEN_AS_THEY_ARE[match[0]]
     above, below = match["above"], match["below"]
+    if not match["whole"] and near.before().lower() in _DATED and int(above) in range(1, 13) and 12 < int(below) < 32:
+        return (MONTHS[int(above) - 1], *ordinal(below))
     if len(above) > 3 or above[0] == "0" != above or below[0] == "0" != below:
         return None
     return (*sign(match["sign"]), *_mixed(match["whole"], above, below))
+
+
+def _read_part(match: "re.Match[str]", near: Neighbors) -> Words | None:
+    """Read a fraction of a unit: 1/2 lb one half pound, 2 1/2 lbs two and a half pounds."""
+    above, below = (match["above"], match["below"]) if match["above"] else _VULGAR[match["sign"]].split("/")
+    if int(below) == 0 or len(above) > 3:
+        return None
+    one, many = units()[match["unit"]]
+    return (*_mixed(match["whole"], above, below), *(many if match["whole"] else one).split())
 
 
 def _read_vulgar(match: "re.Match[str]", near: Neighbors) -> Words:
@@ -73,7 +87,13 @@ def _read_ratio(match: "re.Match[str]", near: Neighbors) -> Words:
 
 
 _ENDING = r"(?:st|nd|rd|th|ST|ND|RD|TH)"
+_OF_UNIT = rf"[ -]?(?P<unit>{any_of(units())})(?![\w°²³/])"
 RULES = (
+    compile_rule(
+        "measure",
+        rf"(?:(?P<whole>\d{{1,4}})[ -]?(?=\D|\d+/))?(?:(?P<above>\d{{1,3}})[/⁄](?P<below>\d{{1,3}})|(?P<sign>[{''.join(_VULGAR)}])){_OF_UNIT}",
+        _read_part,
+    ),
     compile_rule(
         "fraction",
         rf"{SIGN}(?:(?P<whole>\d{{1,4}})(?:[ ]|-|[ ]and[ ]))?(?P<above>\d{{1,4}})[/⁄](?P<below>\d{{1,4}})(?![\w]|[/.,]\d)",

@@ -24,6 +24,7 @@ _NUMBERED = frozenset(
 )
 _COUNTED = frozenset("century centuries olympiad olympic olympics congress corps army dynasty amendment arrondissement legion".split())
 _NAMES = frozenset((word, "X") for word in ("generation", "gen", "mark", "class", "type", "factor"))
+_TITLES = frozenset("world super the final type phase star toy ghost grand dark big street mortal resident jurassic back iron police".split())
 _FAMILY = frozenset("II III IV".split())
 
 
@@ -63,7 +64,7 @@ def _owned(words: Words, is_owner: bool) -> Words:
 def _is_person(near: Neighbors) -> bool:
     """Return whether the two words before look like a name and a surname."""
     first = near.before(2).lower().rstrip(".")
-    return near.known(first) and first not in _NUMBERED and first not in ("world", "super", "the", "final", "type", "phase")
+    return near.known(first) and first not in _NUMBERED and first not in _TITLES
 
 
 def _ends_name(match: "re.Match[str]", near: Neighbors) -> bool:

@@ -20,8 +20,8 @@ _STEP = re.compile(
     re.S,
 )
 # letters of any script with their combining marks, joined by one of ' _ & + or a hyphen
-_WORD = re.compile(r"[^\W_][\u0300-\u036f]*+(?:['’ʼ._&+‑-]?[^\W_][\u0300-\u036f]*+)*+")
-_PLAIN = re.compile(r"[^\W\d_][\u0300-\u036f]*+(?:['’ʼ]?[^\W\d_][\u0300-\u036f]*+)*+")
+_WORD = re.compile(r"[^\W_²³][\u0300-\u036f]*+(?:['’ʼ._&+‑-]?[^\W_²³][\u0300-\u036f]*+)*+")
+_PLAIN = re.compile(r"[^\W\d_²³][\u0300-\u036f]*+(?:['’ʼ]?[^\W\d_²³][\u0300-\u036f]*+)*+")
 _RUN = re.compile(r"[.!?…]{2,}+|[-–—]{2,}+|_++|\*++|'{2,}+")
 _LIST_RANGE = re.compile(r"(?P<first>[A-Z])[-–—](?P<second>[A-Z])(?![\w])")
 _MAX_WORD = 4096
@@ -33,14 +33,16 @@ _BEFORE_DIGITS: tuple[Rule, ...] = (
     calendar.DECADES,
     *clock.RULES,
     *codes.RULES[:4],
+    codes.EMERGENCY,
     calendar.RULES[5],
     codes.PLURAL,
+    ratios.RULES[0],
     *quantities.make_rules(),
     *amounts.RULES,
     calendar.RULES[2],
     *calendar.RULES[3:5],
     codes.RULES[4],
-    *ratios.RULES,
+    *ratios.RULES[1:],
     codes.RULES[5],
     calendar.RULES[7],
     codes.MIXED,
@@ -55,8 +57,8 @@ _BEFORE_SIGNS: tuple[Rule, ...] = (
     *amounts.RULES[4:],
     calendar.RULES[5],
     calendar.RULES[6],
-    *ratios.RULES[:2],
-    ratios.RULES[4],
+    *ratios.RULES[:3],
+    ratios.RULES[5],
     *web.SIGNED,
     *amounts.PLAIN,
     *symbols.RULES,
@@ -77,7 +79,7 @@ _BEFORE_LETTERS: tuple[Rule, ...] = (
     codes.MIXED,
 )
 _TRIGGERS = frozenset({*calendar.MONTH_NAMES, *calendar.DAY_NAMES, *(short.partition(".")[0] for short in abbreviations.abbreviations())})
-_SIGN_STARTS = re.compile(r"[-−+±~≈$£€¥₹₩₽₿#.('’‘@&=%×÷<>≤≥≠→°§¶©®™√∞π¢^|!*/–½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞⅐⅑⅒]")
+_SIGN_STARTS = re.compile(r"[-−+±~≈$£€¥₹₩₽₿#.('’‘@&=%×²³÷<>≤≥≠→°§¶©®™√∞π¢^|!*/–½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞⅐⅑⅒]")
 
 
 def normalize(text: str, lookup: Lookup = lambda word: ()) -> Iterator[SpokenToken]:

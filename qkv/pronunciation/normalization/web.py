@@ -7,7 +7,7 @@ from qkv.pronunciation.normalization.rule import Neighbors, compile_rule
 
 _SIGNS = {".": "dot", "@": "at", "/": "slash", "-": "dash", "_": "underscore", ":": "colon", "?": "question mark"}
 _SIGNS |= {"=": "equals", "&": "and", "#": "hash", "%": "percent", "+": "plus", "~": "tilde", ",": "comma"}
-_SPELLED = frozenset("www http https ftp html htm php css js io uk de fr jp eu ca us co tv ai xml json pdf jpg png url id".split())
+_SPELLED = frozenset("www http https ftp html htm php css js io uk de fr jp eu ca us tv ai xml json pdf jpg png url id".split())
 _TOP = "com|org|net|edu|gov|io|ai|dev|info|co|uk|de|fr|ca|us|me|tv|app|mil|int|jp|eu|ch|au|biz"
 _PIECE = re.compile(r"[A-Za-z]+|\d+|[^\W\d_]+|[^\w\s]|_")
 _CASES = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
