@@ -1,10 +1,11 @@
-"""Weights of the part-of-speech tagger that chooses between readings: `python -m benchmarks.pack_tagger WHEEL`.
+"""Weights of the tagger of parts of speech: `python -m benchmarks.pack_tagger WHEEL`.
 
 The weights are those of textblob-aptagger 0.2.0 on the package index (an averaged perceptron, MIT license):
 
     pip download --no-deps textblob-aptagger==0.2.0
 
-Weights under `MIN_WEIGHT` are left out, the others rounded to eighths. Writes qkv/pronunciation/heteronyms/tagger.txt.xz.
+Weights under `MIN_WEIGHT` are left out, the others rounded to eighths. Writes tagger.txt.xz in
+qkv/pronunciation/heteronyms.
 """
 
 import argparse
@@ -34,7 +35,7 @@ class PlainUnpickler(pickle.Unpickler):
 
 
 def pack(weights: dict[str, dict[str, float]], frequent: dict[str, str]) -> bytes:
-    """Return the file: frequent words with their only tag, an empty line, and features with their weights in eighths."""
+    """Return the file: frequent words with their tag, an empty line, features with weights in eighths."""
     lines = [f"{word}\t{tag}" for word, tag in sorted(frequent.items())] + [""]
     for feature, row in sorted(weights.items()):
         kept = " ".join(f"{tag}:{round(8 * one)}" for tag, one in row.items() if abs(one) >= MIN_WEIGHT)

@@ -3,17 +3,18 @@
     python -m benchmarks.sentences --split dev|test [--peers VENV]      heteronyms and numbers of benchmarks/sentences/
     python -m benchmarks.sentences --book                               100,000 words of Python's documentation
 
-A heteronym is right if the reading nearest to the answer, of those that the list has for the word, is the one wanted: so
-a peer with other phones is compared fairly. The baseline says the most frequent reading of every word, without context.
-A number is right if the words of the whole sentence are one of the readings of the list. Peers that are not installed or
-do not run are named with the reason:
+A heteronym is right if the reading nearest to the answer, of those that the list has for the word, is the one wanted:
+so a peer with other phones is compared fairly. The baseline says the most frequent reading of every word, without
+context. A number is right if the words of the whole sentence are one of the readings of the list. Peers that are not
+installed or do not run are named with the reason:
 
-    python -m venv runs/peers && runs/peers/bin/pip install num2words==0.5.14 g2p_en==2.1.0          (apt install espeak-ng)
+    python -m venv runs/peers && runs/peers/bin/pip install num2words==0.5.14 g2p_en==2.1.0   (apt install espeak-ng)
 
 Writes benchmarks/results/sentences.json, one section per run.
 """
 
 import argparse
+import ast
 import io
 import json
 import os
@@ -21,11 +22,13 @@ import re
 import resource
 import shutil
 import subprocess
+import sysconfig
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 from benchmarks.machine import about
@@ -149,7 +152,7 @@ def _ways(word: str) -> list[Phones]:
 
 
 def measure_heteronyms(cases: Sequence[Heteronym], say: Say) -> dict[str, Any]:
-    """Return the accuracy of a pronouncer; `same_phones` counts answers equal to the reference to the last stress digit."""
+    """Return the accuracy of a pronouncer; `same_phones` counts answers equal to the last stress digit."""
     readings: dict[str, dict[Phones, None]] = defaultdict(dict)
     for one in cases:
         readings[one.word][one.phones] = None
@@ -180,7 +183,11 @@ def measure_num2words(cases: Sequence[Number], reader: SentenceReader, venv: Pat
     given = [_NUMBER.search(one.text) for one in chosen]
     numbers = [match[0] for match in given if match]
     done = subprocess.run(
-        [str(venv / "bin" / "python"), "-c", _NUM2WORDS], input=json.dumps(numbers), capture_output=True, text=True, check=True
+        [str(venv / "bin" / "python"), "-c", _NUM2WORDS],
+        input=json.dumps(numbers),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     right = []
     for one, words in zip(chosen, json.loads(done.stdout), strict=True):
@@ -191,7 +198,7 @@ def measure_num2words(cases: Sequence[Number], reader: SentenceReader, venv: Pat
 
 
 _NUMBER = re.compile(r"[$£€]?\d[\d,]*(?:\.\d+)?(?:st|nd|rd|th)?(?: (?:thousand|million|billion|trillion|quadrillion))?")
-_NUM2WORDS = r'''
+_NUM2WORDS = r"""
 import json, re, sys
 from num2words import num2words
 def say(text):
@@ -207,7 +214,7 @@ def say(text):
         return re.sub(r",? (and )?zero (cents|pence)", "", num2words(float(number), to="currency", currency=currency))
     return num2words(number) + scale
 print(json.dumps([say(text) for text in json.load(sys.stdin)]))
-'''
+"""
 
 
 def try_g2p_en(venv: Path) -> str:
@@ -215,19 +222,21 @@ def try_g2p_en(venv: Path) -> str:
     if not (venv / "bin" / "python").exists():
         return f"g2p_en is not installed in {venv.name}"
     code = "from g2p_en import G2p; G2p()('I read it.')"
-    done = subprocess.run([str(venv / "bin" / "python"), "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        [str(venv / "bin" / "python"), "-c", code], capture_output=True, text=True, check=False, timeout=300
+    )
     missing = re.findall(r"Resource (?:\x1b\[\d+m)?'?([\w/]+)'?(?:\x1b\[\d+m)? not\s+found", done.stderr)
-    return f"g2p_en does not run: nltk's {missing[0] if missing else 'data'} is not in a package" if done.returncode else "ran"
+    return (
+        f"g2p_en does not run: nltk's {missing[0] if missing else 'data'} is not in a package"
+        if done.returncode
+        else "ran"
+    )
 
 
 def book() -> str:
     """Return the first words of Python's documentation: topics of pydoc, then docstrings of the standard library."""
-    import ast
-    import sysconfig
-    from pydoc_data.topics import topics
-
     parts, count = [], 0
-    for text in _documentation(ast, topics, Path(sysconfig.get_path("stdlib"))):
+    for text in _documentation(Path(sysconfig.get_path("stdlib"))):
         parts.append(text)
         count += len(text.split())
         if count >= BOOK_WORDS:
@@ -235,7 +244,7 @@ def book() -> str:
     return "\n\n".join(parts)
 
 
-def _documentation(ast: Any, topics: dict[str, str], folder: Path) -> Iterator[str]:
+def _documentation(folder: Path) -> Iterator[str]:
     yield from topics.values()
     for path in sorted(folder.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -315,7 +324,11 @@ def main() -> None:
     record = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
     if chosen.split:
         command = f"python -m benchmarks.sentences --split {chosen.split}"
-        record[chosen.split] = {**about(), "command": command, **measure_split(chosen.lists, chosen.split, chosen.peers)}
+        record[chosen.split] = {
+            **about(),
+            "command": command,
+            **measure_split(chosen.lists, chosen.split, chosen.peers),
+        }
     if chosen.book:
         record["book"] = {**about(), "command": "python -m benchmarks.sentences --book", **measure_book(book())}
     chosen.out.write_text(json.dumps(record, indent=1) + "\n")

@@ -13,8 +13,8 @@ from itertools import islice
 from pathlib import Path
 
 from qkv.errors import QkvError
-from qkv.pronunciation.arpabet import Phones
 from qkv.pronunciation.answer import Pronunciation, Source, WordAnswer, merge_and_rank
+from qkv.pronunciation.arpabet import Phones
 from qkv.pronunciation.bundled import MODEL_MISSING, model_folder
 from qkv.pronunciation.dictionary import Dictionary, cmu_dictionary, read_dictionary
 from qkv.pronunciation.neural import NeuralG2P

@@ -56,8 +56,8 @@ def pronounce(
     """Pronounce English words and sentences: `qkv pronounce tokenizer`, or lines of stdin.
 
     Your dictionary is looked up first, then CMUdict; the model pronounces the rest. The last column is the source.
-    In a text of two words or more, numbers, dates and abbreviations are read as words (1,234 is one thousand two hundred
-    thirty four), and a word with two readings (read, lead, wind) is read by its context.
+    In a text of two words or more, numbers, dates and abbreviations are read as words, and a word with two readings
+    (read, lead, wind) is read by its context.
     """
     from qkv.errors import unknown_name_error
     from qkv.pronunciation import Pronouncer
@@ -112,9 +112,7 @@ def _read_file(pronouncer: "Pronouncer", path: Path, best: int) -> Iterator[Answ
         yield from SentenceReader(pronouncer, best).read_book(read_pieces(file))
 
 
-def _answer_all(
-    pronouncer: "Pronouncer", words: list[str] | None, best: int, form: str | None
-) -> Iterator[Answer]:
+def _answer_all(pronouncer: "Pronouncer", words: list[str] | None, best: int, form: str | None) -> Iterator[Answer]:
     """Yield words alone as they are; texts of two words or more as sentences, except for a lexicon."""
     from qkv.pronunciation.lexicon import FORMATS
     from qkv.pronunciation.pronouncer import WORDS_PER_WINDOW

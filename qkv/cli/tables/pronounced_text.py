@@ -85,7 +85,7 @@ def _write_line(answers: Iterable[Answer], alphabet: str) -> Iterator[str]:
     for one in answers:
         spoken = spoken_answers(one)
         if not all(answer.best for answer in spoken):
-            yield one.text if hasattr(one, "token") else one.input
+            yield getattr(one, "text", "") or getattr(one, "input", "")
             continue
         phones = [answer.best[0].to_text(alphabet) for answer in spoken]
         yield " ".join(f"{{{text}}}" if alphabet == "arpabet" else text for text in phones)

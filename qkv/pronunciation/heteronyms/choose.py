@@ -51,7 +51,9 @@ class Choice:
     @property
     def reason(self) -> str:
         """Why, in words: the reading and its strongest cues."""
-        return f"heteronym: {self.reading.name}" + (f" ({', '.join(self.cues[:3])})" if self.cues else " (most frequent)")
+        return f"heteronym: {self.reading.name}" + (
+            f" ({', '.join(self.cues[:3])})" if self.cues else " (most frequent)"
+        )
 
 
 @cache
@@ -61,7 +63,7 @@ def heteronyms() -> dict[str, tuple[Reading, ...]]:
     for line in (_FOLDER / "readings.tsv").read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):
             continue
-        word, name, phones, tags, weight, cues = (line.split("\t") + [""])[:6]
+        word, name, phones, tags, weight, cues = [*line.split("\t"), ""][:6]
         one = Reading(name, tuple(phones.split()), tuple(tags.split()), float(weight), frozenset(cues.split()))
         table.setdefault(word, []).append(one)
     return {word: tuple(sorted(ways, key=lambda one: -one.weight)) for word, ways in table.items()}
@@ -129,7 +131,15 @@ def _found(reading: Reading, context: Context) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_in_words(cue) for cue in (*own, *general)))
 
 
-_WORDS = {"p": "after {}", "n": "before {}", "w": "near {}", "pt": "after a {}", "nt": "before a {}", "pa": "after {}", "pat": "after a {}"}
+_WORDS = {
+    "p": "after {}",
+    "n": "before {}",
+    "w": "near {}",
+    "pt": "after a {}",
+    "nt": "before a {}",
+    "pa": "after {}",
+    "pat": "after a {}",
+}
 
 
 def _in_words(cue: str) -> str:

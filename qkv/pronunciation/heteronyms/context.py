@@ -1,10 +1,10 @@
 """The context of a word as features.
 
-    p:the n:of    the words before and after         start end    the first or last word of its clause
-    pt:DT nt:IN   their parts of speech              open         an article or possessive stands up to three words before
-    pa:do pat:MD  the same for the word before an adverb: did not object
-    w:river       a word up to 12 words away         past present the tense of the other verbs
-    cap lower     capital or small first letter, unless it begins a sentence
+p:the n:of    the words before and after         start end    the first or last word of its clause
+pt:DT nt:IN   their parts of speech              open         an article or possessive stands up to three words before
+pa:do pat:MD  the same for the word before an adverb: did not object
+w:river       a word up to 12 words away         past present the tense of the other verbs
+cap lower     capital or small first letter, unless it begins a sentence
 """
 
 import re
@@ -18,7 +18,18 @@ WORDS_BEFORE, WORDS_AFTER = 12, 12
 _TAGGED_BEFORE, _TAGGED_AFTER = 9, 5
 _ENDS = re.compile(r"[.!?]")
 _CONTRACTION = re.compile(r"(?i)(.+)(n't|'(?:s|re|ve|ll|d|m))")
-_QUOTES = {"“": "``", "”": "''", '"': "''", "(": "-LRB-", ")": "-RRB-", "—": ":", "–": ":", "-": ":", "...": ":", "…": ":"}
+_QUOTES = {
+    "“": "``",
+    "”": "''",
+    '"': "''",
+    "(": "-LRB-",
+    ")": "-RRB-",
+    "—": ":",
+    "–": ":",
+    "-": ":",
+    "...": ":",
+    "…": ":",
+}
 _OPENING = frozenset(("DT", "PRP$", "POS", "WP$"))
 _IN_NOUN_PHRASE = frozenset(("JJ", "NN", "RB", "CD", "VBN", "JJR", "JJS", "NNP", "VBG"))
 _PAST, _PRESENT = frozenset(("VBD", "VBN")), frozenset(("VBZ", "VBP"))

@@ -1,4 +1,4 @@
-"""Abbreviations: Dr. Smith doctor, Elm Dr. drive, e.g. for example, No. 5 number five. The table is abbreviations.tsv."""
+"""Abbreviations: Dr. Smith doctor, Elm Dr. drive, e.g. for example, No. 5 number five; see abbreviations.tsv."""
 
 import re
 from collections.abc import Callable
@@ -6,14 +6,14 @@ from functools import cache
 from pathlib import Path
 
 from qkv.pronunciation.normalization.numbers import Words
-from qkv.pronunciation.normalization.rule import Neighbors, Rule, any_of, compile_rule
+from qkv.pronunciation.normalization.rule import Neighbors, Rule, any_of, compile_rule, word_set
 
-_SMALL_WORDS = frozenset(
-    "a an and are as at both by for from had has her his in into is like my near of on or our over said saw says see "
-    "sees since so than that the their then to told under via visit was we were when where while why with your you he "
-    "she i they but if not how who met asked call called dear ask after before until old new".split()
+_SMALL_WORDS = word_set(
+    "a an and are as at both by for from had has her his in into is like my near of on or our over said saw says "
+    "see sees since so than that the their then to told under via visit was we were when where while why with "
+    "your you he she i they but if not how who met asked call called dear ask after before until old new"
 )
-_BEFORE_SAINT = frozenset("mount mt port fort lake bay".split())
+_BEFORE_SAINT = word_set("mount mt port fort lake bay")
 _NAME = re.compile(r"[ ]?[A-Z]")
 _DIGIT = re.compile(r"[ ]?\d")
 _GOES_ON = re.compile(r"[ ]?[^\sA-Z]|[ ]?[A-Z][\w’']*[ ]+\d")
@@ -85,10 +85,9 @@ def _read(match: "re.Match[str]", near: Neighbors) -> Words | None:
     if when != "place":
         return tuple(words.split())
     person, street = words.split(" | ")
-    if near.before().lower() in _BEFORE_SAINT:
-        return (person,)
     named = bool(_SAINT_NAME.match(near.text, match.end()))
-    return (person,) if named and not _follows_place(near) else (street,)
+    is_person = named and (near.before().lower() in _BEFORE_SAINT or not _follows_place(near))
+    return (person,) if is_person else (street,)
 
 
 @cache

@@ -3,7 +3,7 @@
 import re
 
 from qkv.pronunciation.normalization.numbers import Words, cardinal, decimal, without_commas
-from qkv.pronunciation.normalization.rule import Neighbors, Rule, any_of, compile_rule
+from qkv.pronunciation.normalization.rule import Neighbors, any_of, compile_rule, word_set
 
 WHOLE = r"(?:\d{1,3}(?:,\d{3})++(?!\d)|\d++)"
 AMOUNT = rf"(?:{WHOLE}(?:\.\d++)?|\.\d++)"
@@ -49,7 +49,7 @@ _CODES = {
     "CHF": ("Swiss franc", "Swiss francs"),
 }
 _UNIT_AFTER = r"(?:[-\s](?:bill|note|coin|stamp|ticket|fee|fine|tip)\b|-a)"
-_NOT_NOUNS = frozenset("a an per for to in on and or more less off each at from by of if when than plus every".split())
+_NOT_NOUNS = word_set("a an per for to in on and or more less off each at from by of if when than plus every")
 _SIGNS = "[" + "".join(map(re.escape, CURRENCIES)) + "]"
 _MAGNITUDE = rf"(?:[ -]?(?P<long>{any_of(MAGNITUDES)})\b|[ ]?(?P<short>{any_of(SHORT_MAGNITUDES)})(?![\w]))?"
 
@@ -140,7 +140,8 @@ RULES = (
     ),
     compile_rule(
         "money",
-        rf"(?:(?P<before>{any_of(_CODES)})[ ]?(?P<number>{AMOUNT})(?:[ ](?P<long>{any_of(MAGNITUDES)})\b)?(?P<after>\b))",
+        rf"(?:(?P<before>{any_of(_CODES)})[ ]?(?P<number>{AMOUNT})(?:[ ](?P<long>{any_of(MAGNITUDES)})\b)?"
+        r"(?P<after>\b))",
         _read_code,
     ),
     compile_rule(

@@ -1,32 +1,31 @@
 """Dates, years, decades and centuries, read the American way.
 
-    May 3, 2024   May third twenty twenty four      3 May   the third of May      5/3/2024   May third twenty twenty four
-    1990s   nineteen nineties      '90s   nineties      44 BC   forty four B C
+May 3, 2024   May third twenty twenty four      3 May   the third of May      5/3/2024   May third twenty twenty four
+1990s   nineteen nineties      '90s   nineties      44 BC   forty four B C
 """
 
 import re
 
 from qkv.pronunciation.normalization.amounts import DASH
 from qkv.pronunciation.normalization.numbers import Words, cardinal, ordinal, plural, year
-from qkv.pronunciation.normalization.rule import Neighbors, any_of, compile_rule
+from qkv.pronunciation.normalization.rule import Neighbors, any_of, compile_rule, word_set
 
-MONTHS = (
-    "January February March April May June July August September October November December"
-).split()
+_MONTH_TEXT = "January February March April May June July August September October November December"
+MONTHS = _MONTH_TEXT.split()
 _SHORT = {name[:3]: name for name in MONTHS} | {"Sept": "September"}
 MONTH_NAMES = {name: name for name in MONTHS} | _SHORT
 DAY_NAMES = {"Mon": "Monday", "Tue": "Tuesday", "Tues": "Tuesday", "Wed": "Wednesday", "Thu": "Thursday"}
 DAY_NAMES |= {"Thur": "Thursday", "Thurs": "Thursday", "Fri": "Friday", "Sat": "Saturday", "Sun": "Sunday"}
 _ERAS = {"BC": ("B", "C"), "AD": ("A", "D"), "BCE": ("B", "C", "E"), "CE": ("C", "E")}
-_YEAR_CUES = frozenset(
-    "in since by from until till before after during year circa around early late mid through between spring summer fall "
-    "autumn winter january february march april may june july august september october november december and of for "
-    "class season vintage election calendar fiscal about back to".split()
+_YEAR_CUES = word_set(
+    "in since by from until till before after during year circa around early late mid through between spring "
+    "summer fall autumn winter january february march april may june july august september october november "
+    "december and of for class season vintage election calendar fiscal about back to"
 )
-_NOT_YEAR_AFTER = frozenset(
-    "people miles kilometers meters feet pounds dollars pages words men women years days hours minutes seconds percent "
-    "points votes students workers soldiers troops calories square copies items employees members units million "
-    "children residents tons acres bottles books jobs deaths cases volunteers visitors guests seats rooms".split()
+_NOT_YEAR_AFTER = word_set(
+    "people miles kilometers meters feet pounds dollars pages words men women years days hours minutes seconds "
+    "percent points votes students workers soldiers troops calories square copies items employees members units "
+    "million children residents tons acres bottles books jobs deaths cases volunteers visitors guests seats rooms"
 )
 _NAMES = any_of({*MONTH_NAMES, *DAY_NAMES, *DAY_NAMES.values()})
 _MONTH = rf"(?P<month>{any_of(MONTH_NAMES)})\b\.?"
@@ -135,18 +134,24 @@ def _read_year(match: "re.Match[str]", near: Neighbors) -> Words | None:
     return None
 
 
-_NOT_COUNTED = frozenset("was is has as's its his this us yes does across perhaps always besides versus plus".split())
+_NOT_COUNTED = word_set("was is has as's its his this us yes does across perhaps always besides versus plus")
 
 
 def _counts(after: str) -> bool:
     """Return whether the next word is a plural noun that the number counts."""
     lower = after.lower()
-    return after == lower and lower.endswith("s") and not lower.endswith(("ss", "us", "is")) and lower not in _NOT_COUNTED
+    return (
+        after == lower and lower.endswith("s") and not lower.endswith(("ss", "us", "is")) and lower not in _NOT_COUNTED
+    )
 
 
 RULES = (
-    compile_rule("date", rf"(?P<year>[12]\d{{3}})[-/.](?P<m>\d{{2}})[-/.](?P<d>\d{{2}})(?![\w]|[-/.]\d)", _read_iso),
-    compile_rule("date", r"(?P<a>\d{1,2})(?P<s>[/.-])(?P<b>\d{1,2})(?P=s)(?P<year>[12]\d{3}|(?<=/)\d{2})(?![\w]|[-/.]\d)", _read_slashes),
+    compile_rule("date", r"(?P<year>[12]\d{3})[-/.](?P<m>\d{2})[-/.](?P<d>\d{2})(?![\w]|[-/.]\d)", _read_iso),
+    compile_rule(
+        "date",
+        r"(?P<a>\d{1,2})(?P<s>[/.-])(?P<b>\d{1,2})(?P=s)(?P<year>[12]\d{3}|(?<=/)\d{2})(?![\w]|[-/.]\d)",
+        _read_slashes,
+    ),
     compile_rule(
         "date",
         rf"(?P<day>0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?[ ](?:of[ ])?{_MONTH}(?:,?[ ]{_YEAR})?",
@@ -154,10 +159,11 @@ RULES = (
     ),
     compile_rule(
         "year",
-        rf"(?P<year>\d{{1,3}}(?:,\d{{3}})?|\d{{1,5}})(?:{DASH}(?P<to>\d{{1,4}}))?[ ]?(?P<era>B\.?C\.?E\.?|B\.?C\.?|A\.?D\.?|C\.?E\.?)(?![\w])",
+        rf"(?P<year>\d{{1,3}}(?:,\d{{3}})?|\d{{1,5}})(?:{DASH}(?P<to>\d{{1,4}}))?[ ]?"
+        r"(?P<era>B\.?C\.?E\.?|B\.?C\.?|A\.?D\.?|C\.?E\.?)(?![\w])",
         _read_era,
     ),
-    compile_rule("year", rf"(?P<year>1\d{{3}}|20\d{{2}})[-–—](?P<to>1\d{{3}}|20\d{{2}}|\d{{2}})(?![\w]|[-–.,/]\d)", _read_years),
+    compile_rule("year", r"(?P<year>1\d{3}|20\d{2})[-–—](?P<to>1\d{3}|20\d{2}|\d{2})(?![\w]|[-–.,/]\d)", _read_years),
     compile_rule("decade", r"(?P<mark>['’‘])?(?P<decade>(?<!['’‘])[12]\d\d0|\d0)['’]?s\b", _read_decade),
     compile_rule("year", r"['’‘](?P<year>\d{2})(?![\w])", _read_short_year),
     compile_rule("year", _YEAR, _read_year),
@@ -166,7 +172,11 @@ RULES = (
 DECADES = compile_rule("decade", r"(?P<first>[12]\d\d0)s?[-–—](?P<second>(?:[12]\d)?\d0)['’]?s\b", _read_decades)
 """Decades from one to another."""
 MONTH_RULES = (
-    compile_rule("date", rf"{_MONTH}[ ]{_DAY.replace('[-/]', '/')}(?:[ ]?[-–][ ]?(?P<to>\d{{1,2}})(?![\w]))?(?:,?[ ]{_YEAR})?", _read_month_day),
+    compile_rule(
+        "date",
+        rf"{_MONTH}[ ]{_DAY.replace('[-/]', '/')}(?:[ ]?[-–][ ]?(?P<to>\d{{1,2}})(?![\w]))?(?:,?[ ]{_YEAR})?",
+        _read_month_day,
+    ),
     compile_rule("date", rf"{_MONTH},?[ ]{_YEAR}", _read_month_year),
     compile_rule("range", rf"(?P<first>{_NAMES})\b\.?[-–—](?P<second>{_NAMES})\b(?:\.(?=[ ]?[a-z(,;]))?", _read_names),
 )

@@ -1,4 +1,4 @@
-"""Times of day: 3:45 pm three forty five P M, 3:00 three o'clock, 7am seven A M, 1:02:30 one oh two and thirty seconds."""
+"""Times of day: 3:45 pm three forty five P M, 3:00 three o'clock, 7am seven A M."""
 
 import re
 
@@ -58,10 +58,15 @@ RULES = (
     ),
     compile_rule(
         "time",
-        rf"(?P<hour>{_HOUR}):(?P<minute>{_MINUTE})(?!\d|:\d)(?:{DASH}(?P<to>{_HOUR})(?::(?P<to_minute>{_MINUTE})(?!\d|:\d)|(?=[ ]?[aApP]\.?[mM]\b)))?{_HALF}?",
+        rf"(?P<hour>{_HOUR}):(?P<minute>{_MINUTE})(?!\d|:\d)"
+        rf"(?:{DASH}(?P<to>{_HOUR})(?::(?P<to_minute>{_MINUTE})(?!\d|:\d)|(?=[ ]?[aApP]\.?[mM]\b)))?{_HALF}?",
         _read_time,
     ),
-    compile_rule("time", rf"(?P<hour>1[0-2]|[1-9])(?:[ ]?(?P<first>[aApP]\.?[mM]\.?))?{DASH}(?P<to>1[0-2]|[1-9]){_HALF}", _read_hour),
+    compile_rule(
+        "time",
+        rf"(?P<hour>1[0-2]|[1-9])(?:[ ]?(?P<first>[aApP]\.?[mM]\.?))?{DASH}(?P<to>1[0-2]|[1-9]){_HALF}",
+        _read_hour,
+    ),
     compile_rule("time", rf"(?P<hour>1[0-2]|0?[1-9])(?P<first>(?!))?(?P<to>(?!))?{_HALF}", _read_hour),
 )
 """Times; a number followed by am or pm is one too."""

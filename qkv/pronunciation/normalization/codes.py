@@ -1,6 +1,6 @@
 """Numbers that are names: telephone numbers, versions, rooms and flights, letters and digits together.
 
-    555-0123   five five five oh one two three      Python 3.11   three point eleven      F-16   F sixteen
+555-0123   five five five oh one two three      Python 3.11   three point eleven      F-16   F sixteen
 """
 
 import re
@@ -8,15 +8,16 @@ import re
 from qkv.pronunciation.normalization.amounts import SHORT_MAGNITUDES, amount
 from qkv.pronunciation.normalization.initialisms import is_word
 from qkv.pronunciation.normalization.numbers import Words, cardinal, digits, pairs, plural, spoken_digits
-from qkv.pronunciation.normalization.rule import Neighbors, compile_rule
+from qkv.pronunciation.normalization.rule import Neighbors, compile_rule, word_set
 
-_VERSIONED = frozenset(
-    "python version versions release java php ruby perl node ios android ubuntu debian fedora macos kernel django numpy "
-    "pytorch tensorflow cuda firefox chrome html css bluetooth usb gcc windows postgresql mysql v go rust swift kotlin".split()
+_VERSIONED = word_set(
+    "python version versions release java php ruby perl node ios android ubuntu debian fedora macos kernel django "
+    "numpy pytorch tensorflow cuda firefox chrome html css bluetooth usb gcc windows postgresql mysql v go rust "
+    "swift kotlin"
 )
-_NUMBERED = frozenset(
-    "room flight boeing highway route interstate suite apartment apt bus train channel area code building us hwy rt "
-    "airbus unit extension ext porsche peugeot gate locker freeway platform".split()
+_NUMBERED = word_set(
+    "room flight boeing highway route interstate suite apartment apt bus train channel area code building us hwy "
+    "rt airbus unit extension ext porsche peugeot gate locker freeway platform"
 )
 _TOLL_FREE = {"800": ("eight", "hundred"), "900": ("nine", "hundred")}
 
@@ -77,7 +78,11 @@ def _read_mixed(match: "re.Match[str]", near: Neighbors) -> Words | None:
 
 def _pieces(pieces: list[str], near: Neighbors) -> Words:
     if len(pieces) > 16:
-        return tuple(word for piece in pieces for word in (digits(piece.replace(".", "")) if piece[0].isdigit() else _letters(piece)))
+        return tuple(
+            word
+            for piece in pieces
+            for word in (digits(piece.replace(".", "")) if piece[0].isdigit() else _letters(piece))
+        )
     return tuple(word for index, piece in enumerate(pieces) for word in _mixed_piece(piece, index, near))
 
 
@@ -88,7 +93,7 @@ def _mixed_piece(piece: str, index: int, near: Neighbors) -> Words:
         return (*number, *(("point", *digits(fraction)) if fraction else ()))
     if piece.isupper() and len(piece) >= 4 and is_word(piece, near):
         return (piece.lower(),)
-    if (not piece.isupper() and len(piece) >= 2 and near.known(piece.lower())) and not (piece == "s"):
+    if (not piece.isupper() and len(piece) >= 2 and near.known(piece.lower())) and piece != "s":
         return (piece.lower(),)
     if len(piece) >= 2 and piece[-1] == "s" and piece[:-1].isupper():
         return (*_letters(piece[:-2]), piece[-2] + "'s")
@@ -119,21 +124,29 @@ def _read_plural(match: "re.Match[str]", near: Neighbors) -> Words:
 RULES = (
     compile_rule(
         "phone",
-        r"(?:\+?\d{1,3}[- .]?)?(?:\(\d{3}\)[ ]?|(?<![\d])\d{3}[-. ‑])\d{3}[-. ‑]\d{4}(?:,?[ ](?:ext\.?|x|extension)[ ]?(?P<extension>\d{1,6}))?(?![\w])",
+        r"(?:\+?\d{1,3}[- .]?)?(?:\(\d{3}\)[ ]?|(?<![\d])\d{3}[-. ‑])\d{3}[-. ‑]\d{4}"
+        r"(?:,?[ ](?:ext\.?|x|extension)[ ]?(?P<extension>\d{1,6}))?(?![\w])",
         _read_phone,
     ),
     compile_rule("phone", r"\d{3}[-‑]\d{4}(?P<extension>(?!))?(?![\w]|[-.]\d)", _read_phone),
     compile_rule("phone", r"\+\d{1,3}(?:[ -]\d{2,5}){2,5}(?P<extension>(?!))?(?![\w])", _read_phone),
-    compile_rule("code", r"(?:25[0-5]|2[0-4]\d|1?\d{1,2})(?:\.(?:25[0-5]|2[0-4]\d|1?\d{1,2})){3}(?![\w]|\.\d)", _read_address),
+    compile_rule(
+        "code", r"(?:25[0-5]|2[0-4]\d|1?\d{1,2})(?:\.(?:25[0-5]|2[0-4]\d|1?\d{1,2})){3}(?![\w]|\.\d)", _read_address
+    ),
     compile_rule("version", r"(?P<v>[vV])?(?P<parts>\d{1,6}(?:\.\d{1,6})+)(?![\w]|\.\d)", _read_version),
     compile_rule("code", r"(?P<number>\d{3,4})(?![\w]|[.,]\d)", _read_identifier),
     compile_rule("number", r"\#[ ]?(?P<number>\d{1,3}(?:,\d{3})+|\d{1,9})(?![\w])", _read_number_sign),
 )
 """Telephone numbers, versions, addresses, rooms and flights."""
-VERSION = compile_rule("version", r"(?P<v>v|V(?=\.|\d+\.))\.?[ ]?(?P<parts>\d{1,6}(?:\.\d{1,6})*)(?![\w]|\.\d)", _read_version)
+VERSION = compile_rule(
+    "version", r"(?P<v>v|V(?=\.|\d+\.))\.?[ ]?(?P<parts>\d{1,6}(?:\.\d{1,6})*)(?![\w]|\.\d)", _read_version
+)
 """v2.1: what begins with a letter."""
 MIXED = compile_rule(
-    "code", r"(?:(?P<amount>\d++\.\d++|\d++(?=[MB][ ][a-z]{2,20}(?:s|ple)\b))(?P<magnitude>[MB])|(?:\d++(?:\.\d++)?[A-Za-z]|[A-Z][A-Za-z]*+[-‑]?\d|[A-Za-z]++\d)(?:[-‑]?(?:[A-Za-z]++|\d++(?:\.\d++)?))*+)(?![^\W_])", _read_mixed
+    "code",
+    r"(?:(?P<amount>\d++\.\d++|\d++(?=[MB][ ][a-z]{2,20}(?:s|ple)\b))(?P<magnitude>[MB])|"
+    r"(?:\d++(?:\.\d++)?[A-Za-z]|[A-Z][A-Za-z]*+[-‑]?\d|[A-Za-z]++\d)(?:[-‑]?(?:[A-Za-z]++|\d++(?:\.\d++)?))*+)(?![^\W_])",
+    _read_mixed,
 )
 """Letters and digits together: MP3, F-16, COVID-19, 4K."""
 EMERGENCY = compile_rule("phone", r"911(?P<extension>(?!))?(?![\w]|[.,:/-]\d)", _read_phone)

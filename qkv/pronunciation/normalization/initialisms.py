@@ -12,7 +12,9 @@ from qkv.pronunciation.normalization.letters import is_spelled
 from qkv.pronunciation.normalization.numbers import Words
 from qkv.pronunciation.normalization.rule import Neighbors, compile_rule
 
-_SYLLABLES = re.compile(r"[^AEIOUY]{0,3}(?:[AEIOUY]{1,2}[^AEIOUY]{1,2})+[AEIOUY]?|[^AEIOUY]?[AEIOUY](?:[^AEIOUY]{1,2}[AEIOUY])+")
+_SYLLABLES = re.compile(
+    r"[^AEIOUY]{0,3}(?:[AEIOUY]{1,2}[^AEIOUY]{1,2})+[AEIOUY]?|[^AEIOUY]?[AEIOUY](?:[^AEIOUY]{1,2}[AEIOUY])+"
+)
 
 
 @cache
@@ -66,11 +68,15 @@ def _read_initial(match: "re.Match[str]", near: Neighbors) -> Words | None:
     return (match["letter"],)
 
 
-DOTTED = compile_rule("initialism", r"(?P<letters>(?:[A-Za-z]\.){2,8}(?:[A-Z](?![\w.]))?)(?P<owner>['’]s)?(?![\w])", _read_dotted)
+DOTTED = compile_rule(
+    "initialism", r"(?P<letters>(?:[A-Za-z]\.){2,8}(?:[A-Z](?![\w.]))?)(?P<owner>['’]s)?(?![\w])", _read_dotted
+)
 """U.S., a.m., Ph.D. is an abbreviation."""
 INITIAL = compile_rule("initialism", r"(?P<letter>[A-Z])\.(?=[ ]?[A-Z])", _read_initial)
 """An initial and its dot."""
 CAPITALS = compile_rule("initialism", r"(?P<base>[A-Z]{2,20})(?P<ending>['’]?s)?(?![\w]|['’][\w])", _read_capitals)
 """Two capital letters or more, with a plural or a possessive ending."""
-AMPERSAND = compile_rule("initialism", r"(?P<parts>[A-Z]{1,3}(?:&[A-Z]{1,3}){1,3})(?P<owner>['’]?s)?(?![\w])", _read_ampersand)
+AMPERSAND = compile_rule(
+    "initialism", r"(?P<parts>[A-Z]{1,3}(?:&[A-Z]{1,3}){1,3})(?P<owner>['’]?s)?(?![\w])", _read_ampersand
+)
 """AT&T, R&D."""

@@ -1,15 +1,18 @@
 """Numbers as words, in American English: cardinals, ordinals, years, digits. All functions take text of ASCII digits.
 
-    1234   one thousand two hundred thirty four
-    1987   nineteen eighty seven (as a year)
+1234   one thousand two hundred thirty four
+1987   nineteen eighty seven (as a year)
 """
 
-_SMALL = (
+_SMALL_TEXT = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen"
-).split()
-_TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
-_PREFIXES = "m b tr quadr quint sext sept oct non dec undec".split()
+)
+_SMALL = _SMALL_TEXT.split()
+_TENS_TEXT = "_ _ twenty thirty forty fifty sixty seventy eighty ninety"
+_TENS = _TENS_TEXT.split()
+_PREFIX_TEXT = "m b tr quadr quint sext sept oct non dec undec"
+_PREFIXES = _PREFIX_TEXT.split()
 SCALES = ("", "thousand", *(prefix + "illion" for prefix in _PREFIXES))
 """Names of the powers of 1,000."""
 MAX_DIGITS = 3 * len(SCALES)
@@ -71,7 +74,7 @@ def as_ordinal(words: Words) -> Words:
 
 
 def year(text: str) -> Words:
-    """Return a year of any length: 1066 ten sixty six, 1905 nineteen oh five, 1900 nineteen hundred, 2007 two thousand seven."""
+    """Return a year: 1066 ten sixty six, 1905 nineteen oh five, 1900 nineteen hundred, 2007 two thousand seven."""
     number = int(text) if len(text) <= 4 else 0
     if not 1000 <= number <= 9999 or number % 1000 < 10:
         return cardinal(text)
@@ -82,7 +85,7 @@ def year(text: str) -> Words:
 
 
 def pairs(text: str) -> Words:
-    """Return a number of three or four digits as in a street, a room or a flight: 747 seven forty seven, 101 one oh one."""
+    """Return a number as in a street, a room or a flight: 747 seven forty seven, 101 one oh one."""
     if not 3 <= len(text) <= 4 or text[0] == "0" or text.endswith("00"):
         return year(text) if len(text) == 4 and text[0] != "0" else cardinal(text)
     if len(text) == 4:

@@ -1,6 +1,6 @@
 """Quantities: a number and a unit, feet and inches, multiples.
 
-    5 km   five kilometers     3 m/s   three meters per second     5'10"   five foot ten     2 m²   two square meters
+5 km   five kilometers     3 m/s   three meters per second     5'10"   five foot ten     2 m²   two square meters
 """
 
 import re
@@ -47,7 +47,10 @@ def _read_height(match: "re.Match[str]", near: Neighbors) -> Words:
 def _read_inches(match: "re.Match[str]", near: Neighbors) -> Words | None:
     if near.text.count('"', max(0, match.start() - 500), match.start()) % 2:
         return None  # it closes a quotation
-    return (*amount(match["number"]), "inch" if is_one(match["number"]) or near.before().lower() in ("a", "an") else "inches")
+    return (
+        *amount(match["number"]),
+        "inch" if is_one(match["number"]) or near.before().lower() in ("a", "an") else "inches",
+    )
 
 
 def _read_sides(match: "re.Match[str]", near: Neighbors) -> Words:
@@ -64,13 +67,18 @@ def make_rules() -> tuple[Rule, ...]:
     """Return the rules; they read the table of units."""
     names = any_of(units())
     return (
-        compile_rule("measure", r"(?P<feet>\d{1,2})['′’](?:[ ]?(?P<inches>\d{1,2})(?:[\"″”]|''|’’|(?![\w]))|(?![\w]))", _read_height),
+        compile_rule(
+            "measure",
+            r"(?P<feet>\d{1,2})['′’](?:[ ]?(?P<inches>\d{1,2})(?:[\"″”]|''|’’|(?![\w]))|(?![\w]))",
+            _read_height,
+        ),
         compile_rule("measure", rf"(?P<number>{AMOUNT})[\"″](?![\w])", _read_inches),
         compile_rule("measure", rf"{AMOUNT}(?:[ ]?[x×][ ]?{AMOUNT})+(?![\w])", _read_sides),
         compile_rule("measure", rf"(?P<number>{AMOUNT})(?P<sign>[x×X])(?![\w])", _read_times),
         compile_rule(
             "measure",
-            rf"{SIGN}(?P<number>{AMOUNT})(?:(?:{DASH}|[ ]to[ ])(?P<to>{AMOUNT}))?(?P<space>[ \u00a0-]?)(?P<unit>{names})"
+            rf"{SIGN}(?P<number>{AMOUNT})(?:(?:{DASH}|[ ]to[ ])(?P<to>{AMOUNT}))?"
+            rf"(?P<space>[ \u00a0-]?)(?P<unit>{names})"
             rf"(?P<power>[²³]|\^?[23](?![\w]))?(?:/(?P<per>{names}|[a-z]{{2,12}}))?(?![\w°²³/$])",
             _read_quantity,
         ),

@@ -1,4 +1,4 @@
-"""Fractions, ranges and scores: 3/4 three quarters, 2 1/2 two and a half, 10-20 ten to twenty, a 3-0 win three to zero."""
+"""Fractions, ranges and scores: 3/4 three quarters, 2 1/2 two and a half, 10-20 ten to twenty, 3-0 three to zero."""
 
 import re
 
@@ -6,7 +6,7 @@ from qkv.pronunciation.normalization.amounts import AMOUNT, DASH, SIGN, WHOLE, a
 from qkv.pronunciation.normalization.calendar import MONTHS
 from qkv.pronunciation.normalization.numbers import Words, as_ordinal, cardinal, ordinal, plural, year
 from qkv.pronunciation.normalization.quantities import units
-from qkv.pronunciation.normalization.rule import Neighbors, any_of, compile_rule
+from qkv.pronunciation.normalization.rule import Neighbors, any_of, compile_rule, word_set
 
 _VULGAR = {"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4", "⅕": "1/5", "⅖": "2/5", "⅗": "3/5", "⅘": "4/5"}
 _VULGAR |= {"⅙": "1/6", "⅚": "5/6", "⅛": "1/8", "⅜": "3/8", "⅝": "5/8", "⅞": "7/8", "⅐": "1/7", "⅑": "1/9", "⅒": "1/10"}
@@ -14,7 +14,7 @@ _SPOKEN_AS_THEY_ARE = {"24/7": ("twenty", "four", "seven"), "9/11": ("nine", "el
 _SPOKEN_AS_THEY_ARE |= {"20/20": ("twenty", "twenty")}
 
 
-_DATED = frozenset("on by until till since due dated before after from".split())
+_DATED = word_set("on by until till since due dated before after from")
 _EQUATION = re.compile(r"[ ]?=")
 
 
@@ -70,7 +70,9 @@ def _read_range(match: "re.Match[str]", near: Neighbors) -> Words | None:
 
 
 def _are_years(first: str, second: str) -> bool:
-    return first.isdigit() and second.isdigit() and len(first) == len(second) == 4 and "1000" <= first <= second <= "2100"
+    return (
+        first.isdigit() and second.isdigit() and len(first) == len(second) == 4 and "1000" <= first <= second <= "2100"
+    )
 
 
 def _read_ordinal_range(match: "re.Match[str]", near: Neighbors) -> Words:
@@ -91,18 +93,26 @@ _OF_UNIT = rf"[ -]?(?P<unit>{any_of(units())})(?![\w°²³/])"
 RULES = (
     compile_rule(
         "measure",
-        rf"(?:(?P<whole>\d{{1,4}})[ -]?(?=\D|\d+/))?(?:(?P<above>\d{{1,3}})[/⁄](?P<below>\d{{1,3}})|(?P<sign>[{''.join(_VULGAR)}])){_OF_UNIT}",
+        rf"(?:(?P<whole>\d{{1,4}})[ -]?(?=\D|\d+/))?"
+        rf"(?:(?P<above>\d{{1,3}})[/⁄](?P<below>\d{{1,3}})|(?P<sign>[{''.join(_VULGAR)}])){_OF_UNIT}",
         _read_part,
     ),
     compile_rule(
         "fraction",
-        rf"{SIGN}(?:(?P<whole>\d{{1,4}})(?:[ ]|-|[ ]and[ ]))?(?P<above>\d{{1,4}})[/⁄](?P<below>\d{{1,4}})(?![\w]|[/.,]\d)",
+        rf"{SIGN}(?:(?P<whole>\d{{1,4}})(?:[ ]|-|[ ]and[ ]))?"
+        r"(?P<above>\d{1,4})[/⁄](?P<below>\d{1,4})(?![\w]|[/.,]\d)",
         _read_fraction,
     ),
     compile_rule("fraction", rf"(?P<whole>\d{{1,6}})?[ ]?(?P<sign>[{''.join(_VULGAR)}])", _read_vulgar),
-    compile_rule("ordinal", rf"(?P<first>\d{{1,6}}){_ENDING}?{DASH}(?P<second>\d{{1,6}}){_ENDING}\b", _read_ordinal_range),
+    compile_rule(
+        "ordinal", rf"(?P<first>\d{{1,6}}){_ENDING}?{DASH}(?P<second>\d{{1,6}}){_ENDING}\b", _read_ordinal_range
+    ),
     compile_rule("ordinal", rf"(?P<number>{WHOLE}){_ENDING}(?P<many>s)?\b", _read_ordinal),
-    compile_rule("range", rf"{SIGN}(?P<first>{AMOUNT})(?:[–—]|[ ][–—−-][ ]|[-‑])(?P<second>{AMOUNT})(?![\w]|[-–/:]\d)", _read_range),
+    compile_rule(
+        "range",
+        rf"{SIGN}(?P<first>{AMOUNT})(?:[–—]|[ ][–—−-][ ]|[-‑])(?P<second>{AMOUNT})(?![\w]|[-–/:]\d)",
+        _read_range,
+    ),
     compile_rule("ratio", r"(?P<first>\d{1,4}):(?P<second>\d{1,4})(?![\w:])", _read_ratio),
 )
 """Fractions, ordinals, ranges, ratios."""

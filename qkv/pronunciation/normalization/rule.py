@@ -84,6 +84,11 @@ def compile_rule(kind: str, pattern: str, read: Read) -> Rule:
     return Rule(kind, re.compile(pattern, re.X), read)
 
 
+def word_set(text: str) -> frozenset[str]:
+    """Return the words of a text."""
+    return frozenset(text.split())
+
+
 def any_of(words: Iterable[str]) -> str:
     """Return the pattern of any of these strings, the longest first."""
     return "(?:" + "|".join(map(_escape, sorted(words, key=len, reverse=True))) + ")"

@@ -1,4 +1,4 @@
-"""The scan of a text: every character is part of exactly one token, and every token is read by the first rule that fits.
+"""The scan of a text: every character is part of one token, and every token is read by the first rule that fits.
 
 A plain word is found by one pattern and costs a microsecond; rules are tried only where a digit, a sign, a capital or a
 word that may begin a date or an abbreviation stands. Every pattern is bounded or possessive, so time is linear.
@@ -8,9 +8,19 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from qkv.pronunciation.normalization import abbreviations, amounts, calendar, clock, codes, initialisms, quantities
-from qkv.pronunciation.normalization import ratios, roman, symbols, web
-from qkv.pronunciation.normalization.numbers import Words
+from qkv.pronunciation.normalization import (
+    abbreviations,
+    amounts,
+    calendar,
+    clock,
+    codes,
+    initialisms,
+    quantities,
+    ratios,
+    roman,
+    symbols,
+    web,
+)
 from qkv.pronunciation.normalization.rule import Lookup, Neighbors, Rule, SpokenToken
 
 _STEP = re.compile(
@@ -78,7 +88,9 @@ _BEFORE_LETTERS: tuple[Rule, ...] = (
     initialisms.CAPITALS,
     codes.MIXED,
 )
-_TRIGGERS = frozenset({*calendar.MONTH_NAMES, *calendar.DAY_NAMES, *(short.partition(".")[0] for short in abbreviations.abbreviations())})
+_TRIGGERS = frozenset(
+    {*calendar.MONTH_NAMES, *calendar.DAY_NAMES, *(short.partition(".")[0] for short in abbreviations.abbreviations())}
+)
 _SIGN_STARTS = re.compile(r"[-−+±~≈$£€¥₹₩₽₿#.('’‘@&=%×²³÷<>≤≥≠→°§¶©®™√∞π¢^|!*/–½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞⅐⅑⅒]")
 
 
@@ -111,9 +123,13 @@ def _is_in_capitals(text: str) -> bool:
 
 
 def _needs_rules(word: str, near: Neighbors) -> bool:
-    return word in _TRIGGERS or (word.isupper() and len(word) > 1) or word[1:].lower() != word[1:] or (
-        len(word) <= 3 and word[0] in "IVX" and near.before()[:1].isalpha()
-    ) or len(word) == 1
+    return (
+        word in _TRIGGERS
+        or (word.isupper() and len(word) > 1)
+        or word[1:].lower() != word[1:]
+        or (len(word) <= 3 and word[0] in "IVX" and near.before()[:1].isalpha())
+        or len(word) == 1
+    )
 
 
 def _read(text: str, position: int, near: Neighbors) -> SpokenToken:

@@ -3,11 +3,11 @@
 import re
 
 from qkv.pronunciation.normalization.numbers import Words, cardinal, digits
-from qkv.pronunciation.normalization.rule import Neighbors, compile_rule
+from qkv.pronunciation.normalization.rule import Neighbors, compile_rule, word_set
 
 _SIGNS = {".": "dot", "@": "at", "/": "slash", "-": "dash", "_": "underscore", ":": "colon", "?": "question mark"}
 _SIGNS |= {"=": "equals", "&": "and", "#": "hash", "%": "percent", "+": "plus", "~": "tilde", ",": "comma"}
-_SPELLED = frozenset("www http https ftp html htm php css js io uk de fr jp eu ca us tv ai xml json pdf jpg png url id".split())
+_SPELLED = word_set("www http https ftp html htm php css js io uk de fr jp eu ca us tv ai xml json pdf jpg png url id")
 _TOP = "com|org|net|edu|gov|io|ai|dev|info|co|uk|de|fr|ca|us|me|tv|app|mil|int|jp|eu|ch|au|biz"
 _PIECE = re.compile(r"[A-Za-z]+|\d+|[^\W\d_]+|[^\w\s]|_")
 _CASES = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -64,7 +64,10 @@ RULES = (
     compile_rule("web", rf"(?P<rest>www\.[\w-]{{1,63}}\.{_REST})", _read_link),
     compile_rule("web", r"[A-Za-z0-9][\w.%+-]{0,63}+@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,6}\b", _read_address),
     compile_rule(
-        "web", rf"(?P<rest>[A-Za-z0-9][A-Za-z0-9-]{{1,62}}(?:\.[A-Za-z0-9-]{{1,63}}){{0,4}}\.(?:{_TOP})\b(?:/{_REST}|(?![\w.]\w|@)))", _read_link
+        "web",
+        rf"(?P<rest>[A-Za-z0-9][A-Za-z0-9-]{{1,62}}(?:\.[A-Za-z0-9-]{{1,63}}){{0,4}}"
+        rf"\.(?:{_TOP})\b(?:/{_REST}|(?![\w.]\w|@)))",
+        _read_link,
     ),
 )
 """Links and addresses."""

@@ -1,6 +1,6 @@
 """Words that no dictionary has, made of words that it has: a possessive, a plural, a compound.
 
-    kubernetes's  kubernetes and IH0 Z        blogs  blog and Z        gearbox  gear and box
+kubernetes's  kubernetes and IH0 Z        blogs  blog and Z        gearbox  gear and box
 """
 
 from collections.abc import Callable
@@ -8,15 +8,16 @@ from collections.abc import Callable
 from qkv.pronunciation.arpabet import Phones
 from qkv.pronunciation.heteronyms.tagger import tagger
 from qkv.pronunciation.normalization.letters import LETTERS
+from qkv.pronunciation.normalization.rule import word_set
 
 MIN_PART = 4
 """Letters in the shortest part of a compound."""
 MAX_COMPOUND = 40
-_SIBILANTS = frozenset("S Z SH ZH CH JH".split())
-_VOICELESS = frozenset("P T K F TH".split())
-_ENDINGS = frozenset(
-    "ness less able ally ably ment ward berg land ling king wood ford stein ties ting ring ding sing ping ming ration "
-    "nation lings kings fully ship page better".split()
+_SIBILANTS = word_set("S Z SH ZH CH JH")
+_VOICELESS = word_set("P T K F TH")
+_ENDINGS = word_set(
+    "ness less able ally ably ment ward berg land ling king wood ford stein ties ting ring ding sing ping ming "
+    "ration nation lings kings fully ship page better"
 )
 """Words that are endings more often than parts of a compound."""
 

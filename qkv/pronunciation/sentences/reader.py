@@ -1,7 +1,7 @@
 """Sentences to phones: normalize the text, choose readings of heteronyms, look up words, ask the model for the rest.
 
-    for token in SentenceReader().read("He read 12 pages."):
-        print(token.text, [(word.word, str(word.answer), word.why) for word in token.words])
+for token in SentenceReader().read("He read 12 pages."):
+    print(token.text, [(word.word, str(word.answer), word.why) for word in token.words])
 """
 
 from collections.abc import Iterable, Iterator
@@ -59,7 +59,7 @@ class ReadToken:
         return WordAnswer(self.text, source, (_join([one.answer.best[0] for one in self.words]),))
 
     def to_record(self, alphabet: str = "arpabet") -> dict[str, object]:
-        """Return plain data for JSON: the answer, the place in the text, and every word with the reason of its reading."""
+        """Return plain data for JSON: the answer, its place in the text, and every word with its reason."""
         words = [
             {
                 "word": one.word,
@@ -132,7 +132,7 @@ class SentenceReader:
         ]
 
     def _choose(self, tokens: list[SpokenToken], index: int) -> list[Choice] | None:
-        """Return readings of a heteronym; the user's dictionary comes before them, and `model_only` knows no readings."""
+        """Return readings of a heteronym, unless the user's dictionary has it or no dictionary is wanted."""
         word = tokens[index].text.lower()
         if word not in heteronyms() or self.pronouncer.model_only:
             return None
@@ -159,7 +159,7 @@ class SentenceReader:
             known.clear()
 
     def _add(self, missing: dict[str, str]) -> None:
-        """Answer words that are not in the cache: letters, words of a dictionary and their derivations, then the model."""
+        """Answer words that are not in the cache: letters, words of a dictionary, derived words, then the model."""
         rest: dict[str, str] = {}
         for key, word in missing.items():
             letter = letter_phones(word) if key.startswith("letter ") else None

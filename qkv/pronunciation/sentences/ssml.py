@@ -4,10 +4,9 @@ import re
 from collections.abc import Iterable, Iterator
 from xml.sax.saxutils import escape, quoteattr
 
+from qkv.errors import unknown_name_error
 from qkv.pronunciation.answer import ALPHABETS
 from qkv.pronunciation.sentences.reader import ReadToken
-
-from qkv.errors import unknown_name_error
 
 _ALPHABETS = {"ipa": "ipa", "arpabet": "x-cmu-arpabet"}
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
