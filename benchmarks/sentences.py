@@ -2,6 +2,7 @@
 
     python -m benchmarks.sentences --split dev|test [--peers VENV]      heteronyms and numbers of benchmarks/sentences/
     python -m benchmarks.sentences --book                               100,000 words of Python's documentation
+    python -m benchmarks.sentences --page                               the tables of docs/pronounce.md
 
 A heteronym is right if the reading nearest to the answer, of those that the list has for the word, is the one wanted:
 so a peer with other phones is compared fairly. The baseline says the most frequent reading of every word, without
@@ -23,6 +24,7 @@ import resource
 import shutil
 import subprocess
 import sysconfig
+import textwrap
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +42,8 @@ from qkv.pronunciation.measure import wilson_interval
 
 FOLDER = Path(__file__).parent / "sentences"
 RESULTS = Path(__file__).parent / "results" / "sentences.json"
+PAGE = Path(__file__).parent.parent / "docs" / "pronounce.md"
+MARK = "<!-- sentences -->"
 BOOK_WORDS = 100_000
 PLAIN_KINDS = ("cardinal", "ordinal", "large", "money")
 """Kinds whose single number num2words can write."""
@@ -310,17 +314,52 @@ def measure_split(folder: Path, split: str, venv: Path) -> dict[str, Any]:
     return found
 
 
+def table(record: dict[str, Any]) -> str:
+    """Return the tables of the page: accuracies on the test half, and the speed of a book."""
+    test, lines = record["test"], ["| test half | right (95 %) | |", "|---|---|---|"]
+    named = [
+        *((f"heteronyms, {name}", one) for name, one in test["heteronyms"].items()),
+        ("numbers, qkv", test["numbers"]),
+    ]
+    plain_numbers = test.get("plain numbers", {})
+    named += [(f"plain numbers, {name}", plain_numbers[name]) for name in ("qkv", "num2words") if name in plain_numbers]
+    for name, one in named:
+        interval = f"{100 * one['low']:.1f} to {100 * one['high']:.1f}"
+        lines.append(f"| {name} | {100 * one['accuracy']:.1f} % ({interval}) | {one['right']} of {one['of']} |")
+    reasons = "".join(f" {reason[0].upper()}{reason[1:]}." for reason in test["not_measured"].values())
+    book_record = record["book"]
+    first, *_, last = book_record["readings"]
+    speed = (
+        f"A book of {book_record['words']:,} words (Python's documentation, {book_record['unknown_words']:,} words by the model): "
+        f"{first['words_per_second']:,.0f} words/s the first time ({first['words_per_cpu_second']:,.0f} per CPU second), "
+        f"{last['words_per_second']:,.0f} the third time ({last['words_per_cpu_second']:,.0f}); memory at most "
+        f"{first['peak_memory_mb']:,.0f} MB, then {last['peak_memory_mb']:,.0f} MB. The load of the machine was "
+        f"{book_record['load']:.1f} on {book_record['machine']['cores']} cores."
+    )
+    note = "The IPA of espeak-ng is mapped to the nearest phones. Plain numbers are sentences with one number alone."
+    return "\n".join([*lines, "", *textwrap.wrap(note + reasons, 120), "", *textwrap.wrap(speed, 120)])
+
+
+def write_page(record: dict[str, Any]) -> None:
+    """Write the tables between the marks of the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(MARK)
+    _, _, after = rest.partition("<!-- end -->")
+    PAGE.write_text(f"{before}{MARK}\n\n{table(record)}\n\n<!-- end -->{after}", encoding="utf-8")
+
+
 def main() -> None:
     """Measure, write, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--split", choices=("dev", "test"))
     parser.add_argument("--book", action="store_true", help="measure the speed on a long text")
+    parser.add_argument("--page", action="store_true", help="write the tables of docs/pronounce.md")
     parser.add_argument("--peers", type=Path, default=Path("runs/peers"), help="environment with num2words and g2p_en")
     parser.add_argument("--lists", type=Path, default=FOLDER, help="folder of the lists")
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
-    if not chosen.split and not chosen.book:
-        parser.error("give --split or --book")
+    if not (chosen.split or chosen.book or chosen.page):
+        parser.error("give --split, --book or --page")
     record = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
     if chosen.split:
         command = f"python -m benchmarks.sentences --split {chosen.split}"
@@ -331,6 +370,9 @@ def main() -> None:
         }
     if chosen.book:
         record["book"] = {**about(), "command": "python -m benchmarks.sentences --book", **measure_book(book())}
+    if chosen.page:
+        write_page(record)
+        return
     chosen.out.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record[chosen.split or "book"], indent=1))
 

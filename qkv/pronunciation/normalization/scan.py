@@ -34,8 +34,8 @@ _WORD = re.compile(r"[^\W_²³][\u0300-\u036f]*+(?:['’ʼ._&+‑-]?[^\W_²³][\
 _PLAIN = re.compile(r"[^\W\d_²³][\u0300-\u036f]*+(?:['’ʼ]?[^\W\d_²³][\u0300-\u036f]*+)*+")
 _RUN = re.compile(r"[.!?…]{2,}+|[-–—]{2,}+|_++|\*++|'{2,}+")
 _LIST_RANGE = re.compile(r"(?P<first>[A-Z])[-–—](?P<second>[A-Z])(?![\w])")
-_MAX_WORD = 4096
-"""Characters of the longest stretch that is split as a compound."""
+MAX_WORD = 64
+"""Characters of the longest word with dots or hyphens that is looked up as a whole."""
 
 _BEFORE_DIGITS: tuple[Rule, ...] = (
     *web.RULES[2:],
@@ -156,18 +156,13 @@ def _read_other(text: str, position: int, near: Neighbors) -> SpokenToken:
     sections = _LIST_RANGE.match(text, position)
     if sections:
         return SpokenToken(sections[0], position, "range", (sections["first"], "to", sections["second"]))
-    match = _WORD.match(text, position, position + _MAX_WORD) or _WORD.match(text, position)
+    match = _WORD.match(text, position, position + MAX_WORD)
     if match is None:
         return _read_signs(text, position)
-    whole = match[0]
-    if near.known(_plain(whole)):
-        return SpokenToken(whole, position, "word", (whole,))
     plain = _PLAIN.match(text, position)
-    if plain is None:  # digits of another script
-        return SpokenToken(whole, position, "word", (whole,))
-    if plain.end() == match.end():
-        return SpokenToken(whole, position, "word", (whole,))
-    return SpokenToken(plain[0], position, "word", (plain[0],))
+    is_whole = plain is None or (len(match[0]) < MAX_WORD and near.known(_plain(match[0])))
+    word = match[0] if is_whole or plain is None else plain[0]  # without letters: digits of another script
+    return SpokenToken(word, position, "word", (word,))
 
 
 def _plain(word: str) -> str:

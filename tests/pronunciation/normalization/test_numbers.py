@@ -17,8 +17,7 @@ from qkv.pronunciation.normalization.numbers import (
 
 UNITS = dict(
     zip(
-        "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-        "eighteen nineteen".split(),  # noqa: SIM905
+        ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"],
         range(1, 20),
         strict=True,
     )

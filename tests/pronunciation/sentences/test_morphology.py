@@ -7,7 +7,8 @@ lookup = cmu_dictionary().lookup
 
 
 @pytest.mark.parametrize(
-    ("phones", "ending"), [("K AE1 T", "S"), ("D AO1 G", "Z"), ("B AH1 S", "IH0 Z"), ("D EY1", "Z"), ("M AE1 CH", "IH0 Z")]
+    ("phones", "ending"),
+    [("K AE1 T", "S"), ("D AO1 G", "Z"), ("B AH1 S", "IH0 Z"), ("D EY1", "Z"), ("M AE1 CH", "IH0 Z")],
 )
 def test_endings(phones, ending):
     assert " ".join(add_s(tuple(phones.split()))) == f"{phones} {ending}"

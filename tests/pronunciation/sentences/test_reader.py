@@ -80,7 +80,7 @@ def test_model_only_reads_numbers_but_looks_up_nothing(tiny):
     ]
 
 
-def test_an_unknown_possessive_is_derived(reader):
-    (token,) = reader.read("gearbox")
+def test_an_unknown_compound_is_derived(reader):
+    (token,) = reader.read("waterpaper")
     assert token.words[0].why == "dictionary, by its parts"
     assert token.to_answer().source is Source.dictionary
