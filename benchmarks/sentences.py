@@ -327,14 +327,15 @@ def table(record: dict[str, Any]) -> str:
         interval = f"{100 * one['low']:.1f} to {100 * one['high']:.1f}"
         lines.append(f"| {name} | {100 * one['accuracy']:.1f} % ({interval}) | {one['right']} of {one['of']} |")
     reasons = "".join(f" {reason[0].upper()}{reason[1:]}." for reason in test["not_measured"].values())
-    book_record = record["book"]
-    first, *_, last = book_record["readings"]
+    long_text = record["book"]
+    first, *_, last = long_text["readings"]
+    cores = long_text["machine"]["cores"]
     speed = (
-        f"A book of {book_record['words']:,} words (Python's documentation, {book_record['unknown_words']:,} words by the model): "
+        f"Python's documentation, {long_text['words']:,} words, {long_text['unknown_words']:,} of them by the model: "
         f"{first['words_per_second']:,.0f} words/s the first time ({first['words_per_cpu_second']:,.0f} per CPU second), "
         f"{last['words_per_second']:,.0f} the third time ({last['words_per_cpu_second']:,.0f}); memory at most "
         f"{first['peak_memory_mb']:,.0f} MB, then {last['peak_memory_mb']:,.0f} MB. The load of the machine was "
-        f"{book_record['load']:.1f} on {book_record['machine']['cores']} cores."
+        f"{long_text['load']:.1f} on {cores} cores."
     )
     note = "The IPA of espeak-ng is mapped to the nearest phones. Plain numbers are sentences with one number alone."
     return "\n".join([*lines, "", *textwrap.wrap(note + reasons, 120), "", *textwrap.wrap(speed, 120)])

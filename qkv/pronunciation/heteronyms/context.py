@@ -15,7 +15,7 @@ from qkv.pronunciation.heteronyms.tagger import tagger
 from qkv.pronunciation.normalization.rule import SpokenToken
 
 WORDS_BEFORE, WORDS_AFTER = 12, 12
-_TAGGED_BEFORE, _TAGGED_AFTER = 9, 5
+_TAGGED_BEFORE, _TAGGED_AFTER = 8, 3
 _ENDS = re.compile(r"[.!?]")
 _CONTRACTION = re.compile(r"(?i)(.+)(n't|'(?:s|re|ve|ll|d|m))")
 _QUOTES = {

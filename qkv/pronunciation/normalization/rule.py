@@ -4,6 +4,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from qkv.pronunciation.arpabet import Phones
 from qkv.pronunciation.normalization.numbers import Words
@@ -12,8 +13,7 @@ _NEXT_WORD = re.compile(r"[ \t\u00a0]{0,4}([^\W\d_]{1,40}(?:['’][^\W\d_]{1,10}
 _HISTORY = 4
 
 
-@dataclass(frozen=True, slots=True)
-class SpokenToken:
+class SpokenToken(NamedTuple):
     """A stretch of a text and the words that are said for it."""
 
     text: str

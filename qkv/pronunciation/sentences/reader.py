@@ -5,7 +5,7 @@ for token in SentenceReader().read("He read 12 pages."):
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from qkv.pronunciation.answer import Pronunciation, Source, WordAnswer
 from qkv.pronunciation.arpabet import Phones
@@ -16,12 +16,13 @@ from qkv.pronunciation.sentences.morphology import derive, letter_phones
 from qkv.pronunciation.sentences.pieces import cut
 from qkv.pronunciation.text import normalize as normalize_word
 
+TOKENS_PER_BOOK_WINDOW = 16 * WORDS_PER_WINDOW
+"""Tokens of a long text that are read ahead: its unknown words fill batches."""
 CACHE_SIZE = 50_000
 """Words whose answers are cached."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpokenWord:
+class SpokenWord(NamedTuple):
     """A word that is said, its pronunciations, and why this one."""
 
     word: str
@@ -30,14 +31,25 @@ class SpokenWord:
     """The source (user, dictionary, letters, model, none), or the heteronym's reading and its cues."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadToken:
+class ReadToken(NamedTuple):
     """A token of a text and the words that are said for it."""
 
     token: SpokenToken
     words: tuple[SpokenWord, ...] = ()
     text_number: int = 1
     """Number of the text."""
+    offset: int = 0
+    """Place of the piece of text in which the token was found."""
+
+    @property
+    def start(self) -> int:
+        """Index of its first character in the text."""
+        return self.offset + self.token.start
+
+    @property
+    def end(self) -> int:
+        """Index after its last character in the text."""
+        return self.offset + self.token.end
 
     @property
     def text(self) -> str:
@@ -69,7 +81,7 @@ class ReadToken:
             }
             for one in self.words
         ]
-        place = {"text": self.text_number, "start": self.token.start, "end": self.token.end, "kind": self.token.kind}
+        place = {"text": self.text_number, "start": self.start, "end": self.end, "kind": self.token.kind}
         return {**self.to_answer().to_record(alphabet), **place, "words": words}
 
     def _silent(self) -> WordAnswer:
@@ -79,7 +91,8 @@ class ReadToken:
         return WordAnswer(self.text, Source.punctuation)
 
 
-_Pending = tuple[SpokenToken, int, list[Choice] | None]
+_Pending = tuple[SpokenToken, int, int, list[Choice] | None]
+"""(token, number of its text, place of its piece, readings of a heteronym)"""
 
 
 class SentenceReader:
@@ -98,7 +111,7 @@ class SentenceReader:
 
     def read_book(self, pieces: Iterable[str]) -> Iterator[ReadToken]:
         """Yield the tokens of one long text that comes in pieces, such as those of `read_pieces`, in bounded memory."""
-        return self.stream(((1, piece) for piece in pieces), joined=True)
+        return self.stream(((1, piece) for piece in pieces), joined=True, window=TOKENS_PER_BOOK_WINDOW)
 
     def stream(
         self, texts: Iterable[tuple[int, str]], *, joined: bool = False, window: int = WORDS_PER_WINDOW
@@ -124,8 +137,9 @@ class SentenceReader:
         tokens = list(normalize(piece, self.pronouncer.lookup))
         return [
             (
-                SpokenToken(token.text, token.start + offset, token.kind, token.words) if offset else token,
+                token,
                 number,
+                offset,
                 self._choose(tokens, index) if token.kind == "word" else None,
             )
             for index, token in enumerate(tokens)
@@ -144,17 +158,20 @@ class SentenceReader:
         known = self._known
         missing = {
             key: word
-            for token, _, choices in pending
+            for token, _, _, choices in pending
             if choices is None
             for word in token.words
             if (key := _key(word, token)) not in known
         }
         self._add(missing)
-        for token, number, choices in pending:
+        for token, number, offset, choices in pending:
             if choices is not None:
-                yield ReadToken(token, (self._choice(token.text, choices),), number)
+                words: tuple[SpokenWord, ...] = (self._choice(token.text, choices),)
+            elif token.kind == "word":
+                words = (known[token.words[0]],)
             else:
-                yield ReadToken(token, tuple(known[_key(word, token)] for word in token.words), number)
+                words = tuple([known[f"letter {word}"] for word in token.words])
+            yield ReadToken(token, words, number, offset)
         if len(known) > CACHE_SIZE:
             known.clear()
 

@@ -59,7 +59,7 @@ def test_the_best_and_no_stress(tiny):
 def test_a_book_has_places_from_its_beginning(reader):
     text = "One short sentence is here. " * 700
     tokens = list(reader.read_book(read_pieces(io.StringIO(text))))
-    assert all(text[token.token.start : token.token.end] == token.text for token in tokens)
+    assert all(text[token.start : token.end] == token.text for token in tokens)
     assert sum(token.text == "sentence" for token in tokens) == 700
     assert {token.text_number for token in tokens} == {1}
 
