@@ -172,6 +172,19 @@ _ESPEAK = {**dict(zip(_ESPEAK_SYMBOLS.split(), _NEAREST.split(), strict=True)), 
 _ESPEAK_PIECE = re.compile("|".join(sorted(_ESPEAK, key=len, reverse=True)))
 
 
+def from_espeak(word: str) -> Phones:
+    """Map a word in espeak-ng's IPA to the nearest phones, with stress."""
+    phones, digit = [], STRESSES[0]
+    for piece in re.findall(f"[ˈˌ]|{_ESPEAK_PIECE.pattern}", word.replace("ː", "")):
+        if piece in "ˈˌ":
+            digit = "1" if piece == "ˈ" else "2"
+            continue
+        for phone in _ESPEAK[piece].split():
+            phones.append(phone + digit if phone in VOWELS else phone)
+            digit = STRESSES[0] if phone in VOWELS else digit
+    return tuple(phones)
+
+
 def espeak() -> Say:
     """espeak-ng's American English; its IPA mapped to the nearest phones."""
     if shutil.which("espeak-ng") is None:

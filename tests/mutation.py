@@ -88,6 +88,24 @@ class Mutant:
 MUTANTS = (
     # joint n-grams
     Mutant(
+        "pronunciation/normalization/numbers.py",
+        "if group and power:",
+        "if power:",
+        ("tests/pronunciation/normalization/test_numbers.py",),
+    ),
+    Mutant(
+        "pronunciation/heteronyms/choose.py",
+        "+ by_class\n",
+        "- by_class\n",
+        ("tests/pronunciation/heteronyms/test_choose.py",),
+    ),
+    Mutant(
+        "pronunciation/sentences/reader.py",
+        "offset += len(piece)",
+        "offset += 1",
+        ("tests/pronunciation/sentences/test_reader.py::test_a_book_has_places_from_its_beginning",),
+    ),
+    Mutant(
         "pronunciation/joint_ngram.py",
         "steps += self.back_off[node]",
         "steps += 0 * self.back_off[node]",

@@ -17,3 +17,8 @@ from .measure import measure_pronunciation as measure_pronunciation
 from .neural import NeuralG2P as NeuralG2P
 from .pronouncer import Pronouncer as Pronouncer
 from .pronouncer import pronounce as pronounce
+from .sentences import ReadToken as ReadToken
+from .sentences import SentenceReader as SentenceReader
+from .sentences import SpokenWord as SpokenWord
+from .sentences import read_pieces as read_pieces
+from .sentences import write_ssml as write_ssml

@@ -18,6 +18,8 @@ class Source(StrEnum):
     """The user's dictionary file."""
     dictionary = "dictionary"
     """CMUdict."""
+    letters = "letters"
+    """Names of letters, as in FBI."""
     model = "model"
     """The trained model."""
     punctuation = "punctuation"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from qkv.errors import QkvError
 from qkv.pronunciation.answer import Pronunciation, Source, WordAnswer, merge_and_rank
+from qkv.pronunciation.arpabet import Phones
 from qkv.pronunciation.bundled import MODEL_MISSING, model_folder
 from qkv.pronunciation.dictionary import Dictionary, cmu_dictionary, read_dictionary
 from qkv.pronunciation.neural import NeuralG2P
@@ -85,12 +86,20 @@ class Pronouncer:
         return self.answer_tokens((TextToken(word, "word") for word in words), best)
 
     def sentence(self, text: str, best: int = 1) -> list[WordAnswer]:
-        """Return an answer for each word of a text and for the punctuation between."""
+        """Return an answer for each word of a text and for the punctuation between, word by word.
+
+        `SentenceReader` also reads numbers and abbreviations, and chooses readings by context.
+        """
         return list(self.answer_tokens((token for token in self.split(text) if token.kind != "space"), best))
 
     def split(self, text: str) -> Iterator[TextToken]:
         """Split a text into words and what is between them; a word of a dictionary is never split."""
         return split_text(text, self._is_known)
+
+    def lookup(self, word: str) -> tuple[Phones, ...]:
+        """Return the pronunciations of a word by the first dictionary that has it; empty if no dictionary has it."""
+        found = self._lookup(word)
+        return tuple(one.phones for one in found.best) if found else ()
 
     def answer_tokens(
         self, tokens: Iterable[TextToken], best: int = 1, window: int = WORDS_PER_WINDOW

@@ -4,6 +4,7 @@ from .atomic import open_file as open_file
 from .atomic import read_file as read_file
 from .atomic import remove_stale as remove_stale
 from .atomic import write_atomic as write_atomic
+from .atomic import write_stream as write_stream
 from .cache_dir import cache_dir as cache_dir
 from .folder import MANIFEST as MANIFEST
 from .folder import is_valid_folder as is_valid_folder

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
+from typing import TextIO
 
 from qkv.errors import QkvError, nearest_name
 
@@ -29,6 +30,27 @@ def write_atomic(path: Path, data: bytes) -> None:
                 temporary.unlink()
             raise
         sync_folder(path.parent)
+
+
+@contextmanager
+def write_stream(path: Path) -> Iterator[TextIO]:
+    """Open a UTF-8 text file for writing; it takes its name when the block ends, and is removed if the block fails."""
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}-{threading.get_ident()}")
+    with save_errors(path, 0):
+        file = temporary.open("w", encoding="utf-8", newline="\n")
+    try:
+        yield file
+        with save_errors(path, file.tell()):
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            temporary.replace(path)
+            sync_folder(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            file.close()
+            temporary.unlink()
+        raise
 
 
 def open_file(path: Path) -> BufferedReader:

