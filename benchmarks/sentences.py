@@ -314,6 +314,10 @@ def measure_split(folder: Path, split: str, venv: Path) -> dict[str, Any]:
     return found
 
 
+def _format_speed(reading: dict[str, Any]) -> str:
+    return f"{reading['words_per_second']:,.0f} words/s ({reading['words_per_cpu_second']:,.0f} per CPU second)"
+
+
 def table(record: dict[str, Any]) -> str:
     """Return the tables of the page: accuracies on the test half, and the speed of a book."""
     test, lines = record["test"], ["| test half | right (95 %) | |", "|---|---|---|"]
@@ -332,8 +336,7 @@ def table(record: dict[str, Any]) -> str:
     cores = long_text["machine"]["cores"]
     speed = (
         f"Python's documentation, {long_text['words']:,} words, {long_text['unknown_words']:,} of them by the model: "
-        f"{first['words_per_second']:,.0f} words/s the first time ({first['words_per_cpu_second']:,.0f} per CPU second), "
-        f"{last['words_per_second']:,.0f} the third time ({last['words_per_cpu_second']:,.0f}); memory at most "
+        f"{_format_speed(first)} the first time, {_format_speed(last)} the third time; memory at most "
         f"{first['peak_memory_mb']:,.0f} MB, then {last['peak_memory_mb']:,.0f} MB. The load of the machine was "
         f"{long_text['load']:.1f} on {cores} cores."
     )
