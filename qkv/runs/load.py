@@ -80,19 +80,19 @@ def save_config(run: Run, config: Config, task: Task, start: nn.Module | None = 
         write_atomic(run.folder / name, data)
 
 
-def load(folder: Path, *others: Path) -> tuple[Config, Task, nn.Module]:
+def load(folder: Path | str, *others: Path | str) -> tuple[Config, Task, nn.Module]:
     """Load a trained run, ready to predict; with `others`, the model averages the probabilities of all runs.
 
     A run that was stopped gives the best weights of its newest valid checkpoint, with a `QkvWarning`.
     """
-    config, task, model = _load_one(folder)
+    config, task, model = _load_one(Path(folder))
     if not others:
         return config, task, model
     if not hasattr(model, "step"):
         raise QkvError(f"a model of task {config.task!r} does not decode tokens, so it cannot be averaged", folder)
     members = [model]
     for other in others:
-        _, another, member = _load_one(other)
+        _, another, member = _load_one(Path(other))
         if another.vocabulary() != task.vocabulary():
             raise QkvError(f"its vocabulary is not that of {folder}: the two cannot be averaged", other)
         members.append(member)

@@ -38,7 +38,7 @@ def trained(file, tmp_path):
 
 def test_a_run_comes_back_as_it_was(trained):
     folder, model, job = trained
-    config, again, restored = runs.load(folder)
+    config, again, restored = runs.load(str(folder))
     assert config.train.steps == 4
     assert again.vocabulary() == job.vocabulary()
     for name, value in model.state_dict().items():
