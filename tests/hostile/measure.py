@@ -1,4 +1,4 @@
-"""Run a command in a forked process that has torch already: its words, seconds and growth of memory."""
+"""Run a command in a forked process that has torch already: its words, CPU seconds and growth of memory."""
 
 import io
 import json
@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import sys
-import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ class Outcome:
     stdout: str
     stderr: str
     seconds: float
+    """Of CPU time, which other processes do not change; what only waits is ended after `GUARD_SECONDS`."""
     bytes: int
     """Growth of the resident memory."""
 
@@ -47,12 +47,11 @@ def run(arguments: list[str | bytes], folder: Path, environment: dict[str, str])
     torch.set_num_threads(1)  # threads do not survive a fork
     sys.stdout.flush()
     sys.stderr.flush()
-    started = time.monotonic()
     process = os.fork()
     if not process:
         _child(arguments, folder, environment, outputs)
     _, status, usage = os.wait4(process, 0)
-    seconds = time.monotonic() - started
+    seconds = usage.ru_utime + usage.ru_stime
     stdout, stderr = (path.read_text("utf-8", errors="replace") for path in outputs[:2])
     before = json.loads(outputs[2].read_text())
     code = os.waitstatus_to_exitcode(status)

@@ -1,4 +1,4 @@
-"""Every hostile file is refused in one sentence, within 2 seconds and 500 MB."""
+"""Every hostile file is refused in one sentence, within 2 CPU seconds and 500 MB."""
 
 import json
 import subprocess
