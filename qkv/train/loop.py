@@ -98,6 +98,7 @@ class Loop:
         require_no_split_batch_norm(self.model, settings)
         self.ema: Weights = clone_weights(self.model)
         self.best: Weights = clone_weights(self.model)
+        self.final: Weights | None = None  # complete, at rank 0, after training
         self.progress = Progress(steps=settings.steps)
         self.interrupt = Interrupt()
         self._resume_check = make_resume_check(objective, settings, self.device, self.group.mesh, run)
@@ -145,9 +146,9 @@ class Loop:
             finally:
                 if self._tensorboard is not None:
                     self._tensorboard.close()
-            weights = self.group.complete_weights(self.best)
-            if weights is not None:
-                self.run.save_weights(weights)
+            self.final = self.group.complete_weights(self.best)
+            if self.final is not None:
+                self.run.save_weights(self.final)
             self.group.barrier()
             self._stop_if_requested()  # training is done, but the sender of the signal waits for the process to end
         return self.progress
