@@ -2,9 +2,9 @@
 
     step:  gradient of (summed loss / tokens of the whole batch), clipped; the optimizer; EMA of the weights
 
-The order of examples, dropout and the learning rate are functions of (seed, step, rank). So resuming from a checkpoint
-gives, on a CPU, the same weights bit for bit as a run that was never stopped. A step whose loss is not finite is
-skipped and logged.
+The order of examples and the learning rate are functions of (seed, step), dropout also of the rank. So resuming from a
+checkpoint gives, on a CPU, the same weights bit for bit as a run that was never stopped. A step whose loss is not
+finite is skipped and logged.
 """
 
 import math

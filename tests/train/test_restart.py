@@ -23,12 +23,8 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 def start(folder, *options, mesh="data=2"):
     command = [*TORCHRUN, *options, "--log-dir", str(folder.parent / f"{folder.name}-logs"), "--redirects", "3"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [*command, *TRAIN, "--mesh", mesh, "--run", str(folder)],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    command += [*TRAIN, "--mesh", mesh, "--run", str(folder)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def kill_rank(rank, folder, process):

@@ -45,6 +45,7 @@ def read_shards(folder: Path, chosen: str | None = None) -> "dict[str, Weights]"
 def read_into(folder: Path, target: Target, chosen: str | None = None) -> "dict[str, Weights]":
     """Return state dicts; of a tensor that is sharded over processes, only the shard of this one is read."""
     # half a second of imports, which most trainings do not need
+    from torch.distributed.checkpoint.api import CheckpointException  # noqa: PLC0415
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader  # noqa: PLC0415
     from torch.distributed.checkpoint.state_dict_loader import load as load_tensors  # noqa: PLC0415
 
@@ -61,7 +62,7 @@ def read_into(folder: Path, target: Target, chosen: str | None = None) -> "dict[
             load_tensors(flat, storage_reader=reader, no_dist=True)
     except QkvError as error:
         raise QkvError(error.what, folder) from None
-    except Exception as error:  # whatever torch raises for files that it did not write
+    except (Exception, CheckpointException) as error:  # whatever torch raises for files that it did not write
         raise QkvError(f"the shards cannot be read: {_first_reason(error)}", folder) from error
     return found
 

@@ -33,6 +33,7 @@ def two(tmp_path_factory):
     root = tmp_path_factory.mktemp("two")
     jobs = {mesh: Job(str(root / mesh), mesh, STEPS) for mesh in MESHES}
     jobs["single"] = replace(jobs["shard=2"], folder=str(root / "single"), double=False)
+    jobs["interrupted"] = replace(jobs["shard=2"], folder=str(root / "interrupted"), stop_at=5)
     jobs["stopped"] = replace(jobs["shard=2"], folder=str(root / "stopped"), stop_at=STOP)
     held = run_jobs(2, list(jobs.values()))
     return root, dict(zip(jobs, held, strict=True))
@@ -44,6 +45,7 @@ def resumed(two, one, tmp_path_factory):
     root = tmp_path_factory.mktemp("resumed")
     names = {**dict.fromkeys(MESHES, two[0] / "stopped"), "from one": one.with_name("stopped")}
     names["damaged"] = two[0] / "stopped"
+    names["interrupted"] = two[0] / "interrupted"
     for name, source in names.items():
         shutil.copytree(source, root / name)
     _, newest = list_steps(root / "damaged" / "checkpoints")
@@ -51,7 +53,7 @@ def resumed(two, one, tmp_path_factory):
     data = bytearray(shard.read_bytes())
     data[-9] ^= 1
     shard.write_bytes(data)
-    meshes = {**{mesh: mesh for mesh in MESHES}, "from one": "shard=2", "damaged": "shard=2"}
+    meshes = {**{mesh: mesh for mesh in MESHES}, **dict.fromkeys(("from one", "damaged", "interrupted"), "shard=2")}
     run_jobs(2, [Job(str(root / name), mesh, STEPS) for name, mesh in meshes.items()])
     return root
 
@@ -98,6 +100,15 @@ def test_the_same_mesh_continues_bit_for_bit(two, resumed):
 
 
 @pytest.mark.process
+def test_signal_during_a_validation_stops_all_processes_and_repeats_it(two, resumed):
+    """Rank 0 receives it at the end of step 5, after which the processes validate together."""
+    names = [line.get("event") for line in Run(two[0] / "interrupted").read_metrics() if "event" in line]
+    assert names == []  # not validated
+    assert max(difference(two[0] / "shard=2", resumed / "interrupted").values()) == 0
+    assert event(resumed / "interrupted", "resumed")["step"] == 5
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("mesh", ["data=2", "sequence=2"])
 def test_another_mesh_continues_from_shards(one, resumed, mesh):
     assert max(difference(one, resumed / mesh).values()) <= 1e-12
@@ -128,6 +139,16 @@ def test_damaged_shard_is_named_and_the_checkpoint_before_is_used(two, resumed):
     assert event(resumed / "damaged", "resumed")["step"] == 5
     assert (resumed / "damaged/checkpoints/step-00000008.damaged-1").is_dir()
     assert losses(resumed / "damaged") == losses(two[0] / "shard=2")
+
+
+@pytest.mark.process
+def test_one_state_dict_of_shards_is_read_whole(one, two):
+    """As for a run that was stopped and is evaluated."""
+    found = Run(two[0] / "shard=2").load_checkpoint(lambda record: "ema")
+    expected = Run(one).load_checkpoint(lambda record: "ema")
+    assert list(found.tensors) == ["ema"]
+    assert found.tensors["ema"].keys() == expected.tensors["ema"].keys()
+    assert all(x.shape == expected.tensors["ema"][name].shape for name, x in found.tensors["ema"].items())
 
 
 @pytest.mark.process
