@@ -4,6 +4,7 @@ Each process holds a shard of every parameter, gradient, optimizer state and ave
 and dropped after it. Processes of the axis `sequence` have the same examples, and each computes a part of the tokens.
 """
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,8 @@ class ShardedGroup(ProcessGroup):
         if self._parts is not None:
             outermost = next(part for part in module.modules() if isinstance(part, SequenceModel))
             parallelize_sequence(outermost, self._parts)
+        # nothing here changes the output of a block in place, which is what torch warns of
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
         root = _Root(module)
         for block in find_blocks(root).values():
             fully_shard(block, mesh=self._devices, mp_policy=self._precision())
