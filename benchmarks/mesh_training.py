@@ -44,6 +44,7 @@ from qkv.train import Compute, Interrupted, Loop, Objective, Run, Settings
 from qkv.train.objective import Tensors, part_of
 from qkv.train.parallel.mesh import parse_mesh
 
+RESULTS = Path(__file__).parent / "results" / "mesh_training_cpu.json"
 SIZES = {"dim": 12, "heads": 3, "hidden_dim": 14, "layers": 2, "max_length": 16}
 VOCABULARY, LENGTH, EXAMPLES = 17, 11, 5
 MESHES = {2: ("data=2", "shard=2", "sequence=2"), 4: ("shard=4", "data=2,shard=2", "shard=2,sequence=2")}
