@@ -39,9 +39,9 @@ from qkv.profile.plan.memory import LOGIT_BYTES
 from qkv.profile.plan.plan import TrainingPlan, make_plan
 from qkv.profile.plan.request import make_step
 from qkv.profile.plan.to_json import plan_to_record
-from qkv.profile.plan.units import find_stacks
 from qkv.profile.spec import ProfileTarget, resolve_spec
-from qkv.train.mesh import Mesh, parse_mesh
+from qkv.train.parallel.mesh import Mesh, parse_mesh
+from qkv.train.parallel.units import find_stacks
 
 RESULTS = Path(__file__).parent / "results" / "plan_cpu.json"
 VOCABULARY = 307

@@ -738,10 +738,10 @@ MUTANTS = (
         ("tests/profile/plan/test_traffic.py",),
     ),
     Mutant(
-        "profile/plan/units.py",
+        "train/parallel/units.py",
         "math.ceil(parameter.shape[0] / parts)",
         "(parameter.shape[0] // parts)",
-        ("tests/profile/plan/test_units.py",),
+        ("tests/train/parallel/test_units.py",),
     ),
     Mutant(
         "profile/plan/exchange.py",

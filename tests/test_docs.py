@@ -17,6 +17,7 @@ from benchmarks import (
     compare_pronounce,
     detection_encoder,
     digits_cpu,
+    mesh_training,
     plan,
     pronounce_peers,
     sequence_parallel,
@@ -33,6 +34,7 @@ from docs.generate.menu import menu
 from examples.attention_picture import picture
 from qkv.cli import app
 from qkv.train import Settings
+from qkv.train.parallel.mesh import parse_mesh
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [
@@ -378,6 +380,23 @@ def test_the_plans_are_those_of_the_result_file():
     assert f"{result['examples'][0]['parameters']['all'] / 1e9:.1f} billion parameters" in words
     assert {one["recompute"][again]["fits"] for one in plans.values() for again in ("false",)} == {False}
     assert {one["recompute"]["true"]["fits"] for one in plans.values()} == {True}
+
+
+def test_the_meshes_are_those_of_the_result_file():
+    result = json.loads(mesh_training.RESULTS.read_text())
+    page = (ROOT / "docs" / "scale.md").read_text()
+    assert mesh_training.table(result) in page
+    words, kills = " ".join(page.split()), result["kills"]
+    assert f"{result['steps']} steps" in words
+    assert f"{kills['finished']} of {kills['trainings']} trainings" in words
+    assert (kills["finished"], kills["killed"]) == (kills["trainings"], kills["trainings"])
+    assert kills["largest difference of losses"] <= 1e-5
+    assert max(max(row["float64"].values()) for row in result["meshes"]) <= 1e-12
+    assert max(max(row["float32"].values()) for row in result["meshes"]) <= 1e-5
+    assert max(max(row["difference"].values()) for row in result["resumed"]) <= 1e-12
+    for row in result["meshes"]:
+        shards = parse_mesh(row["mesh"]).parameter_shards
+        assert max(row["largest share"].values()) <= 1.1 / shards
 
 
 @pytest.mark.slow

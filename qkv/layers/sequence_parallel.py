@@ -38,7 +38,7 @@ def parallelize_sequence(model: nn.Module, group: SequenceGroup | dist.ProcessGr
     All processes of the group (default: all processes) must call `forward`, and its backward, together. Either all
     give a mask or none does, and likewise a packing.
     """
-    splittable = _require_splittable(model)
+    splittable = require_splittable(model)
     splittable.sequence_group = group if isinstance(group, SequenceGroup) else SequenceGroup(group)
 
 
@@ -56,7 +56,7 @@ def whole_sequences(model: nn.Module) -> Iterator[None]:
             part.sequence_group = group
 
 
-def _require_splittable(model: nn.Module) -> SequenceModel:
+def require_splittable(model: nn.Module) -> SequenceModel:
     """Return the model, or raise an error that names the part that needs whole sequences."""
     if not isinstance(model, SequenceModel):
         raise ValueError(

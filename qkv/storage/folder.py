@@ -39,27 +39,39 @@ def save_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     with save_errors(folder, sum(map(len, files.values())) + len(manifest)):
         if _already_saved(folder, manifest):
             return
-        _make_folder(folder.parent)
-        shutil.rmtree(temporary, ignore_errors=True)
+        make_empty_folder(temporary)
         try:
-            temporary.mkdir()
-            for name, data in (*files.items(), (MANIFEST, manifest)):
+            for name, data in files.items():
                 write_synced(temporary / name, data)
-            sync_folder(temporary)
-            if folder.is_dir() and any(folder.iterdir()):
-                set_aside(folder)
-            temporary.rename(folder)
+            commit_folder(temporary, folder, manifest)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        sync_folder(folder.parent)
 
 
-def verify_folder(folder: Path) -> None:
-    """Raise a QkvError that names the first file whose contents do not match the manifest."""
+def make_empty_folder(folder: Path) -> None:
+    """Create a folder and its parents; what was in it is removed."""
+    _make_folder(folder.parent)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+
+
+def commit_folder(temporary: Path, folder: Path, manifest: bytes) -> None:
+    """Give a folder, whose files are on disk, its manifest and then its name; other contents of that name are kept."""
+    write_synced(temporary / MANIFEST, manifest)
+    sync_folder(temporary)
+    if folder.is_dir() and any(folder.iterdir()):
+        set_aside(folder)
+    temporary.rename(folder)
+    sync_folder(folder.parent)
+
+
+def verify_folder(folder: Path, wanted: Callable[[str], bool] = lambda _: True) -> None:
+    """Raise a QkvError that names the first file whose contents do not match the manifest; `wanted` chooses by name."""
     for name, entry in read_manifest(folder).items():
-        with open_member(folder, name) as file:
-            entry.check(folder, name, file, os.fstat(file.fileno()).st_size)
+        if wanted(name):
+            with open_member(folder, name) as file:
+                entry.check(folder, name, file, os.fstat(file.fileno()).st_size)
 
 
 def is_valid_folder(folder: Path) -> bool:

@@ -46,18 +46,18 @@ class EagerBackward:
         self.loss_module, self.group = loss_module, group
 
     def accumulate(self, batch: TrainBatch, tokens: int) -> list[Tensor]:
-        """Add the gradients of a batch; DDP averages over processes, so the loss is multiplied by the world size."""
-        losses, weight = [], 0.0 if batch.idle else 1.0
-        device = self.group.device
+        """Add the gradients of a batch; DDP and FSDP average over processes, so the loss is multiplied."""
+        losses, device, counted = [], self.group.device, len(batch.counted)
         for number, micro_batch in enumerate(batch.micro_batches):
             tensors = tuple(tensor.to(device) for tensor in micro_batch)
             autocast = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
             with self.group.no_sync(self.loss_module, enabled=number + 1 < len(batch.micro_batches)):
                 with autocast:
                     loss = self.loss_module(*tensors)
+                weight = 1.0 if number < counted else 0.0
                 (loss * (weight * self.group.world_size / tokens)).backward()
             losses.append(loss.detach())
-        return [] if batch.idle else losses
+        return losses[:counted]
 
 
 @dataclass(frozen=True)

@@ -16,26 +16,43 @@ class TrainBatch(NamedTuple):
 
     micro_batches: list[Tensors]
     """Computed one after the other, gradients accumulated; at least one."""
-    idle: bool
-    """Whether there are fewer examples than processes: this one repeats an example, with weight 0."""
+    idle: int = 0
+    """How many of them, at the end, only repeat an example, with weight 0: other processes have more examples."""
+
+    @property
+    def counted(self) -> list[Tensors]:
+        """The micro-batches that are not idle."""
+        return self.micro_batches[: len(self.micro_batches) - self.idle]
 
 
 class TrainBatches(Dataset[TrainBatch]):
     """Batches of this process by step."""
 
     def __init__(self, objective: Objective, accumulation_steps: int, group: ProcessGroup):
-        self.order, self.collate = objective.order, objective.collate
-        self.accumulation_steps, self.rank, self.world_size = accumulation_steps, group.rank, group.world_size
+        self.order, self.collate, self.split_sequence = objective.order, objective.collate, objective.split_sequence
+        self.accumulation_steps, self.mesh, self.coordinates = accumulation_steps, group.mesh, group.coordinates
+        self.batch_shard = self.coordinates.data * self.mesh.shard + self.coordinates.shard
 
     def __getitem__(self, step: int) -> TrainBatch:
         ids = self.order(step)
         if not ids:
             raise ValueError(f"objective.order({step}) must give at least one id, got none")
-        own = shard(ids, self.rank, self.world_size)
-        used = own or ids[:1]
-        count = min(self.accumulation_steps, len(used))
-        micro_batches = [self.collate(used[number :: self.accumulation_steps]) for number in range(count)]
-        return TrainBatch(micro_batches, idle=not own)
+        own = shard(ids, self.batch_shard, self.mesh.batch_shards)
+        count = self._count_micro_batches(len(ids), len(own))
+        parts = [own[number :: self.accumulation_steps] for number in range(count)]
+        return TrainBatch([self._collate(part or ids[:1]) for part in parts], idle=parts.count([]))
+
+    def _count_micro_batches(self, examples: int, own: int) -> int:
+        """Return the number of micro-batches; processes that share parameters compute together, so all have as many."""
+        most = -(-examples // self.mesh.batch_shards) if self.mesh.parameter_shards > 1 else own
+        return min(self.accumulation_steps, max(most, 1))
+
+    def _collate(self, ids: list[int]) -> Tensors:
+        tensors = self.collate(ids)
+        if self.mesh.sequence == 1:
+            return tensors
+        assert self.split_sequence is not None
+        return self.split_sequence(tensors, self.coordinates.sequence, self.mesh.sequence)
 
     def load(self, steps: range, workers: int) -> Iterator[TrainBatch]:
         """Yield the batches of these steps, prefetched by `workers` processes; their number changes no batch."""

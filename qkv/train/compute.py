@@ -6,6 +6,7 @@ import torch
 
 from qkv.train.backward import require_single_gpu
 from qkv.train.distributed import get_world_size
+from qkv.train.parallel.mesh import Mesh, choose_mesh
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,14 @@ class Compute:
     """Whether to torch.compile the model."""
     graphs: bool = False
     """Whether to replay CUDA graphs, one per shape; for a small model in one process on CUDA."""
+    mesh: Mesh | None = None
+    """Arrangement of the processes; None: each of them has the whole model and other examples."""
 
     def __post_init__(self) -> None:
+        mesh = choose_mesh(self.mesh, get_world_size())
         if self.workers < 0:
             raise ValueError(f"workers must be 0 or more, got {self.workers}")
         if self.graphs:
             require_single_gpu(torch.device(self.device), get_world_size())
+        if self.compile and mesh.parameter_shards > 1:
+            raise ValueError(f"compile needs a process to have the whole model, got mesh {mesh}; use mesh axis data")

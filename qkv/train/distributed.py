@@ -1,18 +1,25 @@
-"""Data-parallel training: one process, or the group that torchrun started."""
+"""The processes of a training: one, or the group that torchrun started, each with the whole model (DDP)."""
 
 import atexit
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from qkv.errors import QkvError
+from qkv.train.parallel.mesh import Mesh, choose_mesh
+
+if TYPE_CHECKING:
+    from qkv.train.checkpoint import Checkpoint
+    from qkv.train.ema import Weights
+    from qkv.train.run import Run
 
 TIMEOUT = timedelta(minutes=5)
 """Time limit of a wait for another process, such as rank 0 while it saves; if it dies, the wait ends at once."""
@@ -58,9 +65,14 @@ class ProcessGroup:
     collective calls of the others with an error, and torchrun ends the job: it never hangs.
     """
 
-    def __init__(self, device: torch.device):
+    shares_parameters = False
+    """Whether several processes share one copy of the model; otherwise each has its own."""
+
+    def __init__(self, device: torch.device, mesh: Mesh | None = None):
         self.rank = get_rank()
         self.world_size = get_world_size()
+        self.mesh = choose_mesh(mesh, self.world_size)
+        self.coordinates = self.mesh.coordinates(self.rank)
         self.device = device
         if self.world_size > 1 and device.type == "cuda":
             self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -98,9 +110,39 @@ class ProcessGroup:
             return context
         return nullcontext()
 
+    def complete(self, tensor: Tensor) -> Tensor:
+        """Return a tensor with all of its values, where this process may hold a shard of it."""
+        return tensor
+
+    def complete_weights(self, weights: "Weights") -> "Weights | None":
+        """Return complete weights at rank 0, and None at the others; all processes must call this."""
+        return weights if self.rank == 0 else None
+
+    def validate(self, module: nn.Module, compute_score: Callable[[], float]) -> float:
+        """Return the score that a validation of the model in `module` computes."""
+        return compute_score()
+
+    def save_checkpoint(self, run: "Run", step: int, tensors: "dict[str, Weights]", record: dict[str, Any]) -> None:
+        """Save a checkpoint of the run; all processes must call this."""
+        if self.rank == 0:
+            run.save_checkpoint(step, tensors, record)
+
+    def load_checkpoint(self, run: "Run", model: nn.Module, optimizer: torch.optim.Optimizer) -> "Checkpoint | None":
+        """Return the latest valid checkpoint, with what this process holds of the model and its optimizer state."""
+        return run.load_checkpoint()
+
     def barrier(self) -> None:
         """Wait for all processes."""
         self.sum(0)
+
+
+def make_process_group(device: torch.device, mesh: Mesh | None = None) -> ProcessGroup:
+    """Return the processes of a training, arranged in a mesh (default: each has the whole model)."""
+    if mesh is None or mesh.parameter_shards == 1:
+        return ProcessGroup(device, mesh)
+    from qkv.train.parallel.sharded_group import ShardedGroup  # noqa: PLC0415 - half a second of imports
+
+    return ShardedGroup(device, mesh)
 
 
 def _init_process_group(backend: str) -> None:

@@ -2,9 +2,9 @@
 
     step:  gradient of (summed loss / tokens of the whole batch), clipped; the optimizer; EMA of the weights
 
-The order of examples, dropout and the learning rate are functions of (seed, step, rank). So resuming from a checkpoint
-gives, on a CPU, the same weights bit for bit as a run that was never stopped. A step whose loss is not finite is
-skipped and logged.
+The order of examples and the learning rate are functions of (seed, step), dropout also of the rank. So resuming from a
+checkpoint gives, on a CPU, the same weights bit for bit as a run that was never stopped. A step whose loss is not
+finite is skipped and logged.
 """
 
 import math
@@ -25,10 +25,11 @@ from qkv.train.backward import Backward, CudaGraphBackward, EagerBackward
 from qkv.train.batches import TrainBatch, TrainBatches
 from qkv.train.checkpoint import Checkpoint
 from qkv.train.compute import Compute
-from qkv.train.distributed import ProcessGroup
+from qkv.train.distributed import ProcessGroup, make_process_group
 from qkv.train.ema import Weights, batch_norm_buffers, clone_weights, require_no_split_batch_norm, to_device, update_ema
 from qkv.train.objective import Objective
 from qkv.train.optimizer import clip_grad_norm, load_optimizer_state, make_optimizer, optimizer_state
+from qkv.train.parallel.support import require_mesh_support
 from qkv.train.progress import Progress
 from qkv.train.resume_check import changed_conditions, make_resume_check, require_resumable
 from qkv.train.run import Run
@@ -80,11 +81,11 @@ class Loop:
         self, objective: Objective, settings: Settings, run: Run, compute: Compute = _CPU, report: Report = _ignore
     ):
         self.objective, self.settings, self.run, self.report, self.compute = objective, settings, run, report, compute
-        self.group = ProcessGroup(torch.device(compute.device))
+        self.group = make_process_group(torch.device(compute.device), compute.mesh)
         self.device = self.group.device
+        require_mesh_support(objective, self.group.mesh)
         if objective.update is not None:
             require_no_optimizer_settings(settings)
-            self._require_one_process()
         self.model = objective.model.to(self.device)
         for module in objective.frozen:
             module.to(self.device)
@@ -92,14 +93,15 @@ class Loop:
         self.loss_module = self.group.wrap(_compile(loss_module) if compute.compile else loss_module)
         make: Callable[[nn.Module, ProcessGroup], Backward] = CudaGraphBackward if compute.graphs else EagerBackward
         self.backward = make(self.loss_module, self.group)
-        self.optimizer = make_optimizer(self.model, settings)
+        self.optimizer = make_optimizer(self.model, settings, sharded=self.group.shares_parameters)
         self._batch_norm_buffers = batch_norm_buffers(self.model)
         require_no_split_batch_norm(self.model, settings)
         self.ema: Weights = clone_weights(self.model)
         self.best: Weights = clone_weights(self.model)
+        self.final: Weights | None = None  # complete, at rank 0, after training
         self.progress = Progress(steps=settings.steps)
         self.interrupt = Interrupt()
-        self._resume_check = make_resume_check(objective, settings, self.device, self.group.world_size, run)
+        self._resume_check = make_resume_check(objective, settings, self.device, self.group.mesh, run)
         self._started = False
         self._has_saved = False
         self._clock = 0.0
@@ -107,7 +109,7 @@ class Loop:
 
     def resume(self) -> None:
         """Continue from the latest valid checkpoint, or from the start without one."""
-        found = self.run.load_checkpoint()
+        found = self.group.load_checkpoint(self.run, self.model, self.optimizer)
         if found is None:
             self.run.require_unfinished()
         else:
@@ -144,8 +146,9 @@ class Loop:
             finally:
                 if self._tensorboard is not None:
                     self._tensorboard.close()
-            if self.group.rank == 0:
-                self.run.save_weights(self.best)
+            self.final = self.group.complete_weights(self.best)
+            if self.final is not None:
+                self.run.save_weights(self.final)
             self.group.barrier()
             self._stop_if_requested()  # training is done, but the sender of the signal waits for the process to end
         return self.progress
@@ -221,7 +224,7 @@ class Loop:
         self._seed("dropout", step, self.group.rank)
         if not self.model.training:  # after a validation; not at every step, since train() visits all modules
             self.loss_module.train()
-        own_tokens = 0 if batch.idle else sum(self.objective.count(tensors) for tensors in batch.micro_batches)
+        own_tokens = sum(self.objective.count(tensors) for tensors in batch.counted)
         tokens = int(self.group.sum(own_tokens))
         update = self._optimizer_update if self.objective.update is None else self._custom_update
         metrics = update(batch, rate, tokens)
@@ -236,7 +239,8 @@ class Loop:
             group["lr"] = rate
         saved_buffers = [buffer.clone() for buffer in self._batch_norm_buffers]
         losses = self.backward.accumulate(batch, max(tokens, 1))
-        norm = clip_grad_norm(self.optimizer, self.settings.max_grad_norm)  # the one sync with the GPU
+        # the one sync with the GPU
+        norm = clip_grad_norm(self.optimizer, self.settings.max_grad_norm, self.group.complete)
         loss = self.group.sum(sum(float(part) for part in losses)) / max(tokens, 1)
         if math.isfinite(loss) and math.isfinite(norm):
             self.optimizer.step()
@@ -263,12 +267,6 @@ class Loop:
                 self.run.folder,
             )
         return {"loss": loss}
-
-    def _require_one_process(self) -> None:
-        if self.group.world_size > 1:
-            raise QkvError(
-                f"this task updates its model itself, which needs one process, got {self.group.world_size} processes"
-            )
 
     def _seed(self, purpose: str, *ids: int) -> None:
         """Seed the generators in use; torch.manual_seed seeds every device type and takes as long as a small step."""
@@ -319,9 +317,11 @@ class Loop:
         self.model.load_state_dict(self._evaluated_weights())
         self._seed("validation", self.progress.step)
         self.loss_module.eval()
+        # processes that share parameters compute together, so they must stop together
+        stop = self._stop_if_requested if self.group.shares_parameters else self.interrupt.raise_if_received
         try:
             with torch.no_grad():
-                return float(self.objective.validate(self.model, self.interrupt.raise_if_received))
+                return self.group.validate(self.loss_module, lambda: float(self.objective.validate(self.model, stop)))
         except Interrupted:
             return None
         finally:
@@ -332,18 +332,17 @@ class Loop:
         return self.ema if self.settings.ema_decay else self.model.state_dict()
 
     def _save(self) -> None:
-        if self.group.rank == 0:
-            tensors = {
-                "model": self.model.state_dict(),
-                "ema": self.ema,
-                "best": self.best,
-                "optimizer": optimizer_state(self.optimizer),
-            }
-            record = {"progress": self.progress.to_record(), "resume_check": self._resume_check}
-            if self._has_saved and not self.run.checkpoints.exists():
-                self._log({"event": "checkpoints_removed"})
-            self._has_saved = True
-            self.run.save_checkpoint(self.progress.step, tensors, record)
+        tensors = {
+            "model": self.model.state_dict(),
+            "ema": self.ema,
+            "best": self.best,
+            "optimizer": optimizer_state(self.optimizer),
+        }
+        record = {"progress": self.progress.to_record(), "resume_check": self._resume_check}
+        if self.group.rank == 0 and self._has_saved and not self.run.checkpoints.exists():
+            self._log({"event": "checkpoints_removed"})
+        self._has_saved = True
+        self.group.save_checkpoint(self.run, self.progress.step, tensors, record)
         self.group.barrier()
 
     def _stop_if_requested(self) -> None:

@@ -13,6 +13,7 @@ from qkv.storage.format_1 import upgrade_config
 from qkv.train.checkpoint import Checkpoint
 from qkv.train.cpu_conditions import cpu_conditions
 from qkv.train.objective import Objective
+from qkv.train.parallel.mesh import Mesh
 from qkv.train.run import Run
 from qkv.train.settings import Settings
 
@@ -22,7 +23,7 @@ PARTS = ("model", "ema", "best", "optimizer")
 
 
 def make_resume_check(
-    objective: Objective, settings: Settings, device: torch.device, processes: int, run: Run
+    objective: Objective, settings: Settings, device: torch.device, mesh: Mesh, run: Run
 ) -> ResumeCheck:
     """Return settings, run, a checksum of the first batch, and the conditions that the last bits depend on."""
     digest = sha256()
@@ -38,7 +39,8 @@ def make_resume_check(
             "device": device.type,
             "dtype": str(next(objective.model.parameters()).dtype),
             "threads": torch.get_num_threads(),
-            "processes": processes,
+            "processes": mesh.processes,
+            **({} if mesh.parameter_shards == 1 else {"mesh": str(mesh)}),
             **cpu_conditions(),
         },
     }

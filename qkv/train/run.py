@@ -77,17 +77,22 @@ class Run:
         return True
 
     def save_checkpoint(self, step: int, tensors: dict[str, Weights], record: dict[str, Any]) -> None:
-        """Save the state at this step; older checkpoints are removed after it is on disk.
+        """Save the state at this step; older checkpoints are removed after it is on disk."""
+        if self.needs_checkpoint(step):
+            save_checkpoint(self.checkpoints, step, tensors, record)
 
-        A valid checkpoint of the same step is kept: it can only lack its validation, which resuming repeats.
+    def needs_checkpoint(self, step: int) -> bool:
+        """Return whether there is no valid checkpoint of this step, after its metrics are on disk.
+
+        A valid one is kept: it can only lack its validation, which resuming repeats.
         """
         self._require_own_checkpoints()
         if has_checkpoint(self.checkpoints, step):
-            return
+            return False
         if self.metrics.exists():
             with self._metrics_errors(), self.metrics.open("rb") as file:
                 os.fsync(file.fileno())  # metrics are never behind a checkpoint
-        save_checkpoint(self.checkpoints, step, tensors, record)
+        return True
 
     def load_checkpoint(self, choose: ChooseWeights | None = None) -> Checkpoint | None:
         """Return the latest valid checkpoint, or None without any; raise if all are damaged.

@@ -20,12 +20,11 @@ TRAIN = (
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
-def start(folder, *options):
+def start(folder, *options, mesh="data=2"):
     command = [*TORCHRUN, *options, "--log-dir", str(folder.parent / f"{folder.name}-logs"), "--redirects", "3"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [*command, *TRAIN, "--run", str(folder)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    command += [*TRAIN, "--mesh", mesh, "--run", str(folder)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def kill_rank(rank, folder, process):
@@ -46,10 +45,11 @@ def losses(folder):
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_restarted_workers_resume(tmp_path):
+@pytest.mark.parametrize("mesh", ["data=2", "shard=2"])
+def test_restarted_workers_resume(tmp_path, mesh):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert start(whole).wait(100) == 0
-    process = start(killed, "--max-restarts=2")
+    assert start(whole, mesh=mesh).wait(100) == 0
+    process = start(killed, "--max-restarts=2", mesh=mesh)
     kill_rank(1, killed, process)
     assert process.wait(100) == 0
     assert losses(killed) == losses(whole)

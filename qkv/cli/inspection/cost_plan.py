@@ -80,7 +80,7 @@ def print_plan(model: PlannedModel, options: PlanOptions, *, json: bool) -> None
     from qkv.profile.plan.request import make_step
     from qkv.profile.plan.to_json import plan_to_record
     from qkv.profile.spec import resolve_spec
-    from qkv.train.mesh import Mesh, parse_mesh
+    from qkv.train.parallel.mesh import Mesh, parse_mesh
 
     gpu = find_gpu(options.gpu or "")
     mesh = Mesh() if options.mesh is None else parse_mesh(options.mesh)

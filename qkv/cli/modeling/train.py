@@ -12,6 +12,7 @@ from qkv.cli.shared.command import command_name
 from qkv.cli.shared.completion import complete_kind
 from qkv.cli.shared.console import Json, console
 from qkv.cli.shared.device import choose_device
+from qkv.cli.shared.mesh import TrainMesh, read_mesh, same_errors
 from qkv.cli.shared.options import absolute_path, merge_options, parse_changes, require_no_epochs, training_length
 from qkv.cli.shared.parameters import Device, Preset, Set, TaskName, TestFile, TrainFile
 from qkv.cli.shared.plugin import Plugin, load_plugins
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from qkv.train import Compute
+    from qkv.train.parallel.mesh import Mesh
 
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue the run in --run with its settings; start it if there is none.")
@@ -65,6 +67,7 @@ def train(
     workers: Annotated[int, typer.Option(help="Worker processes that prepare batches.")] = 0,
     compile_: Compile = False,
     graphs: Annotated[bool, typer.Option("--graphs", help="Use CUDA graphs: faster for small models on cuda.")] = False,
+    mesh: TrainMesh = None,
     strict: Annotated[bool, typer.Option("--strict", help="Fail on a bad line instead of skipping it.")] = False,
     dry_run: DryRun = False,
     plugin: Plugin = None,
@@ -81,8 +84,10 @@ def train(
         files = {"train_file": absolute_path(train_file), "test_file": absolute_path(test_file)}
         merge_options(changes, "data", **files, strict=strict or None)
         # what this machine cannot do raises before a folder exists
-        compute = _compute(device, workers, compile_, graphs)
-        request = Request(task, preset, changes, run, resume, start_from)
+        with same_errors():
+            arrangement = read_mesh(mesh)
+            compute = _compute(device, workers, compile_, graphs, None if dry_run else arrangement)
+        request = Request(task, preset, changes, run, resume, start_from, arrangement)
         if dry_run:
             print_dry_run(request, compute, json)
             return
@@ -90,10 +95,10 @@ def train(
             _train_and_report(opened, compute, on_signal, json)
 
 
-def _compute(device: str | None, workers: int, compile_: bool, graphs: bool) -> "Compute":
+def _compute(device: str | None, workers: int, compile_: bool, graphs: bool, mesh: "Mesh | None") -> "Compute":
     from qkv.train import Compute
 
-    return Compute(device=choose_device(device), workers=workers, compile=compile_, graphs=graphs)
+    return Compute(device=choose_device(device), workers=workers, compile=compile_, graphs=graphs, mesh=mesh)
 
 
 def _train_and_report(opened: OpenedRun, compute: "Compute", on_signal: ExitOnSignal, as_json: bool) -> None:
@@ -109,14 +114,19 @@ def _train(opened: OpenedRun, compute: "Compute", on_signal: ExitOnSignal) -> "n
     from qkv import runs
     from qkv.cli.shared.progress import training_progress
     from qkv.train import Interrupted, Loop
-    from qkv.train.distributed import get_rank, lost_process_errors
+    from qkv.train.distributed import get_rank, get_world_size, lost_process_errors
+    from qkv.train.parallel.mesh import choose_mesh
+    from qkv.train.parallel.support import require_mesh_support
 
     config, task, run, resume, weights = opened
     model = runs.build(config, task)
     if weights is not None:
         model.load_state_dict(weights)
+    objective = runs.make_objective(config, task, model)
+    with same_errors():
+        require_mesh_support(objective, choose_mesh(compute.mesh, get_world_size()))
     with lost_process_errors(), training_progress(task.unit) as report:
-        loop = Loop(runs.make_objective(config, task, model), config.train, run, compute, report)
+        loop = Loop(objective, config.train, run, compute, report)
         if resume:
             loop.resume()
         again = f"{command_name()} train {config.task} --run {run.folder} --resume"
@@ -135,5 +145,9 @@ def _train(opened: OpenedRun, compute: "Compute", on_signal: ExitOnSignal) -> "n
         f"the model is trained and saved in {run.folder}, its evaluation was not finished; repeat it with "
         f"{command_name()} eval {run.folder} --split {task.default_split}"
     )
-    model.load_state_dict(loop.best)
+    if loop.final is None:  # rank 0 has it
+        return model
+    if loop.group.shares_parameters:  # this process has a share of the model
+        model = runs.build(config, task).to(loop.device)
+    model.load_state_dict(loop.final)
     return model.eval()

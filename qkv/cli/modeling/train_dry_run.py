@@ -35,6 +35,8 @@ def print_dry_run(request: Request, compute: "Compute", as_json: bool) -> None:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     if as_json:
         estimate = {"parameters": parameters, "examples": sizes, "steps": steps, "estimated_minutes": minutes}
+        if request.mesh is not None:
+            estimate |= {"mesh": str(request.mesh), "processes": request.mesh.processes}
         print_json({"task": config.task, **estimate, "settings": [asdict(setting) for setting in settings]})
         return
     print_settings(settings)
@@ -42,6 +44,9 @@ def print_dry_run(request: Request, compute: "Compute", as_json: bool) -> None:
     lines = [f"parameters: {parameters:,}", f"examples:   {examples}"]
     lines.append(f"steps:      {steps:,}{_format_epochs(steps or 0, config.train.batch_size, sizes.get('train', 0))}")
     lines.append(f"time:       about {_format_minutes(minutes)} on {compute.device}, without validation")
+    if request.mesh is not None:
+        processes = request.mesh.processes
+        lines.append(f"mesh:       {request.mesh}: {processes} processes of torchrun; the time is that of one process")
     console().print("\n".join(lines), markup=False, soft_wrap=True)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkv.cli.modeling.train_resume import require_same_run, require_same_start
 from qkv.cli.shared.console import console
+from qkv.cli.shared.mesh import same_errors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from qkv.tasks import Task
     from qkv.train import Run
     from qkv.train.ema import Weights
+    from qkv.train.parallel.mesh import Mesh
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Request:
     """Whether to continue the run in the folder, if there is one."""
     start_from: Path | None = None
     """Run folder or Hugging Face folder with the initial weights (fine-tuning)."""
+    mesh: "Mesh | None" = None
+    """Arrangement of the processes; None: each has the whole model."""
 
 
 class OpenedRun(NamedTuple):
@@ -101,6 +105,7 @@ def prepare(request: Request) -> tuple["Config", "Task", "nn.Module"]:
     """Return configuration, data and model of a new run; what cannot be trained raises before a folder exists."""
     from qkv import runs
     from qkv.train.ema import require_no_split_batch_norm
+    from qkv.train.parallel.support import require_mesh_support
 
     start = None if request.start_from is None else runs.read_start(request.start_from)
     config, task = _load(request, start)
@@ -112,6 +117,9 @@ def prepare(request: Request) -> tuple["Config", "Task", "nn.Module"]:
         runs.copy_matching(start, model)
     runs.validate(config, task, model)
     require_no_split_batch_norm(model, config.train)
+    if request.mesh is not None:
+        with same_errors():
+            require_mesh_support(runs.make_objective(config, task, model), request.mesh)
     return config, task, model
 
 

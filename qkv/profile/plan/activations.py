@@ -17,7 +17,7 @@ from qkv.cost.meta_run import MetaAutocast, ModuleCall, count_forward, tensors_i
 from qkv.cost.polynomial import Sizes
 from qkv.layers import MultiHead
 from qkv.layers.gates import Gate
-from qkv.profile.plan.units import Stack, find_stacks, only_blocks
+from qkv.train.parallel.units import Stack, find_stacks, only_blocks
 
 SHORT = 1024
 """Step of the lengths at which a block that loops over its tokens is counted."""

@@ -6,7 +6,7 @@ from qkv.cost.memory import OPTIMIZERS
 from qkv.profile.plan.activations import Activations
 from qkv.profile.plan.exchange import gathered_bytes
 from qkv.profile.plan.request import TrainingStep
-from qkv.profile.plan.units import ModelUnits
+from qkv.train.parallel.units import ModelUnits
 
 MASTER_BYTES = 4
 """Bytes of a parameter, its gradient and each value of its optimizer state."""

@@ -11,8 +11,8 @@ from qkv.profile.plan.gpus import GB, Gpu
 from qkv.profile.plan.memory import MemoryPlan, plan_memory
 from qkv.profile.plan.request import TrainingStep
 from qkv.profile.plan.traffic import Transfer, plan_traffic
-from qkv.profile.plan.units import ModelUnits, find_units
 from qkv.profile.plan.work import Work, plan_moved, plan_work
+from qkv.train.parallel.units import ModelUnits, find_units
 
 NETWORK = 400
 """Gbit/s of network per GPU, if nothing is said: one card of a usual node of eight."""

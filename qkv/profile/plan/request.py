@@ -12,7 +12,7 @@ from qkv.cost.meta_run import ModuleCall
 from qkv.errors import unknown_name_error
 from qkv.models import Decoder
 from qkv.profile.spec import ProfileTarget
-from qkv.train.mesh import Mesh
+from qkv.train.parallel.mesh import Mesh
 
 PRECISIONS = ("bfloat16", "float32")
 OPTIMIZER_OF_SETTING = {"adamw": "adamw", "sgd": "momentum"}

@@ -14,7 +14,7 @@ from qkv.profile.plan.exchange import exchanges
 from qkv.profile.plan.gpus import Gpu
 from qkv.profile.plan.memory import MASTER_BYTES
 from qkv.profile.plan.request import TrainingStep
-from qkv.profile.plan.units import ModelUnits
+from qkv.train.parallel.units import ModelUnits
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from qkv.profile.plan.activations import Activations
 from qkv.profile.plan.exchange import heads_of, heads_shape
 from qkv.profile.plan.memory import LOGIT_BYTES, MASTER_BYTES, Term
 from qkv.profile.plan.request import TrainingStep
-from qkv.profile.plan.units import ModelUnits, find_stacks
+from qkv.train.parallel.units import ModelUnits, find_stacks
 
 
 @dataclass(frozen=True)

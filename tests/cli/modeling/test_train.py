@@ -375,6 +375,28 @@ def test_a_dry_run_describes_the_training_and_writes_nothing(tmp_path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.tsv"]
 
 
+def test_wrong_meshes_are_refused_before_a_folder_exists(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "unknown mesh axis 'shrd'; did you mean 'shard'?" in qkv("train", "xor", "--mesh", "shrd=2", code=2)
+    message = qkv("train", "xor", "--mesh", "shard=2,data=3", "--run", "x", code=2)
+    assert "mesh data=3,shard=2,sequence=1 needs 6 processes, got 1; start it with torchrun" in message
+    assert "does not split its sequences" in qkv("train", "recall", "--mesh", "sequence=2", "--dry-run", code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_names_the_processes_of_a_mesh():
+    options = ("train", "xor", "--mesh", "data=2,shard=2", "--dry-run")
+    assert "mesh:       data=2,shard=2,sequence=1: 4 processes of torchrun" in qkv(*options)
+    record = json.loads(qkv(*options, "--json"))
+    assert (record["mesh"], record["processes"]) == ("data=2,shard=2,sequence=1", 4)
+
+
+def test_other_ranks_leave_an_error_of_all_to_rank_0(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("qkv.cli.shared.mesh._WAIT_SECONDS", 0)
+    assert qkv("train", "xor", "--mesh", "shard=2,data=3", code=2) == ""
+
+
 def test_bad_input_of_epochs_names_steps():
     assert "give --steps" in qkv("train", "xor", "--epochs", "3", code=2)
     assert "leave out --resume" in qkv("train", "xor", "--run", "x", "--resume", "--dry-run", code=2)

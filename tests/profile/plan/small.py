@@ -7,7 +7,7 @@ from qkv.models import family
 from qkv.profile.plan.request import make_step
 from qkv.profile.spec import ProfileTarget
 from qkv.train import Settings
-from qkv.train.mesh import Mesh
+from qkv.train.parallel.mesh import Mesh
 
 TOKENS, DIM, HEADS, HIDDEN, LAYERS = 11, 6, 3, 10, 2
 EMBEDDING = TOKENS * DIM

@@ -3,7 +3,7 @@
 import pytest
 
 from qkv.profile.plan.exchange import LayerExchange, exchanges, gathered_bytes
-from qkv.train.mesh import Mesh
+from qkv.train.parallel.mesh import Mesh
 from tests.profile.plan.small import step
 
 ROWS = 5 * 3

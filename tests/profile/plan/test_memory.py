@@ -4,8 +4,8 @@ import pytest
 
 from qkv.profile.plan.activations import Activations
 from qkv.profile.plan.memory import plan_memory
-from qkv.profile.plan.units import find_units
-from qkv.train.mesh import Mesh
+from qkv.train.parallel.mesh import Mesh
+from qkv.train.parallel.units import find_units
 from tests.profile.plan.small import BLOCK, PARAMETERS, REST, TOKENS, accumulating, step
 
 SAVED = Activations(1000, 100, 30, 500, weight_copies=77, rest_copies=13, outputs=8 * TOKENS)

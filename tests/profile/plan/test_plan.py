@@ -10,7 +10,7 @@ from qkv.profile.plan.plan import Cluster, StepTime, make_plan
 from qkv.profile.plan.request import make_step
 from qkv.profile.plan.to_json import plan_to_record
 from qkv.profile.spec import ProfileTarget
-from qkv.train.mesh import Mesh
+from qkv.train.parallel.mesh import Mesh
 from tests.profile.plan.small import step
 
 H200 = find_gpu("h200")

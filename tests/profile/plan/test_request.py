@@ -7,7 +7,7 @@ from qkv.cost import Input
 from qkv.profile.plan.request import make_step
 from qkv.profile.spec import resolve_spec
 from qkv.train import Settings
-from qkv.train.mesh import Mesh
+from qkv.train.parallel.mesh import Mesh
 from tests.profile.plan.small import accumulating, step, target
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from qkv.profile.plan.gpus import find_gpu
 from qkv.profile.plan.traffic import Ranks, Transfer, plan_traffic
-from qkv.profile.plan.units import find_units
-from qkv.train.mesh import Mesh
+from qkv.train.parallel.mesh import Mesh
+from qkv.train.parallel.units import find_units
 from tests.profile.plan.small import BLOCK, PARAMETERS, REST, accumulating, step
 
 

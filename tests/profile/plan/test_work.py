@@ -8,11 +8,11 @@ from torch import nn
 from qkv.cost import Input, count_multiplications
 from qkv.profile.plan.activations import count_activations
 from qkv.profile.plan.request import make_step
-from qkv.profile.plan.units import find_units
 from qkv.profile.plan.work import Work, plan_moved, plan_work
 from qkv.profile.spec import ProfileTarget
 from qkv.train import Settings
-from qkv.train.mesh import Mesh
+from qkv.train.parallel.mesh import Mesh
+from qkv.train.parallel.units import find_units
 from tests.profile.plan.small import EMBEDDING, PARAMETERS, accumulating, step
 
 PROJECTIONS, FEED_FORWARD = 4 * 6 * 6, 2 * 6 * 10

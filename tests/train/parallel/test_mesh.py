@@ -1,6 +1,6 @@
 import pytest
 
-from qkv.train.mesh import Coordinates, Mesh, choose_mesh, parse_mesh
+from qkv.train.parallel.mesh import Coordinates, Mesh, choose_mesh, parse_mesh
 
 
 def test_every_rank_has_its_own_coordinates():

@@ -77,14 +77,19 @@ def find_units(module: nn.Module) -> ModelUnits:
         taken.update(map(id, own))
         return Unit(name, tuple(own))
 
-    places = _places(module)
-    blocks = [
-        claim(f"{stack.path}.{i}", block)
-        for stack in find_stacks(module)
-        for i, block in enumerate(stack.blocks)
-        if _is_gathered_alone(block, places)
-    ]
+    blocks = [claim(name, block) for name, block in find_blocks(module).items()]
     return ModelUnits(tuple(unit for unit in blocks if unit.parameters), claim("the rest", module))
+
+
+def find_blocks(module: nn.Module) -> dict[str, nn.Module]:
+    """Return the blocks of the stacks that are gathered by themselves, by path."""
+    places = _places(module)
+    blocks = {f"{stack.path}.{i}": block for stack in find_stacks(module) for i, block in enumerate(stack.blocks)}
+    return {
+        path: block
+        for path, block in blocks.items()
+        if _is_gathered_alone(block, places) and any(p.requires_grad for p in block.parameters())
+    }
 
 
 def _is_gathered_alone(block: nn.Module, places: Counter[int]) -> bool:

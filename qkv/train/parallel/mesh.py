@@ -46,6 +46,11 @@ class Mesh:
         """Number of parts that the examples of a step are split into."""
         return self.data * self.shard
 
+    @property
+    def parameter_shards(self) -> int:
+        """Number of processes that share one copy of the parameters."""
+        return self.shard * self.sequence
+
     def coordinates(self, rank: int) -> Coordinates:
         """Return the indices of a process on each axis."""
         outer, sequence = divmod(rank, self.sequence)

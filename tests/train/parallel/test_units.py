@@ -2,7 +2,7 @@ import torch
 from torch import nn
 
 from qkv.models import family
-from qkv.profile.plan.units import find_stacks, find_units, only_blocks, shard_elements
+from qkv.train.parallel.units import find_stacks, find_units, only_blocks, shard_elements
 from tests.profile.plan.small import BLOCK, DIM, EMBEDDING, HIDDEN, LAYERS, PARAMETERS, REST, target
 
 

@@ -1,0 +1,1 @@
+"""Processes that share a model: the mesh, the parts that are gathered together, sharded training and checkpoints."""
