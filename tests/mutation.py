@@ -720,7 +720,7 @@ MUTANTS = (
     ),
     Mutant(
         "web/rest/predictions.py",
-        "partial(_problem, predictor)",
+        "partial(problem_of, predictor)",
         "predictor.problem",
         ("tests/web/rest/test_predictions.py::test_a_prompt_that_is_too_long_stops_no_other",),
     ),
