@@ -12,9 +12,11 @@ import sys
 import time
 
 import pytest
+import torch
 
 from qkv.cli import main
 from qkv.errors import QkvWarning
+from qkv.inference.seq2seq_predictor import Seq2SeqPredictor
 from tests.cli.run import ROOT, qkv
 from tests.cli.run import run as run_qkv
 from tests.inference.jobs.words import outputs
@@ -110,14 +112,25 @@ def test_sampled_answers_depend_on_the_line_alone(run, source, tmp_path):
     assert len(set(answers[0])) > 5
 
 
-def test_the_number_of_threads_of_the_environment_does_not_matter(run, source, tmp_path, monkeypatch):
-    """By default a job has one thread per process."""
-    seen = []
-    monkeypatch.setattr("torch.set_num_threads", seen.append)
-    qkv("predict", str(run), "--in", str(source), "--out", str(tmp_path / "out"))
+@pytest.fixture
+def threads_seen(monkeypatch):
+    """The number of threads at each batch; the process starts with three."""
+    seen, before, real = [], torch.get_num_threads(), Seq2SeqPredictor.predict
+
+    def predict(self, *given):
+        seen.append(torch.get_num_threads())
+        return real(self, *given)
+
+    monkeypatch.setattr(Seq2SeqPredictor, "predict", predict)
+    torch.set_num_threads(3)
+    yield seen
+    torch.set_num_threads(before)
+
+
+def test_a_job_has_one_thread_unless_it_is_given_more(run, source, tmp_path, threads_seen):
+    qkv("predict", str(run), "--in", str(source), "--out", str(tmp_path / "one"))
     qkv("predict", str(run), "--in", str(source), "--out", str(tmp_path / "two"), "--threads", "2")
-    assert [count for count in seen if count in (1, 2)][:1] == [1]
-    assert 2 in seen
+    assert threads_seen == [1, 2]
 
 
 def test_bad_input_another_run_or_option_is_refused(run, source, tmp_path):
