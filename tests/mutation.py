@@ -59,6 +59,8 @@ NGRAM_DRAFT = ("tests/inference/speculative/test_ngram_draft.py",)
 MODEL_DRAFT = ("tests/inference/speculative/test_model_draft.py",)
 RULES = ("tests/inference/speculative/test_rules.py",)
 SPECULATIVE = ("tests/inference/speculative/test_search.py",)
+JOBS = ("tests/inference/jobs/test_batch_job.py",)
+JOB_INPUT = ("tests/inference/jobs/test_input_file.py",)
 PREFIX_CACHE = ("tests/inference/test_prefix_cache.py",)
 DECODER_PADDING = ("tests/models/test_decoder.py::test_padding_of_a_state",)
 ROW_ALONE = ("tests/models/test_decoder.py::test_a_row_does_not_depend_on_the_others",)
@@ -279,6 +281,10 @@ MUTANTS = (
     Mutant("inference/speculative/search.py", ".until(self.limits.end)", "", SPECULATIVE),
     Mutant("inference/speculative/search.py", "limits.max_length - position - 1", "limits.max_length", SPECULATIVE),
     Mutant("inference/speculative/search.py", "min(count, self.longest - len(self.ids))", "count", SPECULATIVE),
+    Mutant("inference/jobs/input_file.py", "(-lines - 1) % part_lines", "part_lines - 1", JOB_INPUT),
+    Mutant("inference/jobs/batch_job.py", "[line.number - 1 for line in asked]", "[*range(len(asked))]", JOBS),
+    Mutant("inference/jobs/job_folder.py", "again is None or again.sha256 != index.sha256", "again is None", JOBS),
+    Mutant("inference/jobs/job_folder.py", " if self.part(piece).name in parts", "", JOBS),
     Mutant("inference/prefix_cache.py", "keep={len(path) - 1, len(blocks)}", "keep={len(blocks)}", PREFIX_CACHE),
     Mutant("inference/prefix_cache.py", "keep={len(path) - 1, len(blocks)}", "keep={len(path) - 1}", PREFIX_CACHE),
     Mutant("inference/prefix_cache.py", ".settled()", "", PREFIX_CACHE),
@@ -720,7 +726,7 @@ MUTANTS = (
     ),
     Mutant(
         "web/rest/predictions.py",
-        "partial(_problem, predictor)",
+        "partial(problem_of, predictor)",
         "predictor.problem",
         ("tests/web/rest/test_predictions.py::test_a_prompt_that_is_too_long_stops_no_other",),
     ),

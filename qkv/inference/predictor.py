@@ -142,6 +142,29 @@ class Predictor(ABC):
         yield record
 
 
+def predict_all(
+    predictor: Predictor, texts: Sequence[str], indices: Sequence[int], problem: Callable[[str], str | None]
+) -> list[dict[str, Any]]:
+    """Return a record per text; one with a problem stops no other."""
+    problems = [problem(text) for text in texts]
+    good = [number for number, found in enumerate(problems) if found is None]
+    predicted = predictor.predict([texts[i] for i in good], [indices[i] for i in good]) if good else []
+    found = iter(predicted)
+    return [
+        next(found) if reason is None else predictor.failed(text, reason)
+        for text, reason in zip(texts, problems, strict=True)
+    ]
+
+
+def problem_of(predictor: Predictor, text: str) -> str | None:
+    """Return why this input has no prediction; also for a task whose command such an input would end."""
+    try:
+        predictor.check(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _format_probability(answer: dict[str, Any]) -> str:
     probability = math.exp(answer["log_probability"]) if "log_probability" in answer else answer["probability"]
     return f"{probability:.6g}"

@@ -5,6 +5,7 @@ passes in (`qkv.storage.format_1` holds them all); a newer format is an error.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,15 @@ def load_json(data: bytes, path: Path) -> Record:
     if _is_deep(record):
         raise QkvError(f"{path.name} is nested deeper than {MAX_DEPTH} levels", path.parent)
     return record
+
+
+def finite_values(value: Any) -> Any:
+    """Return the value with None for NaN and inf, which JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: finite_values(item) for key, item in value.items()}
+    return [finite_values(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _is_deep(record: Record) -> bool:

@@ -69,6 +69,7 @@ def test_predict_has_a_panel_per_use():
         "Sampling",
         "Text",
         "Pictures",
+        "Large files",
     ]
     assert "Below 1: more cautious" in text
     assert "Random seed for sampling." in text

@@ -5,12 +5,15 @@ import io
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qkv.cli.modeling.batch.job_options import Format, In, PartLines, Threads, read_job_options
+from qkv.cli.modeling.batch.predict_file import LoadedRun, local_device, predict_file
 from qkv.cli.shared.completion import complete_run
 from qkv.cli.shared.console import Json, console, format_json, print_json
 from qkv.cli.shared.device import choose_device
@@ -29,6 +32,10 @@ OUT_SUFFIXES = (".tsv", ".json")
 SEARCH_PANEL = "Search (pairs, pronounce, text)"
 SAMPLING_PANEL = "Sampling (--search sample; default for text)"
 
+RunFolder = Annotated[
+    Path,
+    typer.Argument(help="Run folder, or a Hugging Face BERT or GPT-2 folder.", autocompletion=complete_run),
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Argument(metavar="INPUT", help="Inputs, also image files and folders (default: lines of stdin)."),
@@ -98,16 +105,13 @@ Out = Annotated[
     typer.Option(
         metavar="FILE",
         help="Write the predictions to this file, .tsv or .json, instead of stdout. For runs of task detect also a "
-        "folder: drawings, index.html and results.json.",
+        "folder: drawings, index.html and results.json. With --in a folder: its parts.",
     ),
 ]
 
 
 def predict(
-    run: Annotated[
-        Path,
-        typer.Argument(help="Run folder, or a Hugging Face BERT or GPT-2 folder.", autocompletion=complete_run),
-    ],
+    run: RunFolder,
     inputs: Inputs = None,
     best: Annotated[int, typer.Option(help="Answers per input, with their probabilities.")] = 1,
     search: Search = None,
@@ -125,6 +129,10 @@ def predict(
     device: Device = None,
     out: Out = None,
     json: Json = False,
+    in_: In = None,
+    part_lines: PartLines = None,
+    form: Format = None,
+    threads: Threads = None,
 ) -> None:
     """Predict with a trained run: `qkv predict runs/mine tokenizer`, `qkv predict runs/xor 0,1`, or lines of stdin.
 
@@ -132,29 +140,37 @@ def predict(
     `qkv predict runs/text "The statement" --tokens 200 --top-k 40` continues a text.
     `qkv predict runs/digits photo.png folder --out answers.tsv` classifies images.
     `qkv predict runs/cards photo.jpg` finds objects and draws them: photo.boxes.svg. With --json: COCO results.
+    `qkv predict runs/mine --in big.txt --out answers` predicts a large file, line by line, and can be stopped.
 
     Exit code 3: an input has no answer; the others are answered all the same.
     """
     from qkv.inference import PredictOptions
 
-    _check_options(search, beams, best, out)
-    options = PredictOptions(search, beams, best, temperature, top_k, top_p, seed, tokens, min_score, warn)
+    job = read_job_options(in_, out, inputs, form, part_lines, threads)
+    _check_options(search, beams, best, None if job else out)
+    warnings = WarningLimit()
+    said = warn if job is None else warnings.warn
+    options = PredictOptions(search, beams, best, temperature, top_k, top_p, seed, tokens, min_score, said)
     if search is not None:
         options.require_beam(search)
-    predictor = _load_predictor([run, *(with_ or [])], choose_device(device), options, draft, int8=int8)
-    if not inputs and predictor.reads_whole_stdin:
-        inputs = [_read_stdin()]
+    load = partial(_load_run, [run, *(with_ or [])], choose_device(device), options, draft, int8=int8)
+    if job is not None:
+        predict_file(job, partial(load, is_job=True), options, {"draft": draft, "int8": int8}, warnings, as_json=json)
+        return
+    predictor = load().predictor
     _check_picture_options(predictor, min_score, out)
-    _predict_and_print(predictor, inputs or read_lines(warn), out, json, draw=draw)
+    _predict_and_print(predictor, inputs, out, json, draw=draw)
 
 
 def _predict_and_print(
-    predictor: "Predictor", inputs: Iterable[str], out: Path | None, json: bool, *, draw: bool
+    predictor: "Predictor", inputs: list[str] | None, out: Path | None, json: bool, *, draw: bool
 ) -> None:
-    """Predict every input, and write the predictions to `out` or print them; exit with 3 if one has no answer."""
+    """Predict every input, or stdin, and write the predictions or print them; exit with 3 if one has no answer."""
+    if not inputs and predictor.reads_whole_stdin:
+        inputs = [_read_stdin()]
     folder = out if out is not None and out.suffix not in OUT_SUFFIXES else None
     drawings = _make_drawings(predictor, folder) if draw and predictor.draws else None
-    expanded = chain.from_iterable(map(predictor.expand, inputs))
+    expanded = chain.from_iterable(map(predictor.expand, inputs or read_lines(warn)))
     keep, warns = json or out is not None, predictor.draws or not json
     records, failed = _predict_all(predictor, expanded, drawings, keep=keep, warns=warns)
     if out is not None:
@@ -206,15 +222,20 @@ def _check_options(search: str | None, beams: int, best: int, out: Path | None) 
     require_count("--best", best)
 
 
-def _load_predictor(
-    folders: list[Path], device: str, options: "PredictOptions", draft: str | None, *, int8: bool
-) -> "Predictor":
+def _load_run(
+    folders: list[Path], device: str, options: "PredictOptions", draft: str | None, *, int8: bool, is_job: bool = False
+) -> LoadedRun:
+    """Load a run and make its predictor; a job takes the bundled model by its name, and a GPU for each process."""
     from qkv import runs
     from qkv.models.fast.fused_decoder import quantize
-    from qkv.pronunciation.bundled import NAME
+    from qkv.pronunciation.bundled import NAME, run_folder
 
     if str(folders[0]) == NAME and not folders[0].exists():
-        raise ValueError(f"there is no run folder {NAME!r}; to pronounce words: qkv pronounce WORD")
+        if not is_job:
+            raise ValueError(f"there is no run folder {NAME!r}; to pronounce words: qkv pronounce WORD")
+        folders = [run_folder(folders[0]), *folders[1:]]
+    if is_job:
+        device = local_device(device)
     _, task, model = runs.load(*folders)
     if draft is not None:
         options = replace(options, draft=runs.load_draft(draft, task, device))
@@ -222,7 +243,7 @@ def _load_predictor(
     predictor = task.predictor(quantize(model) if int8 else model, options)
     if predictor is None:
         raise ValueError(f"{folders[0]} is a run of task {task.kind!r}, which takes no text input")
-    return predictor
+    return LoadedRun(predictor, task, model)
 
 
 def _write_predictions(predictor: "Predictor", records: list[dict[str, Any]], path: Path) -> None:

@@ -1,7 +1,6 @@
 """Output of commands: tables for people, JSON with stable keys for programs."""
 
 import json
-import math
 import os
 import sys
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from qkv.cli.shared.visible import visible
+from qkv.storage.json import finite_values
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -22,7 +22,7 @@ def print_json(records: Any) -> None:
 
 def format_json(records: Any) -> str:
     """Format a value as JSON; NaN and inf, which JSON does not have, become null."""
-    return json.dumps(_finite(records), indent=1, allow_nan=False) + "\n"
+    return json.dumps(finite_values(records), indent=1, allow_nan=False) + "\n"
 
 
 class VisibleConsole(Console):
@@ -44,11 +44,3 @@ def console(*, stderr: bool = False) -> Console:
 def format_count(value: int | None) -> str:
     """Format an integer in groups of three digits; None as a dash."""
     return "-" if value is None else f"{value:,}"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from qkv.cli.shared.visible import visible
+from qkv.storage.lines import MAX_LINE_BYTES, decode_line
 
-MAX_LINE_BYTES = 100_000
-"""Longer lines are skipped and never held in memory."""
 LINES_PER_UPDATE = 256
 REPORT_SECONDS = 10
 
@@ -32,7 +31,7 @@ def read_lines(report: Callable[[str], None]) -> Iterator[str]:
             size += len(line)
             if number % LINES_PER_UPDATE == 0:
                 update(number, size)
-            yield line.decode("utf-8", errors="replace").rstrip("\r\n").removeprefix("\ufeff")
+            yield decode_line(line)
 
 
 def _read_raw_lines() -> Iterator[bytes | None]:

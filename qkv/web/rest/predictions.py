@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from qkv.inference import PredictOptions, Predictor
-from qkv.inference.predictor import SEARCHES
+from qkv.inference.predictor import SEARCHES, predict_all, problem_of
 from qkv.web.params import MAX_TEXT_LENGTH
 from qkv.web.requests import parse_object, wait_disconnected
 from qkv.web.rest.errors import ApiError
@@ -79,24 +79,10 @@ class PredictionRoute:
         """Return a record per input, on the worker thread."""
         predictor = self._predictors.get(options) or self._make_predictor(options)
         if not self.reads_pictures:
-            return predict_all(predictor, [str(one) for one in inputs], indices, partial(_problem, predictor))
+            return predict_all(predictor, [str(one) for one in inputs], indices, partial(problem_of, predictor))
         with as_files([one for one in inputs if isinstance(one, Picture)]) as paths:
             records = predict_all(predictor, paths, indices, picture_problem)
         return [_without_path(record, index) for record, index in zip(records, indices, strict=True)]
-
-
-def predict_all(
-    predictor: Predictor, texts: list[str], indices: list[int], problem: Callable[[str], str | None]
-) -> list[Record]:
-    """Return a record per text; one with a problem stops no other."""
-    problems = [problem(text) for text in texts]
-    good = [number for number, found in enumerate(problems) if found is None]
-    predicted = predictor.predict([texts[i] for i in good], [indices[i] for i in good]) if good else []
-    found = iter(predicted)
-    return [
-        next(found) if reason is None else predictor.failed(text, reason)
-        for text, reason in zip(texts, problems, strict=True)
-    ]
 
 
 def read_options(asked: Fields) -> PredictOptions:
@@ -122,15 +108,6 @@ def _without_path(record: Record, index: int) -> Record:
     error = record.get("error")
     hidden = None if error is None else error.replace(path, name).replace(path.rpartition("/")[0], "the request")
     return {**record, "input": name, "error": hidden}
-
-
-def _problem(predictor: Predictor, text: str) -> str | None:
-    """Return why this input has no prediction; also for a task whose command such an input would end."""
-    try:
-        predictor.check(text)
-    except ValueError as error:
-        return str(error)
-    return None
 
 
 def _is_text(value: Any) -> bool:

@@ -1,0 +1,1 @@
+"""`qkv predict --in FILE --out FOLDER`: a large file in parts."""
