@@ -52,10 +52,13 @@ class EagerBackward:
         for number, micro_batch in enumerate(batch.micro_batches):
             tensors = tuple(tensor.to(device) for tensor in micro_batch)
             autocast = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
-            with self.group.no_sync(self.loss_module, enabled=number + 1 < len(batch.micro_batches)):
+            last = number + 1 == len(batch.micro_batches)
+            with self.group.no_sync(self.loss_module, enabled=not last):
                 with autocast:
                     loss = self.loss_module(*tensors)
-                (loss * (weight * self.group.world_size / tokens)).backward()
+                self.group.pulse.tick()
+                with self.group.pulse.collective() if last else nullcontext():  # it averages gradients
+                    (loss * (weight * self.group.world_size / tokens)).backward()
             losses.append(loss.detach())
         return [] if batch.idle else losses
 

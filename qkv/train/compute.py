@@ -1,11 +1,15 @@
 """Device and execution options of a training."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 
 from qkv.train.backward import require_single_gpu
 from qkv.train.distributed import get_world_size
+
+LOWEST_STALL_LIMIT = 5
+"""Seconds: processes publish their progress once a second."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,13 @@ class Compute:
     graphs: bool = False
     """Whether to replay CUDA graphs, one per shape; for a small model in one process on CUDA."""
 
+    stall_limit: float = 40.0
+    """With several processes: seconds without progress after which the training ends (10 times the longest step, if
+    that is more); 0: no limit."""
+
     def __post_init__(self) -> None:
+        if not (self.stall_limit == 0 or LOWEST_STALL_LIMIT <= self.stall_limit < math.inf):
+            raise ValueError(f"stall_limit must be 0 or at least {LOWEST_STALL_LIMIT} seconds, got {self.stall_limit}")
         if self.workers < 0:
             raise ValueError(f"workers must be 0 or more, got {self.workers}")
         if self.graphs:

@@ -27,6 +27,7 @@ from qkv.train.checkpoint import Checkpoint
 from qkv.train.compute import Compute
 from qkv.train.distributed import ProcessGroup
 from qkv.train.ema import Weights, batch_norm_buffers, clone_weights, require_no_split_batch_norm, to_device, update_ema
+from qkv.train.failures import Watchdog
 from qkv.train.objective import Objective
 from qkv.train.optimizer import clip_grad_norm, load_optimizer_state, make_optimizer, optimizer_state
 from qkv.train.progress import Progress
@@ -99,6 +100,7 @@ class Loop:
         self.best: Weights = clone_weights(self.model)
         self.progress = Progress(steps=settings.steps)
         self.interrupt = Interrupt()
+        self.watchdog = Watchdog(self.group.pulse, self.group.rank, self.group.world_size, compute.stall_limit)
         self._resume_check = make_resume_check(objective, settings, self.device, self.group.world_size, run)
         self._started = False
         self._has_saved = False
@@ -133,7 +135,12 @@ class Loop:
         self._started = True
         gpus = [self.device] if self.device.type == "cuda" else []
         # one thread for forward and backward: with one device, a second thread would only wait
-        with self.interrupt, torch.random.fork_rng(gpus), torch.autograd.set_multithreading_enabled(False):
+        with (
+            self.interrupt,
+            torch.random.fork_rng(gpus),
+            torch.autograd.set_multithreading_enabled(False),
+            self.watchdog,
+        ):
             if self.group.rank == 0:
                 self._tensorboard = open_tensorboard(self.run.folder / "tensorboard", self.progress.step)
             try:
@@ -144,9 +151,10 @@ class Loop:
             finally:
                 if self._tensorboard is not None:
                     self._tensorboard.close()
-            if self.group.rank == 0:
-                self.run.save_weights(self.best)
-            self.group.barrier()
+            with self.group.pulse.slow("saving the model"):
+                if self.group.rank == 0:
+                    self.run.save_weights(self.best)
+                self.group.barrier()
             self._stop_if_requested()  # training is done, but the sender of the signal waits for the process to end
         return self.progress
 
@@ -184,10 +192,13 @@ class Loop:
             return
         self.loss_module.train()  # every submodule, whatever mode it came in
         self._clock = time.perf_counter()
+        self.group.pulse.begin_step(self.progress.step + 1)
         with closing(self._batches()) as batches:
             for batch in batches:
                 self._stop_if_requested()
                 self._train_step(batch)
+                self.group.pulse.begin_step(self.progress.step + 1)
+                self._log_stragglers()
                 self._measure()
                 self._validate_if_due()
                 if self._is_out_of_patience():
@@ -294,7 +305,8 @@ class Loop:
         due = progress.step % self.settings.validate_every == 0 or progress.step == progress.steps
         if progress.step in (0, progress.validated) or not due:
             return
-        score = self._score()
+        with self.group.pulse.slow("validation"):
+            score = self._score()
         if self.group.any(score is None) or score is None:
             raise Interrupted(self.interrupt.received or Interrupt.SIGNALS[0])
         score = self.group.sum(score) / self.group.world_size  # equal in all processes, which must stop together
@@ -321,17 +333,25 @@ class Loop:
         self.loss_module.eval()
         try:
             with torch.no_grad():
-                return float(self.objective.validate(self.model, self.interrupt.raise_if_received))
+                return float(self.objective.validate(self.model, self._continue_validation))
         except Interrupted:
             return None
         finally:
             self.model.load_state_dict(current)
+
+    def _continue_validation(self) -> None:
+        self.group.pulse.tick()
+        self.interrupt.raise_if_received()
 
     def _evaluated_weights(self) -> Weights:
         """Return the weights that are validated and kept: the EMA if there is one."""
         return self.ema if self.settings.ema_decay else self.model.state_dict()
 
     def _save(self) -> None:
+        with self.group.pulse.slow("saving a checkpoint"):
+            self._save_checkpoint()
+
+    def _save_checkpoint(self) -> None:
         if self.group.rank == 0:
             tensors = {
                 "model": self.model.state_dict(),
@@ -350,6 +370,10 @@ class Loop:
         """Raise `Interrupted` in all processes at the same step, since a process that continues would hang."""
         if self.group.any(self.interrupt.received > 0):
             raise Interrupted(self.interrupt.received or Interrupt.SIGNALS[0])
+
+    def _log_stragglers(self) -> None:
+        for rank, seconds, others in self.watchdog.stragglers():
+            self._log({"event": "straggler", "rank": rank, "own_seconds": seconds, "others_seconds": others})
 
     def _log(self, record: dict[str, Any]) -> None:
         if self.group.rank > 0:

@@ -1,7 +1,7 @@
 """`qkv train`: train a model, evaluate it, write a report."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,8 +34,13 @@ DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Print settings, parameters, data sizes and estimated time; write nothing."),
 ]
-
-
+StallLimit = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="With several processes: end if one makes no progress for so long (default: 40; 0: never).",
+    ),
+]
 StartFrom = Annotated[
     Path | None,
     typer.Option(
@@ -65,6 +70,7 @@ def train(
     workers: Annotated[int, typer.Option(help="Worker processes that prepare batches.")] = 0,
     compile_: Compile = False,
     graphs: Annotated[bool, typer.Option("--graphs", help="Use CUDA graphs: faster for small models on cuda.")] = False,
+    stall_limit: StallLimit = None,
     strict: Annotated[bool, typer.Option("--strict", help="Fail on a bad line instead of skipping it.")] = False,
     dry_run: DryRun = False,
     plugin: Plugin = None,
@@ -81,7 +87,7 @@ def train(
         files = {"train_file": absolute_path(train_file), "test_file": absolute_path(test_file)}
         merge_options(changes, "data", **files, strict=strict or None)
         # what this machine cannot do raises before a folder exists
-        compute = _compute(device, workers, compile_, graphs)
+        compute = _compute(device, stall_limit, workers=workers, compile=compile_, graphs=graphs)
         request = Request(task, preset, changes, run, resume, start_from)
         if dry_run:
             print_dry_run(request, compute, json)
@@ -90,10 +96,12 @@ def train(
             _train_and_report(opened, compute, on_signal, json)
 
 
-def _compute(device: str | None, workers: int, compile_: bool, graphs: bool) -> "Compute":
+def _compute(device: str | None, stall_limit: float | None, **options: Any) -> "Compute":
     from qkv.train import Compute
 
-    return Compute(device=choose_device(device), workers=workers, compile=compile_, graphs=graphs)
+    if stall_limit is not None:
+        options["stall_limit"] = stall_limit
+    return Compute(device=choose_device(device), **options)
 
 
 def _train_and_report(opened: OpenedRun, compute: "Compute", on_signal: ExitOnSignal, as_json: bool) -> None:
