@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.random import derive_seed
 from qkv.storage.format_1 import upgrade_state_dict
-from qkv.train.backward import Backward, CudaGraphBackward, EagerBackward
+from qkv.train.backward import Backward, CudaGraphBackward, EagerBackward, recompute_blocks
 from qkv.train.batches import TrainBatch, TrainBatches
 from qkv.train.checkpoint import Checkpoint
 from qkv.train.compute import Compute
@@ -89,10 +89,13 @@ class Loop:
         self.model = objective.model.to(self.device)
         for module in objective.frozen:
             module.to(self.device)
+        if settings.recompute:
+            recompute_blocks(self.model, compiled=compute.compile or compute.graphs)
         loss_module: nn.Module = _LossModule(objective)
         self.loss_module = self.group.wrap(_compile(loss_module) if compute.compile else loss_module)
-        make: Callable[[nn.Module, ProcessGroup], Backward] = CudaGraphBackward if compute.graphs else EagerBackward
-        self.backward = make(self.loss_module, self.group)
+        make: Callable[[nn.Module, ProcessGroup, str], Backward]
+        make = CudaGraphBackward if compute.graphs else EagerBackward
+        self.backward = make(self.loss_module, self.group, settings.dtype)
         self.optimizer = make_optimizer(self.model, settings)
         self._batch_norm_buffers = batch_norm_buffers(self.model)
         require_no_split_batch_norm(self.model, settings)

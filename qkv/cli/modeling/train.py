@@ -88,7 +88,7 @@ def train(
         merge_options(changes, "data", **files, strict=strict or None)
         # what this machine cannot do raises before a folder exists
         compute = _compute(device, stall_limit, workers=workers, compile=compile_, graphs=graphs)
-        request = Request(task, preset, changes, run, resume, start_from)
+        request = Request(task, preset, changes, run, resume, start_from, compute.device)
         if dry_run:
             print_dry_run(request, compute, json)
             return

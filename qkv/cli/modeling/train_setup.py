@@ -32,6 +32,7 @@ class Request:
     """Whether to continue the run in the folder, if there is one."""
     start_from: Path | None = None
     """Run folder or Hugging Face folder with the initial weights (fine-tuning)."""
+    device: str = "cpu"
 
 
 class OpenedRun(NamedTuple):
@@ -100,6 +101,7 @@ def _reopen(request: Request, run: "Run") -> OpenedRun:
 def prepare(request: Request) -> tuple["Config", "Task", "nn.Module"]:
     """Return configuration, data and model of a new run; what cannot be trained raises before a folder exists."""
     from qkv import runs
+    from qkv.train.backward import require_supported
     from qkv.train.ema import require_no_split_batch_norm
 
     start = None if request.start_from is None else runs.read_start(request.start_from)
@@ -112,6 +114,7 @@ def prepare(request: Request) -> tuple["Config", "Task", "nn.Module"]:
         runs.copy_matching(start, model)
     runs.validate(config, task, model)
     require_no_split_batch_norm(model, config.train)
+    require_supported(config.train, model, request.device)
     return config, task, model
 
 

@@ -73,12 +73,17 @@ def slow_down(rank, _):
     return change
 
 
-def work(folder, rank, port, steps, change, how):
+def leave(*_):
+    """No change of the loss."""
+    return lambda task: task
+
+
+def work(folder, rank, port, values, change, how):
     """Train; an error becomes a sentence and an exit code, as the command makes them."""
     torch.set_num_threads(1)
     group = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
     os.environ.update(**group, TORCHELASTIC_USE_AGENT_STORE="True")
-    settings = settings_of(steps=steps, validate_every=1000)
+    settings = settings_of(**{"validate_every": 1000, **values})
     with (folder / f"stderr-{rank}").open("w") as errors, patch.object(sys, "stderr", errors):
         loop = Loop(change(1, how)(task_of(settings)), settings, Run(folder), Compute(stall_limit=STALL_LIMIT))
         loop.resume()
@@ -91,10 +96,10 @@ def work(folder, rank, port, steps, change, how):
 
 
 @contextmanager
-def two_ranks(folder, steps, change, how=""):
+def two_ranks(folder, values, change=leave, how=""):
     """The processes; the store is that of this process, as with torchrun."""
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    started = [_context.Process(target=work, args=(folder, rank, store.port, steps, change, how)) for rank in (0, 1)]
+    started = [_context.Process(target=work, args=(folder, rank, store.port, values, change, how)) for rank in (0, 1)]
     for process in started:
         process.start()
     try:

@@ -14,7 +14,7 @@ CONTINUE = "--resume continues from the last checkpoint\n"
 def ends(folder, how):
     """Exit codes and sentences of both processes, which end by themselves."""
     folder.mkdir(exist_ok=True)
-    with two_ranks(folder, 100_000, fail_in, how) as processes:
+    with two_ranks(folder, {"steps": 100_000}, fail_in, how) as processes:
         for process in processes:
             process.join(SECONDS)
         codes = [process.exitcode for process in processes]
@@ -78,7 +78,7 @@ def test_one_is_blocked_in_native_code(tmp_path):
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_slow_rank_is_named_once(tmp_path):
-    with two_ranks(tmp_path, 50, slow_down) as processes:
+    with two_ranks(tmp_path, {"steps": 50}, slow_down) as processes:
         for process in processes:
             process.join(SECONDS)
         assert [process.exitcode for process in processes] == [0, 0]
