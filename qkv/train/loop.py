@@ -190,12 +190,12 @@ class Loop:
             self._log({"event": "length_changed", "before": before})
 
     def _run_steps(self) -> None:
+        self.group.pulse.begin_step(self.progress.step + 1)
         self._validate_if_due()
         if self._is_out_of_patience():
             return
         self.loss_module.train()  # every submodule, whatever mode it came in
         self._clock = time.perf_counter()
-        self.group.pulse.begin_step(self.progress.step + 1)
         with closing(self._batches()) as batches:
             for batch in batches:
                 self._stop_if_requested()

@@ -1,11 +1,13 @@
 """One of two processes fails: both end, and say why."""
 
+import math
 import signal
 
 import pytest
 
-from qkv.train import Run
-from tests.train.failures.ranks import STALL_LIMIT, fail_in, said, slow_down, two_ranks
+from qkv.train import Compute, Run
+from tests.train.failures.ranks import FAILURES, STALL_LIMIT, fail_in, said, slow_down, two_ranks
+from tests.train.loops import loop_in
 
 SECONDS = 60
 CONTINUE = "--resume continues from the last checkpoint\n"
@@ -19,6 +21,20 @@ def ends(folder, how):
             process.join(SECONDS)
         codes = [process.exitcode for process in processes]
     return codes, said(folder)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 4.9, math.inf, math.nan])
+def test_limits_that_make_no_sense(seconds):
+    with pytest.raises(ValueError, match=f"stall_limit must be 0 or at least 5 seconds, got {seconds}"):
+        Compute(stall_limit=seconds)
+
+
+def test_the_errors_of_one_process_have_no_rank(tmp_path):
+    loop = loop_in(tmp_path, steps=3)
+    loop.report = lambda _: FAILURES["raise"]()
+    with pytest.raises(ValueError, match=r"^row 7 has no target$") as caught:
+        loop.train()
+    assert not hasattr(caught.value, "__notes__")
 
 
 @pytest.mark.process
