@@ -158,7 +158,7 @@ def test_two_processes_take_the_same_steps(tmp_path):
 
 
 def differing_gradients():
-    """Return the parameters whose gradients differ with recomputation, for parts of sequences, and the number of all."""
+    """Return the parameters whose gradients differ with recomputation of parts of sequences, and the number of all."""
     rank, found = dist.get_rank(), []
     for recompute in (False, True):
         model = decoder(layers=3, attention="softmax,linear+forget,delta+write")
