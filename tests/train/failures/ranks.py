@@ -83,9 +83,10 @@ def work(folder, rank, port, values, change, how):
     torch.set_num_threads(1)
     group = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
     os.environ.update(**group, TORCHELASTIC_USE_AGENT_STORE="True")
+    limit = STALL_LIMIT if how in ("hang", "block") else 40  # a busy machine may stand still for seconds
     settings = settings_of(**{"validate_every": 1000, **values})
     with (folder / f"stderr-{rank}").open("w") as errors, patch.object(sys, "stderr", errors):
-        loop = Loop(change(1, how)(task_of(settings)), settings, Run(folder), Compute(stall_limit=STALL_LIMIT))
+        loop = Loop(change(1, how)(task_of(settings)), settings, Run(folder), Compute(stall_limit=limit))
         loop.resume()
         try:
             loop.train()

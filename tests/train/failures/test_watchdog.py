@@ -68,6 +68,7 @@ def test_one_is_killed(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.process
 def test_one_hangs(tmp_path):
     """In Python: its watchdog still runs, and knows where."""
@@ -80,6 +81,7 @@ def test_one_hangs(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.process
 def test_one_is_blocked_in_native_code(tmp_path):
     """No thread of it runs, so the other one speaks, and a timer ends it."""
@@ -92,6 +94,7 @@ def test_one_is_blocked_in_native_code(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.process
 def test_a_slow_rank_is_named_once(tmp_path):
     with two_ranks(tmp_path, {"steps": 50}, slow_down) as processes:
