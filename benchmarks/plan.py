@@ -13,7 +13,7 @@ import json
 import multiprocessing
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from torch.multiprocessing.spawn import start_processes
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
 
 from benchmarks.machine import about
 from qkv.cost import Input, measure
@@ -40,8 +39,8 @@ from qkv.profile.plan.plan import TrainingPlan, make_plan
 from qkv.profile.plan.request import make_step
 from qkv.profile.plan.to_json import plan_to_record
 from qkv.profile.spec import ProfileTarget, resolve_spec
+from qkv.train.backward import recompute_blocks
 from qkv.train.parallel.mesh import Mesh, parse_mesh
-from qkv.train.parallel.units import find_stacks
 
 RESULTS = Path(__file__).parent / "results" / "plan_cpu.json"
 VOCABULARY = 307
@@ -208,18 +207,12 @@ def measure_saved(kind: str, batch: int, tokens: int) -> dict[str, Any]:
         "float32",
     )
     plain, again = build("cpu", attention=kind), build("cpu", attention=kind)
-    for stack in find_stacks(again):
-        for block in stack.blocks:
-            block.forward = _recomputed(block.forward)
+    recompute_blocks(again)
     rows = {
         "saved": (planned.saved, _saved_bytes(plain, inputs)),
         "saved with recompute": (planned.rest + planned.block_inputs, _saved_bytes(again, inputs)),
     }
     return {"kind": kind, "batch": batch, "tokens": tokens, "rows": _rows(rows)}
-
-
-def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **options: checkpoint(forward, *args, use_reentrant=False, **options)
 
 
 def _saved_bytes(model: nn.Module, inputs: Tensor) -> int:

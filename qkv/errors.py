@@ -58,3 +58,10 @@ def unknown_name_error(what: str, name: object, names: Iterable[str]) -> ValueEr
     nearest = nearest_name(str(name), names)
     hint = f"; did you mean {nearest!r}?" if nearest else ""
     return ValueError(f"unknown {what} {name!r}{hint} (there are: {', '.join(names)})")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether memory ran out: torch raises a plain RuntimeError on a CPU, OutOfMemoryError on a GPU."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

@@ -20,6 +20,7 @@ from benchmarks import (
     mesh_training,
     plan,
     pronounce_peers,
+    rank_failures,
     sequence_parallel,
     states_page,
     text_speed_cpu,
@@ -331,12 +332,27 @@ def test_the_masked_figures_are_those_of_the_result_file():
 
 @pytest.mark.parametrize(
     ("page", "benchmark"),
-    [("training", training_cpu), ("classification", digits_cpu), ("workbench", workbench)],
+    [
+        ("training", training_cpu),
+        ("classification", digits_cpu),
+        ("workbench", workbench),
+        ("scale", rank_failures),
+    ],
     ids=lambda it: it if isinstance(it, str) else it.__name__,
 )
 def test_the_speeds_of_a_page_are_those_of_the_result_file(page, benchmark):
     result = json.loads(benchmark.RESULTS.read_text())
     assert benchmark.table(result) in (ROOT / "docs" / f"{page}.md").read_text()
+
+
+def test_every_failure_of_a_rank_ends_the_job_within_a_minute_with_its_cause():
+    found = {one["failure"]: one for one in json.loads(rank_failures.RESULTS.read_text())["failures"]}
+    assert found.keys() == rank_failures.FAILURES.keys()
+    assert max(one["seconds"] for one in found.values()) < 60
+    assert all(one["exit_code"] != 0 for one in found.values())
+    assert all(one["rank_0"].startswith("qkv: rank 0: rank 1 ") for one in found.values())
+    silent = {"is killed", "hangs in native code"}
+    assert {name for name, one in found.items() if not one["rank_1"].startswith("qkv: rank 1, step 30: ")} == silent
 
 
 def test_what_is_said_of_training_speed_is_so():

@@ -1,5 +1,6 @@
 """Device and execution options of a training."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -7,6 +8,9 @@ import torch
 from qkv.train.backward import require_single_gpu
 from qkv.train.distributed import get_world_size
 from qkv.train.parallel.mesh import Mesh, choose_mesh
+
+LOWEST_STALL_LIMIT = 5
+"""Seconds: processes publish their progress once a second."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +27,14 @@ class Compute:
     mesh: Mesh | None = None
     """Arrangement of the processes; None: each of them has the whole model and other examples."""
 
+    stall_limit: float = 40.0
+    """With several processes: seconds without progress after which the training ends (10 times the longest step, if
+    that is more); 0: no limit."""
+
     def __post_init__(self) -> None:
         mesh = choose_mesh(self.mesh, get_world_size())
+        if not (self.stall_limit == 0 or LOWEST_STALL_LIMIT <= self.stall_limit < math.inf):
+            raise ValueError(f"stall_limit must be 0 or at least {LOWEST_STALL_LIMIT} seconds, got {self.stall_limit}")
         if self.workers < 0:
             raise ValueError(f"workers must be 0 or more, got {self.workers}")
         if self.graphs:

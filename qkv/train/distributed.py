@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from qkv.errors import QkvError
+from qkv.train.failures import Pulse, is_lost_connection
 from qkv.train.parallel.mesh import Mesh, choose_mesh
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def lost_process_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+        if not is_lost_connection(error):
             raise
         raise QkvError(
             f"rank {get_rank()}: another process of this training ended; --resume continues from the last checkpoint"
@@ -74,6 +75,7 @@ class ProcessGroup:
         self.mesh = choose_mesh(mesh, self.world_size)
         self.coordinates = self.mesh.coordinates(self.rank)
         self.device = device
+        self.pulse = Pulse()
         if self.world_size > 1 and device.type == "cuda":
             self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(self.device)
@@ -86,8 +88,9 @@ class ProcessGroup:
         if self.world_size == 1:
             return value
         total = torch.tensor(value, dtype=torch.float64, device=self.device)
-        dist.all_reduce(total)
-        return float(total)
+        with self.pulse.collective():
+            dist.all_reduce(total)
+            return float(total)
 
     def any(self, flag: bool) -> bool:
         """Return whether the flag is set in any process; all processes get the same result."""

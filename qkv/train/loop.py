@@ -21,12 +21,13 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.random import derive_seed
 from qkv.storage.format_1 import upgrade_state_dict
-from qkv.train.backward import Backward, CudaGraphBackward, EagerBackward
+from qkv.train.backward import Backward, CudaGraphBackward, EagerBackward, recompute_blocks
 from qkv.train.batches import TrainBatch, TrainBatches
 from qkv.train.checkpoint import Checkpoint
 from qkv.train.compute import Compute
 from qkv.train.distributed import ProcessGroup, make_process_group
 from qkv.train.ema import Weights, batch_norm_buffers, clone_weights, require_no_split_batch_norm, to_device, update_ema
+from qkv.train.failures import Watchdog
 from qkv.train.objective import Objective
 from qkv.train.optimizer import clip_grad_norm, load_optimizer_state, make_optimizer, optimizer_state
 from qkv.train.parallel.support import require_mesh_support
@@ -89,10 +90,13 @@ class Loop:
         self.model = objective.model.to(self.device)
         for module in objective.frozen:
             module.to(self.device)
+        if settings.recompute:
+            recompute_blocks(self.model, compiled=compute.compile or compute.graphs)
         loss_module: nn.Module = _LossModule(objective)
         self.loss_module = self.group.wrap(_compile(loss_module) if compute.compile else loss_module)
-        make: Callable[[nn.Module, ProcessGroup], Backward] = CudaGraphBackward if compute.graphs else EagerBackward
-        self.backward = make(self.loss_module, self.group)
+        make: Callable[[nn.Module, ProcessGroup, str], Backward]
+        make = CudaGraphBackward if compute.graphs else EagerBackward
+        self.backward = make(self.loss_module, self.group, settings.dtype)
         self.optimizer = make_optimizer(self.model, settings, sharded=self.group.shares_parameters)
         self._batch_norm_buffers = batch_norm_buffers(self.model)
         require_no_split_batch_norm(self.model, settings)
@@ -101,6 +105,7 @@ class Loop:
         self.final: Weights | None = None  # complete, at rank 0, after training
         self.progress = Progress(steps=settings.steps)
         self.interrupt = Interrupt()
+        self.watchdog = Watchdog(self.group.pulse, self.group.rank, self.group.world_size, compute.stall_limit)
         self._resume_check = make_resume_check(objective, settings, self.device, self.group.mesh, run)
         self._started = False
         self._has_saved = False
@@ -135,7 +140,12 @@ class Loop:
         self._started = True
         gpus = [self.device] if self.device.type == "cuda" else []
         # one thread for forward and backward: with one device, a second thread would only wait
-        with self.interrupt, torch.random.fork_rng(gpus), torch.autograd.set_multithreading_enabled(False):
+        with (
+            self.interrupt,
+            torch.random.fork_rng(gpus),
+            torch.autograd.set_multithreading_enabled(False),
+            self.watchdog,
+        ):
             if self.group.rank == 0:
                 self._tensorboard = open_tensorboard(self.run.folder / "tensorboard", self.progress.step)
             try:
@@ -146,10 +156,11 @@ class Loop:
             finally:
                 if self._tensorboard is not None:
                     self._tensorboard.close()
-            self.final = self.group.complete_weights(self.best)
-            if self.final is not None:
-                self.run.save_weights(self.final)
-            self.group.barrier()
+            with self.group.pulse.slow("saving the model"):
+                self.final = self.group.complete_weights(self.best)
+                if self.final is not None:
+                    self.run.save_weights(self.final)
+                self.group.barrier()
             self._stop_if_requested()  # training is done, but the sender of the signal waits for the process to end
         return self.progress
 
@@ -182,6 +193,7 @@ class Loop:
             self._log({"event": "length_changed", "before": before})
 
     def _run_steps(self) -> None:
+        self.group.pulse.begin_step(self.progress.step + 1)
         self._validate_if_due()
         if self._is_out_of_patience():
             return
@@ -191,6 +203,8 @@ class Loop:
             for batch in batches:
                 self._stop_if_requested()
                 self._train_step(batch)
+                self.group.pulse.begin_step(self.progress.step + 1)
+                self._log_stragglers()
                 self._measure()
                 self._validate_if_due()
                 if self._is_out_of_patience():
@@ -292,7 +306,8 @@ class Loop:
         due = progress.step % self.settings.validate_every == 0 or progress.step == progress.steps
         if progress.step in (0, progress.validated) or not due:
             return
-        score = self._score()
+        with self.group.pulse.slow("validation"):
+            score = self._score()
         if self.group.any(score is None) or score is None:
             raise Interrupted(self.interrupt.received or Interrupt.SIGNALS[0])
         score = self.group.sum(score) / self.group.world_size  # equal in all processes, which must stop together
@@ -318,7 +333,7 @@ class Loop:
         self._seed("validation", self.progress.step)
         self.loss_module.eval()
         # processes that share parameters compute together, so they must stop together
-        stop = self._stop_if_requested if self.group.shares_parameters else self.interrupt.raise_if_received
+        stop = self._stop_if_requested if self.group.shares_parameters else self._continue_validation
         try:
             with torch.no_grad():
                 return self.group.validate(self.loss_module, lambda: float(self.objective.validate(self.model, stop)))
@@ -327,11 +342,19 @@ class Loop:
         finally:
             self.model.load_state_dict(current)
 
+    def _continue_validation(self) -> None:
+        self.group.pulse.tick()
+        self.interrupt.raise_if_received()
+
     def _evaluated_weights(self) -> Weights:
         """Return the weights that are validated and kept: the EMA if there is one."""
         return self.ema if self.settings.ema_decay else self.model.state_dict()
 
     def _save(self) -> None:
+        with self.group.pulse.slow("saving a checkpoint"):
+            self._save_checkpoint()
+
+    def _save_checkpoint(self) -> None:
         tensors = {
             "model": self.model.state_dict(),
             "ema": self.ema,
@@ -349,6 +372,10 @@ class Loop:
         """Raise `Interrupted` in all processes at the same step, since a process that continues would hang."""
         if self.group.any(self.interrupt.received > 0):
             raise Interrupted(self.interrupt.received or Interrupt.SIGNALS[0])
+
+    def _log_stragglers(self) -> None:
+        for rank, seconds, others in self.watchdog.stragglers():
+            self._log({"event": "straggler", "rank": rank, "own_seconds": seconds, "others_seconds": others})
 
     def _log(self, record: dict[str, Any]) -> None:
         if self.group.rank > 0:

@@ -8,6 +8,8 @@ from qkv.errors import unknown_name_error
 MEASURED_STEPS = range(10, 40)
 """Steps whose time decides how many fit into `minutes`."""
 OPTIMIZERS = ("adamw", "sgd")
+DTYPES = ("auto", "float32", "bfloat16")
+_CHOICES = {"optimizer": OPTIMIZERS, "dtype": DTYPES}
 _OPTIMIZER_SETTINGS = (
     "optimizer",
     "weight_decay",
@@ -15,6 +17,8 @@ _OPTIMIZER_SETTINGS = (
     "accumulation_steps",
     "ema_decay",
     "label_smoothing",
+    "recompute",
+    "dtype",
 )
 _LOWEST = {"steps": 1, "batch_size": 1, "accumulation_steps": 1, "validate_every": 1, "warmup": 0, "patience": 0}
 
@@ -49,14 +53,17 @@ class Settings:
     """Steps between validations; each is followed by a checkpoint."""
     patience: int = 0
     """Early stopping: validations in a row without a lower score after which training ends; 0: never."""
+    recompute: bool = False
+    """Activation checkpointing: each block runs again in the backward pass, and only its input is kept."""
+    dtype: str = "auto"
+    """Type of matrix products: float32, bfloat16 (autocast, on CUDA only), or auto: bfloat16 on CUDA, else float32."""
     seed: int = 0
     """Seed of initial weights, order of examples and dropout."""
 
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None:
             raise ValueError("give steps or minutes: how long to train")
-        if self.optimizer not in OPTIMIZERS:
-            raise unknown_name_error("optimizer", self.optimizer, OPTIMIZERS)
+        _require_known_names(self)
         for name, lowest in _LOWEST.items():
             value = getattr(self, name)
             if value is not None and not value >= lowest:
@@ -70,6 +77,12 @@ class Settings:
         for name in ("ema_decay", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+
+
+def _require_known_names(settings: Settings) -> None:
+    for name, known in _CHOICES.items():
+        if getattr(settings, name) not in known:
+            raise unknown_name_error(name, getattr(settings, name), known)
 
 
 def require_no_optimizer_settings(settings: Settings) -> None:

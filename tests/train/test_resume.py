@@ -77,7 +77,7 @@ def test_stopped_in_validation_twice(tmp_path):
 
     loop = resumed(tmp_path / "run", **values)
     loop.report = die
-    with pytest.raises(MemoryError):
+    with pytest.raises(QkvError, match=r"not enough memory in step 6 \(MemoryError\); a new run needs less with"):
         loop.train()
     assert [line["step"] for line in events(tmp_path / "run", "validated")] == [5]
     resumed(tmp_path / "run", **values).train()

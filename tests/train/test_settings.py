@@ -75,6 +75,7 @@ def test_with_minutes_no_rate_depends_on_steps_before_they_are_known():
         ({"warmup": -1}, "warmup must be at least 0, got -1"),
         ({"patience": -1}, "patience must be at least 0, got -1"),
         ({"optimizer": "sdg"}, "unknown optimizer 'sdg'; did you mean 'sgd'"),
+        ({"dtype": "float16"}, "unknown dtype 'float16'; did you mean 'bfloat16'"),
         ({"minutes": 0}, "minutes must be more than 0, got 0"),
         ({"minutes": math.nan}, "minutes must be more than 0, got nan"),
         ({"learning_rate": -1e-3}, "learning_rate must be more than 0, got -0.001"),
@@ -89,5 +90,5 @@ def test_settings_that_make_no_sense(values, message):
         Settings(**{"steps": 10, **values})
 
 
-def test_at_most_fourteen_settings():
-    assert len(fields(Settings)) == 14
+def test_at_most_sixteen_settings():
+    assert len(fields(Settings)) == 16

@@ -1,12 +1,15 @@
 """`qkv cost SPEC --mesh ... --gpu ...`: what a training step needs on a mesh of GPUs."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qkv.cli.shared.console import print_json
 from qkv.cli.shared.options import parse_changes
+
+if TYPE_CHECKING:
+    from qkv.train import Settings
 
 MeshOption = Annotated[
     str | None,
@@ -26,7 +29,7 @@ Node = Annotated[int | None, typer.Option(help="With --gpu: GPUs per node (defau
 Batch = Annotated[int | None, typer.Option(help="With --gpu: examples per step over all GPUs (default: data * shard).")]
 Precision = Annotated[
     str | None,
-    typer.Option(help="With --gpu: bfloat16 (autocast: weights stay in float32) or float32 (default: bfloat16)."),
+    typer.Option(help="With --gpu: bfloat16 (autocast: weights stay in float32) or float32 (default: train.dtype)."),
 ]
 
 
@@ -101,7 +104,7 @@ def print_plan(model: PlannedModel, options: PlanOptions, *, json: bool) -> None
         mesh,
         sizes={name: sizes[name] for name in named},
         batch=options.batch,
-        precision=options.precision or "bfloat16",
+        precision=options.precision or _precision(target.settings),
         optimizer=model.optimizer,
     )
     plan = make_plan(step, gpu, node=options.node, network=options.network)
@@ -109,3 +112,8 @@ def print_plan(model: PlannedModel, options: PlanOptions, *, json: bool) -> None
         print_json(plan_to_record(plan))
     else:
         print_plan_tables(plan)
+
+
+def _precision(settings: "Settings | None") -> str:
+    """Return the precision of a training with these settings on a GPU."""
+    return "bfloat16" if settings is None or settings.dtype == "auto" else settings.dtype

@@ -1,7 +1,7 @@
 """`qkv train`: train a model, evaluate it, write a report."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from qkv.train import Compute
-    from qkv.train.parallel.mesh import Mesh
 
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue the run in --run with its settings; start it if there is none.")
@@ -36,8 +35,13 @@ DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Print settings, parameters, data sizes and estimated time; write nothing."),
 ]
-
-
+StallLimit = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="With several processes: end if one makes no progress for so long (default: 40; 0: never).",
+    ),
+]
 StartFrom = Annotated[
     Path | None,
     typer.Option(
@@ -68,6 +72,7 @@ def train(
     compile_: Compile = False,
     graphs: Annotated[bool, typer.Option("--graphs", help="Use CUDA graphs: faster for small models on cuda.")] = False,
     mesh: TrainMesh = None,
+    stall_limit: StallLimit = None,
     strict: Annotated[bool, typer.Option("--strict", help="Fail on a bad line instead of skipping it.")] = False,
     dry_run: DryRun = False,
     plugin: Plugin = None,
@@ -86,8 +91,9 @@ def train(
         # what this machine cannot do raises before a folder exists
         with same_errors():
             arrangement = read_mesh(mesh)
-            compute = _compute(device, workers, compile_, graphs, None if dry_run else arrangement)
-        request = Request(task, preset, changes, run, resume, start_from, arrangement)
+            shape = None if dry_run else arrangement
+            compute = _compute(device, stall_limit, workers=workers, compile=compile_, graphs=graphs, mesh=shape)
+        request = Request(task, preset, changes, run, resume, start_from, compute.device, arrangement)
         if dry_run:
             print_dry_run(request, compute, json)
             return
@@ -95,10 +101,12 @@ def train(
             _train_and_report(opened, compute, on_signal, json)
 
 
-def _compute(device: str | None, workers: int, compile_: bool, graphs: bool, mesh: "Mesh | None") -> "Compute":
+def _compute(device: str | None, stall_limit: float | None, **options: Any) -> "Compute":
     from qkv.train import Compute
 
-    return Compute(device=choose_device(device), workers=workers, compile=compile_, graphs=graphs, mesh=mesh)
+    if stall_limit is not None:
+        options["stall_limit"] = stall_limit
+    return Compute(device=choose_device(device), **options)
 
 
 def _train_and_report(opened: OpenedRun, compute: "Compute", on_signal: ExitOnSignal, as_json: bool) -> None:

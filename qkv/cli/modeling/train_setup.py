@@ -34,6 +34,7 @@ class Request:
     """Whether to continue the run in the folder, if there is one."""
     start_from: Path | None = None
     """Run folder or Hugging Face folder with the initial weights (fine-tuning)."""
+    device: str = "cpu"
     mesh: "Mesh | None" = None
     """Arrangement of the processes; None: each has the whole model."""
 
@@ -104,6 +105,7 @@ def _reopen(request: Request, run: "Run") -> OpenedRun:
 def prepare(request: Request) -> tuple["Config", "Task", "nn.Module"]:
     """Return configuration, data and model of a new run; what cannot be trained raises before a folder exists."""
     from qkv import runs
+    from qkv.train.backward import require_supported
     from qkv.train.ema import require_no_split_batch_norm
     from qkv.train.parallel.support import require_mesh_support
 
@@ -117,6 +119,7 @@ def prepare(request: Request) -> tuple["Config", "Task", "nn.Module"]:
         runs.copy_matching(start, model)
     runs.validate(config, task, model)
     require_no_split_batch_norm(model, config.train)
+    require_supported(config.train, model, request.device)
     if request.mesh is not None:
         with same_errors():
             require_mesh_support(runs.make_objective(config, task, model), request.mesh)

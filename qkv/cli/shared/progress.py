@@ -96,6 +96,7 @@ def _describe_event(record: dict[str, Any]) -> str:
         "length_changed": "the run had {before} steps and is trained to {steps} now",
         "checkpoints_removed": "step {step}: the folder checkpoints/ was removed; saving a new one",
         "not_finite": "step {step}: {message}; the ids of its examples are in metrics.jsonl",
+        "straggler": "step {step}: rank {rank} is slow: {own_seconds:.3g} s per step, others {others_seconds:.3g}",
         "sealed": "MANIFEST.json was missing; a new one is written",
         "damaged_checkpoint": "skipping a damaged checkpoint: {message}",
     }

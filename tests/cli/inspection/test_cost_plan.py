@@ -37,6 +37,11 @@ def test_json_and_settings():
     assert found["recompute"]["false"]["fits"] is True
 
 
+def test_the_precision_is_that_of_the_training():
+    found = json.loads(qkv(*SMALL, "--set", "train.dtype=float32", "--json"))
+    assert found["precision"] == "float32"
+
+
 def test_one_device_by_default():
     text = qkv(*SMALL, "--batch", "16")
     assert "mesh data=1,shard=1,sequence=1: 1 x h200" in text

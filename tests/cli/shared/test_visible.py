@@ -88,6 +88,13 @@ def test_every_error_is_a_sentence(error, code, said):
     assert "\n" not in sentence
 
 
+def test_the_rank_comes_first():
+    error = ValueError("it is 3")
+    error.add_note("a note of a library")
+    error.add_note("rank 1, step 30")
+    assert describe_error(error) == ("rank 1, step 30: it is 3", 2)
+
+
 def test_a_long_message_is_shortened():
     sentence, _ = describe_error(ValueError("a" * 5_000 + "z"))
     assert len(sentence) == MAX_CHARACTERS + 5
