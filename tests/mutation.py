@@ -88,10 +88,10 @@ class Mutant:
 MUTANTS = (
     # joint n-grams
     Mutant(
-        "pronunciation/normalization/numbers.py",
+        "pronunciation/normalization/values/numbers.py",
         "if group and power:",
         "if power:",
-        ("tests/pronunciation/normalization/test_numbers.py",),
+        ("tests/pronunciation/normalization/values/test_numbers.py",),
     ),
     Mutant(
         "pronunciation/heteronyms/choose.py",

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from qkv.pronunciation import cmu_dictionary
 from qkv.pronunciation.normalization import normalize
-from qkv.pronunciation.normalization.letters import LETTERS, is_spelled
+from qkv.pronunciation.normalization.names.letters import LETTERS, is_spelled
 
 MIXTURE = st.text(
     st.sampled_from("aAIVXst0159 .,:;/-–'\"$€%#@&+=°½²\n\t\x00é你🙂()mp") | st.characters(), min_size=0, max_size=60
