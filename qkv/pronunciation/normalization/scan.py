@@ -78,7 +78,7 @@ def _needs_rules(word: str, near: Neighbors) -> bool:
 
 def _read(text: str, position: int, near: Neighbors) -> SpokenToken:
     first = text[position]
-    if first.isdigit() and first.isascii():
+    if first.isdecimal() and first.isascii():
         rules = order.DIGITS
     elif first.isalpha() and first.isascii():
         rules = order.LETTERS

@@ -81,7 +81,7 @@ def _read_double(match: "re.Match[str]", near: Neighbors) -> Words:
 def _read_operator(match: "re.Match[str]", near: Neighbors) -> Words | None:
     """Read - * / with spaces on both sides between numbers or single letters, as in an equation."""
     before = near.token_before()
-    is_term = before is not None and (before.text[0].isdigit() or (len(before.text) == 1 and before.text.isalpha()))
+    is_term = before is not None and (before.text[0].isdecimal() or (len(before.text) == 1 and before.text.isalpha()))
     return tuple(_OPERATORS[match["sign"]].split()) if is_term else None
 
 
@@ -104,7 +104,7 @@ def _read_per(match: "re.Match[str]", near: Neighbors) -> Words | None:
     before = near.token_before()
     if before is None or before.end != match.start():
         return None
-    is_counted = before.kind == "word" and before.text.endswith("s") and near.before(2)[:1].isdigit()
+    is_counted = before.kind == "word" and before.text.endswith("s") and near.before(2)[:1].isdecimal()
     if before.kind not in ("money", "measure") and not (is_counted and match["unit"]):
         return None
     return per_unit(match["unit"]) if match["unit"] else ("per",)

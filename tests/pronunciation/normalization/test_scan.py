@@ -13,6 +13,23 @@ MIXTURE = st.text(
 )
 
 
+FRAGMENTS = [*"$#@&+-–/.:,'\"°″²⁻₂¹½ⅷ٣μ ([<=~×^%", "1,000", "10^", "e5", "12", " km", "Dr. ", "May 3", "3:45", "1/2"]
+FRAGMENTS += [
+    "World War II",
+    "iv",
+    "@a.com",
+    "v2.0",
+    "B.C.",
+    " N. ",
+    ", PA 12345",
+    "1-800-",
+    "II",
+    "'s",
+    "USD",
+    "million ",
+]
+
+
 def say(text):
     tokens = list(normalize(text, cmu_dictionary().lookup))
     assert "".join(token.text for token in tokens) == text
@@ -27,6 +44,14 @@ def test_every_character_is_in_exactly_one_token(text):
         assert token.text
         position = token.end
     assert position == len(text)
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=12))
+def test_every_mixture_of_fragments_has_words(fragments):
+    text = "".join(fragments)
+    tokens = list(normalize(text, cmu_dictionary().lookup))
+    assert "".join(token.text for token in tokens) == text
+    assert all(word for token in tokens for word in token.words)
 
 
 @given(st.integers(0, 10**12))
@@ -214,7 +239,34 @@ def seconds(text):
     return time.process_time() - started
 
 
-@pytest.mark.parametrize("unit", ["1,", "1-", "a.", "1/", "'", "A&", "a'", "1:", "e\u0301", "1", "$", "@a", ". ", "x1", "[1]", "<a ", "1.234.", "1×", "¹", "₂", "1 000 ", "1-22-", "A, "])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "1,",
+        "1-",
+        "a.",
+        "1/",
+        "'",
+        "A&",
+        "a'",
+        "1:",
+        "e\u0301",
+        "1",
+        "$",
+        "@a",
+        ". ",
+        "x1",
+        "[1]",
+        "<a ",
+        "1.234.",
+        "1×",
+        "¹",
+        "₂",
+        "1 000 ",
+        "1-22-",
+        "A, ",
+    ],
+)
 def test_time_is_linear(unit):
     """Eight times the text takes at most twenty times the time, in the best of three tries."""
     ratios = [seconds(unit * 4000) / max(seconds(unit * 500), 1e-4) for _ in range(3)]

@@ -50,7 +50,7 @@ def _read_direction(match: "re.Match[str]", near: Neighbors) -> Words | None:
     if before is None:
         return None
     is_street = before.kind != "house" and before.text.lower().rstrip(".") in _STREET_WORDS
-    is_first = before.kind == "house" or (before.text.isdigit() and match["street"] is not None)
+    is_first = before.kind == "house" or (before.text.isdecimal() and match["street"] is not None)
     return (_CORNERS[match["way"]],) if is_street or is_first else None
 
 

@@ -102,13 +102,13 @@ def _pieces(pieces: list[str], near: Neighbors) -> Words:
         return tuple(
             word
             for piece in pieces
-            for word in (digits(piece.replace(".", "")) if piece[0].isdigit() else _letters(piece))
+            for word in (digits(piece.replace(".", "")) if piece[0].isdecimal() else _letters(piece))
         )
     return tuple(word for index, piece in enumerate(pieces) for word in _mixed_piece(piece, index, near))
 
 
 def _mixed_piece(piece: str, index: int, near: Neighbors) -> Words:
-    if piece[0].isdigit():
+    if piece[0].isdecimal():
         whole, _, fraction = piece.partition(".")
         number = _code_number(whole, is_first=index == 0)
         return (*number, *(("point", *digits(fraction)) if fraction else ()))

@@ -22,7 +22,7 @@ def _spell(text: str, near: Neighbors) -> Words:
             words += _SIGNS[piece].split()
         elif before == "." and piece in _SPELLED_TOP:
             words += piece.upper()
-        elif piece.isdigit():
+        elif piece.isdecimal():
             words += cardinal(piece) if len(piece) <= 2 else digits(piece)
         elif piece.isalpha():
             words += word_or_letters(piece, near)

@@ -86,12 +86,15 @@ def _read_range(match: "re.Match[str]", near: Neighbors) -> Words | None:
 
 def _is_label(first: str, second: str, near: Neighbors) -> bool:
     """Return whether two numbers are one label, Table 2-1: the second is not the larger one."""
-    return near.before().lower() in _LABELS and first.isdigit() and second.isdigit() and int(first) >= int(second)
+    return near.before().lower() in _LABELS and first.isdecimal() and second.isdecimal() and int(first) >= int(second)
 
 
 def _are_years(first: str, second: str) -> bool:
     return (
-        first.isdigit() and second.isdigit() and len(first) == len(second) == 4 and "1000" <= first <= second <= "2100"
+        first.isdecimal()
+        and second.isdecimal()
+        and len(first) == len(second) == 4
+        and "1000" <= first <= second <= "2100"
     )
 
 

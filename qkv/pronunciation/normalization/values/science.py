@@ -9,7 +9,7 @@ import unicodedata
 
 from qkv.pronunciation.normalization.rule import Neighbors, compile_rule
 from qkv.pronunciation.normalization.values.amounts import AMOUNT, SIGN, amount, sign
-from qkv.pronunciation.normalization.values.numbers import Words, cardinal, ordinal
+from qkv.pronunciation.normalization.values.numbers import Words, cardinal, ordinal, without_separators
 
 SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _POWERS = {"2": ("squared",), "3": ("cubed",)}
@@ -59,7 +59,8 @@ def _read_coordinate(match: "re.Match[str]", near: Neighbors) -> Words:
 
 
 def _counted(number: str, name: str) -> Words:
-    plain = number if "." in number else str(int(number))
+    joined = without_separators(number)
+    plain = joined if "." in joined else joined.lstrip("0") or "0"
     return (*amount(plain), name if plain == "1" else name + "s")
 
 
