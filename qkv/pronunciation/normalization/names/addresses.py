@@ -34,6 +34,8 @@ def _read_state(match: "re.Match[str]", near: Neighbors) -> Words | None:
     """Read a code after a place and a comma; before a ZIP code, or where a clause ends."""
     if near.before() != "," or not near.before(2)[:1].isupper():
         return None
+    if match["state"] == "MD" and not match["zip"]:
+        return None  # more often a doctor
     if match["state"] in _EXCLAIMED and not match["zip"] and near.before(3) in ("", ".", "!", "?", ";", ":"):
         return None
     return (*STATES[match["state"]], *(digits(match["zip"].replace("-", "")) if match["zip"] else ()))
@@ -67,7 +69,8 @@ LETTERS = (
     ),
     compile_rule(
         "address",
-        r"(?P<way>[NS][EW]|[NSEW])(?:\.(?=[ ]))?(?![\w.'’-])(?P<street>(?=[ ]\d{1,3}(?:st|nd|rd|th)\b|[ ][A-Z]))?",
+        r"(?P<way>[NS][EW]|[NSEW])(?:\.(?=[ ]))?(?![\w.'’-])"
+        r"(?P<street>(?=[ ]\d{1,3}(?:st|nd|rd|th)\b)|(?<=\.)(?=[ ][A-Z]))?",
         _read_direction,
     ),
 )
