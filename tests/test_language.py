@@ -17,7 +17,7 @@ FORBIDDEN = {
     "for ever": r"\bfor ever\b",
     "without, for default": r" without\.$",
     "from ... on": r"\bfrom which on\b",
-    "British spelling": r"\b\w*(tokenis|optimis|normalis|initialis|colour|neighbour|behaviour)\w*\b",
+    "British spelling": r"\b\w*(tokenis|optimis|normalis|initialis(?!m)|colour|neighbour|behaviour)\w*\b",
     "the old command": r"\bqkv (decode|tokenise)\b",
     "the old contract": r"\bStringJob\b|\bClassJob\b|\bTextJob\b",
 }

@@ -57,6 +57,12 @@ def test_numpy_is_not_optional():
     assert "numpy>=2" in PROJECT["dependencies"]
 
 
+def test_licenses_of_bundled_weights_are_in_the_wheel():
+    files = PROJECT["license-files"]
+    assert "qkv/pronunciation/heteronyms/LICENSE_TAGGER.txt" in files
+    assert all("Permission is hereby granted, free of charge" in (ROOT / file).read_text() for file in files)
+
+
 def test_types_are_visible_to_other_projects():
     assert (ROOT / "qkv" / "py.typed").read_bytes() == b""
     assert "Typing :: Typed" in PROJECT["classifiers"]

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from qkv.pronunciation.arpabet import Phones
-from qkv.pronunciation.heteronyms.context import Context, describe
+from qkv.pronunciation.heteronyms.context import WordContext, describe
 from qkv.pronunciation.normalization.rule import SpokenToken
 
 _FOLDER = Path(__file__).parent
@@ -93,7 +93,7 @@ def choose(tokens: Sequence[SpokenToken], index: int) -> list[Choice] | None:
     return sorted(choices, key=lambda choice: -choice.probability)
 
 
-def _score(reading: Reading, context: Context, best_tag: int) -> float:
+def _score(reading: Reading, context: WordContext, best_tag: int) -> float:
     gap = TAGGER_WEIGHT * (best_tag - max(context.tag_scores.get(tag, 0) for tag in reading.tags))
     weights = _class_weights()
     by_class = max(
@@ -112,13 +112,13 @@ def _score(reading: Reading, context: Context, best_tag: int) -> float:
     )
 
 
-def _case(reading: Reading, context: Context) -> float:
+def _case(reading: Reading, context: WordContext) -> float:
     if "cap" not in reading.cues or not context.features & {"cap", "lower"}:
         return 0.0
     return CASE_WEIGHT if "cap" in context.features else -CASE_WEIGHT
 
 
-def _found(reading: Reading, context: Context) -> tuple[str, ...]:
+def _found(reading: Reading, context: WordContext) -> tuple[str, ...]:
     """Return the cues of a reading that are there, its own before those of its class, each in words."""
     own = sorted(reading.cues & context.features, key=lambda cue: (cue[:2] == "w:", cue))
     weights = _class_weights()

@@ -4,12 +4,15 @@ p:the n:of    the words before and after         start end    the first or last 
 pt:DT nt:IN   their parts of speech              open         an article or possessive stands up to three words before
 pa:do pat:MD  the same for the word before an adverb: did not object
 w:river       a word up to 12 words away         past present the tense of the other verbs
+past-time     yesterday, ago or last week in the clause
+perfect-question   have, has or had and a pronoun before: have you read
 cap lower     capital or small first letter, unless it begins a sentence
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from qkv.pronunciation.heteronyms.tagger import tagger
 from qkv.pronunciation.normalization.rule import SpokenToken
@@ -32,11 +35,14 @@ _QUOTES = {
 }
 _OPENING = frozenset(("DT", "PRP$", "POS", "WP$"))
 _IN_NOUN_PHRASE = frozenset(("JJ", "NN", "RB", "CD", "VBN", "JJR", "JJS", "NNP", "VBG"))
+_PERIODS = frozenset(("night", "week", "month", "year", "summer", "fall", "winter", "spring", "monday", "tuesday"))
+_HAVE = frozenset(("have", "has", "had", "haven't", "hasn't", "hadn't", "'ve"))
+_SUBJECTS = frozenset(("i", "you", "he", "she", "it", "we", "they", "anyone", "everyone"))
 _PAST, _PRESENT = frozenset(("VBD", "VBN")), frozenset(("VBZ", "VBP"))
 
 
 @dataclass(frozen=True)
-class Context:
+class WordContext:
     """Features of a word, and the scores of its parts of speech."""
 
     features: frozenset[str]
@@ -61,7 +67,7 @@ def clause_of(tokens: Sequence[SpokenToken], index: int) -> tuple[list[str], lis
     return before[::-1], after
 
 
-def describe(tokens: Sequence[SpokenToken], index: int) -> Context:
+def describe(tokens: Sequence[SpokenToken], index: int) -> WordContext:
     """Return the context of one token."""
     left, right = clause_of(tokens, index)
     word = tokens[index].text
@@ -70,7 +76,7 @@ def describe(tokens: Sequence[SpokenToken], index: int) -> Context:
     place = min(len(before), _TAGGED_BEFORE)
     tags = tagger().tag(near, is_start=len(before) <= _TAGGED_BEFORE)
     features = {f"w:{one.lower()}" for one in (*left, *right)}
-    features |= _neighbors(near, tags, place) | _tense(tags, place)
+    features |= _neighbors(near, tags, place) | _tense(tags, place) | _time([*left, *right], before)
     if left:
         features |= {f"p:{left[-1].lower()}", "cap" if word[0].isupper() else "lower"}
     if right:
@@ -79,7 +85,7 @@ def describe(tokens: Sequence[SpokenToken], index: int) -> Context:
         features.add("start")
     if not right or not right[0][0].isalnum():
         features.add("end")
-    return Context(frozenset(features), tagger().scores(near, tags[:place], place))
+    return WordContext(frozenset(features), tagger().scores(near, tags[:place], place))
 
 
 def _neighbors(words: Sequence[str], tags: Sequence[str], place: int) -> set[str]:
@@ -101,6 +107,19 @@ def _neighbors(words: Sequence[str], tags: Sequence[str], place: int) -> set[str
 def _tense(tags: Sequence[str], place: int) -> set[str]:
     others = {*tags[:place], *tags[place + 1 :]}
     return {name for name, kinds in (("past", _PAST), ("present", _PRESENT)) if others & kinds}
+
+
+def _time(words: Sequence[str], before: Sequence[str]) -> set[str]:
+    """Return the features of words that ask for a past form."""
+    lower = [word.lower() for word in words]
+    found = set()
+    if not {"yesterday", "ago"}.isdisjoint(lower) or any(
+        one == "last" and following in _PERIODS for one, following in pairwise(lower)
+    ):
+        found.add("past-time")
+    if len(before) > 1 and before[-2].lower() in _HAVE and before[-1].lower() in _SUBJECTS:
+        found.add("perfect-question")
+    return found
 
 
 def _split(words: Sequence[str]) -> list[str]:

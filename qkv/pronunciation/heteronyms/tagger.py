@@ -105,6 +105,6 @@ def _normalize(word: str) -> str:
     """Return the form that the weights were trained on."""
     if "-" in word and word[0] != "-":
         return "!HYPHEN"
-    if word[0].isdigit():
-        return "!YEAR" if len(word) == 4 and word.isdigit() else "!DIGITS"
+    if word[0].isdecimal():
+        return "!YEAR" if len(word) == 4 and word.isdecimal() else "!DIGITS"
     return word.lower()

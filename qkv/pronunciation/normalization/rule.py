@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from qkv.pronunciation.arpabet import Phones
-from qkv.pronunciation.normalization.numbers import Words
+from qkv.pronunciation.normalization.values.numbers import Words
 
 _NEXT_WORD = re.compile(r"[ \t\u00a0]{0,4}([^\W\d_]{1,40}(?:['’][^\W\d_]{1,10})?)")
 _HISTORY = 4
@@ -71,7 +71,7 @@ Read = Callable[["re.Match[str]", Neighbors], Words | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class TokenRule:
     """A pattern and how it is read."""
 
     kind: str
@@ -79,9 +79,9 @@ class Rule:
     read: Read
 
 
-def compile_rule(kind: str, pattern: str, read: Read) -> Rule:
+def compile_rule(kind: str, pattern: str, read: Read) -> TokenRule:
     """Return a rule; spaces of the pattern are ignored."""
-    return Rule(kind, re.compile(pattern, re.X), read)
+    return TokenRule(kind, re.compile(pattern, re.X), read)
 
 
 def word_set(text: str) -> frozenset[str]:

@@ -8,20 +8,10 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from qkv.pronunciation.normalization import (
-    abbreviations,
-    amounts,
-    calendar,
-    clock,
-    codes,
-    initialisms,
-    quantities,
-    ratios,
-    roman,
-    symbols,
-    web,
-)
-from qkv.pronunciation.normalization.rule import Lookup, Neighbors, Rule, SpokenToken
+from qkv.pronunciation.normalization import order
+from qkv.pronunciation.normalization.names import abbreviations, roman
+from qkv.pronunciation.normalization.rule import Lookup, Neighbors, SpokenToken
+from qkv.pronunciation.normalization.values import calendar
 
 _STEP = re.compile(
     r"(?P<space>\s++)"
@@ -30,68 +20,22 @@ _STEP = re.compile(
     re.S,
 )
 # letters of any script with their combining marks, joined by one of ' _ & + or a hyphen
-_WORD = re.compile(r"[^\W_²³][\u0300-\u036f]*+(?:['’ʼ._&+‑-]?[^\W_²³][\u0300-\u036f]*+)*+")
-_PLAIN = re.compile(r"[^\W\d_²³][\u0300-\u036f]*+(?:['’ʼ]?[^\W\d_²³][\u0300-\u036f]*+)*+")
+_WORD = re.compile(r"[^\W_⁰¹²³⁴-⁹₀-₉][\u0300-\u036f]*+(?:['’ʼ._&+‑-]?[^\W_⁰¹²³⁴-⁹₀-₉][\u0300-\u036f]*+)*+")
+_PLAIN = re.compile(r"[^\W\d_][\u0300-\u036f]*+(?:['’ʼ]?[^\W\d_][\u0300-\u036f]*+)*+")
 _RUN = re.compile(r"[.!?…]{2,}+|[-–—]{2,}+|_++|\*++|'{2,}+")
 _LIST_RANGE = re.compile(r"(?P<first>[A-Z])[-–—](?P<second>[A-Z])(?![\w])")
 MAX_WORD = 64
 """Characters of the longest word with dots or hyphens that is looked up as a whole."""
 
-_BEFORE_DIGITS: tuple[Rule, ...] = (
-    *web.RULES[2:],
-    *calendar.RULES[:2],
-    calendar.DECADES,
-    *clock.RULES,
-    *codes.RULES[:4],
-    codes.EMERGENCY,
-    calendar.RULES[5],
-    codes.PLURAL,
-    ratios.RULES[0],
-    *quantities.make_rules(),
-    *amounts.RULES,
-    calendar.RULES[2],
-    *calendar.RULES[3:5],
-    codes.RULES[4],
-    *ratios.RULES[1:],
-    codes.RULES[5],
-    calendar.RULES[7],
-    codes.MIXED,
-    *amounts.PLAIN,
-)
-_BEFORE_SIGNS: tuple[Rule, ...] = (
-    *codes.RULES[:1],
-    codes.RULES[2],
-    codes.RULES[6],
-    amounts.RULES[0],
-    *quantities.make_rules()[4:],
-    *amounts.RULES[4:],
-    calendar.RULES[5],
-    calendar.RULES[6],
-    *ratios.RULES[:3],
-    ratios.RULES[5],
-    *web.SIGNED,
-    *amounts.PLAIN,
-    *symbols.RULES,
-)
-_BEFORE_LETTERS: tuple[Rule, ...] = (
-    *web.RULES,
-    *calendar.MONTH_RULES,
-    abbreviations.make_rule(),
-    calendar.ERA_FIRST,
-    initialisms.DOTTED,
-    amounts.RULES[1],
-    amounts.RULES[0],
-    codes.VERSION,
-    roman.ROMAN,
-    initialisms.AMPERSAND,
-    initialisms.INITIAL,
-    initialisms.CAPITALS,
-    codes.MIXED,
-)
 _TRIGGERS = frozenset(
-    {*calendar.MONTH_NAMES, *calendar.DAY_NAMES, *(short.partition(".")[0] for short in abbreviations.abbreviations())}
+    {
+        *calendar.MONTH_NAMES,
+        *calendar.DAY_NAMES,
+        *roman.SMALL_NUMERALS,
+        *(short.partition(".")[0] for short in abbreviations.abbreviations()),
+    }
 )
-_SIGN_STARTS = re.compile(r"[-−+±~≈$£€¥₹₩₽₿#.('’‘@&=%×²³÷<>≤≥≠→°§¶©®™√∞π¢^|!*/–½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞⅐⅑⅒]")
+_SIGN_STARTS = re.compile(r"[-−+±~≈$£₤€¥₹₩₽₿#.('’‘@&=%×⁰¹²³⁴-⁹⁻⁺÷\[<>≤≥≠→°§¶©®™√∞π¢^|!*/–½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞⅐⅑⅒]")
 
 
 def normalize(text: str, lookup: Lookup = lambda word: ()) -> Iterator[SpokenToken]:
@@ -134,14 +78,14 @@ def _needs_rules(word: str, near: Neighbors) -> bool:
 
 def _read(text: str, position: int, near: Neighbors) -> SpokenToken:
     first = text[position]
-    if first.isdigit() and first.isascii():
-        rules = _BEFORE_DIGITS
+    if first.isdecimal() and first.isascii():
+        rules = order.DIGITS
     elif first.isalpha() and first.isascii():
-        rules = _BEFORE_LETTERS
+        rules = order.LETTERS
     elif _SIGN_STARTS.match(first):
-        rules = _BEFORE_SIGNS
+        rules = order.SIGNS
     else:
-        rules = ()
+        rules = order.OTHERS
     for rule in rules:
         match = rule.pattern.match(text, position)
         if match and match.end() > position:

@@ -3,11 +3,12 @@
 kubernetes's  kubernetes and IH0 Z        blogs  blog and Z        gearbox  gear and box
 """
 
+import re
 from collections.abc import Callable
 
 from qkv.pronunciation.arpabet import Phones
 from qkv.pronunciation.heteronyms.tagger import tagger
-from qkv.pronunciation.normalization.letters import LETTERS
+from qkv.pronunciation.normalization.names.letters import LETTERS
 from qkv.pronunciation.normalization.rule import word_set
 
 MIN_PART = 4
@@ -20,6 +21,10 @@ _ENDINGS = word_set(
     "ration nation lings kings fully ship page better"
 )
 """Words that are endings more often than parts of a compound."""
+
+_MAX_SPELLED = 5
+_DOUBLE = re.compile(r"(.)\1")
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 Lookup = Callable[[str], tuple[Phones, ...]]
 
@@ -37,6 +42,30 @@ def letter_phones(word: str) -> Phones | None:
     if name is None or word[1:] not in ("", "'s"):
         return None
     return add_s(name) if len(word) > 1 else name
+
+
+def spell(word: str) -> Phones:
+    """Return the names of the letters of a short word without vowels, such as mrna; empty for psst and other words."""
+    lower = word.lower()
+    is_short = 2 <= len(word) <= _MAX_SPELLED and word.isascii() and word.isalpha()
+    if not is_short or set(lower) & set("aeiouy") or (_DOUBLE.search(lower) and lower != "www"):
+        return ()
+    return tuple(phone for letter in word for phone in LETTERS[letter.upper()])
+
+
+def join_parts(word: str, lookup: Lookup) -> Phones:
+    """Return the phones of a word with capitals inside by its parts, NaCl: na, C, L; empty if a part is unknown."""
+    if word.removesuffix("s").isupper() or word[1:].islower() or not (word.isascii() and word.isalpha()):
+        return ()
+    parts = [_part(part, lookup) for part in _PARTS.findall(word)]
+    return tuple(phone for part in parts for phone in part) if all(parts) else ()
+
+
+def _part(part: str, lookup: Lookup) -> Phones:
+    """Return the phones of a part: two or three capitals are letters, other parts words."""
+    if part.isupper() and len(part) < 4:
+        return tuple(phone for letter in part for phone in LETTERS[letter])
+    return (lookup(part.lower()) or (spell(part),))[0]
 
 
 def derive(word: str, lookup: Lookup) -> tuple[Phones, ...]:

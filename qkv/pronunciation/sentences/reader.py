@@ -12,7 +12,7 @@ from qkv.pronunciation.arpabet import Phones
 from qkv.pronunciation.heteronyms import Choice, choose, heteronyms
 from qkv.pronunciation.normalization import SpokenToken, normalize
 from qkv.pronunciation.pronouncer import WORDS_PER_WINDOW, Pronouncer
-from qkv.pronunciation.sentences.morphology import derive, letter_phones
+from qkv.pronunciation.sentences.morphology import derive, join_parts, letter_phones, spell
 from qkv.pronunciation.sentences.pieces import cut
 from qkv.pronunciation.text import normalize as normalize_word
 
@@ -184,16 +184,22 @@ class SentenceReader:
                 self._known[key] = self._spoken(word, (letter,), Source.letters, "letters")
                 continue
             lower = normalize_word(word)
-            derived = () if self.pronouncer.model_only or self.pronouncer.lookup(lower) else self._derive(lower)
-            if derived:
-                self._known[key] = self._spoken(word, derived, Source.dictionary, "dictionary, by its parts")
-            else:
+            derived = None if self.pronouncer.model_only or self.pronouncer.lookup(lower) else self._derive(word, lower)
+            if derived is None:
                 rest[key] = word
+            else:
+                self._known[key] = derived
         for key, answer in zip(rest, self.pronouncer.words(rest.values(), self.best), strict=True):
             self._known[key] = SpokenWord(rest[key], answer, answer.source.value)
 
-    def _derive(self, word: str) -> tuple[Phones, ...]:
-        return derive(word, self.pronouncer.lookup)
+    def _derive(self, word: str, lower: str) -> SpokenWord | None:
+        """Answer a word that no dictionary has by words or letters that it is made of."""
+        parts = join_parts(word, self.pronouncer.lookup)
+        derived = (parts,) if parts else derive(lower, self.pronouncer.lookup)
+        if derived:
+            return self._spoken(word, derived, Source.dictionary, "dictionary, by its parts")
+        letters = spell(word)
+        return self._spoken(word, (letters,), Source.letters, "letters") if letters else None
 
     def _choice(self, word: str, choices: list[Choice]) -> SpokenWord:
         ways = tuple(Pronunciation(one.reading.phones, one.probability) for one in choices)

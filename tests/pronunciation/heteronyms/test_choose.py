@@ -32,6 +32,14 @@ def chosen(text, word):
         ("She is a close friend.", "close", "K L OW1 S"),
         ("We speak Polish at home.", "polish", "P OW1 L IH0 SH"),
         ("I need to polish my shoes.", "polish", "P AA1 L IH0 SH"),
+        ("Have you read it?", "read", "R EH1 D"),
+        ("Did you read it?", "read", "R IY1 D"),
+        ("I read it last night.", "read", "R EH1 D"),
+        ("They read it a week ago.", "read", "R EH1 D"),
+        ("She was very upset.", "upset", "AH0 P S EH1 T"),
+        ("It was a big upset.", "upset", "AH1 P S EH2 T"),
+        ("He told it in minute detail.", "minute", "M AY0 N UW1 T"),
+        ("Wear appropriate clothes.", "appropriate", "AH0 P R OW1 P R IY0 AH0 T"),
     ],
 )
 def test_readings_by_context(text, word, phones):

@@ -6,9 +6,9 @@ May 3, 2024   May third twenty twenty four      3 May   the third of May      5/
 
 import re
 
-from qkv.pronunciation.normalization.amounts import DASH
-from qkv.pronunciation.normalization.numbers import Words, cardinal, ordinal, plural, year
 from qkv.pronunciation.normalization.rule import Neighbors, any_of, compile_rule, word_set
+from qkv.pronunciation.normalization.values.amounts import DASH
+from qkv.pronunciation.normalization.values.numbers import Words, cardinal, ordinal, plural, year
 
 _MONTH_TEXT = "January February March April May June July August September October November December"
 MONTHS = _MONTH_TEXT.split()
@@ -20,7 +20,7 @@ _ERAS = {"BC": ("B", "C"), "AD": ("A", "D"), "BCE": ("B", "C", "E"), "CE": ("C",
 _YEAR_CUES = word_set(
     "in since by from until till before after during year circa around early late mid through between spring "
     "summer fall autumn winter january february march april may june july august september october november "
-    "december and of for class season vintage election calendar fiscal about back to"
+    "december and of for fl. b. d. r. c. ca. est. class season vintage election calendar fiscal about back to"
 )
 _NOT_YEAR_AFTER = word_set(
     "people miles kilometers meters feet pounds dollars pages words men women years days hours minutes seconds "
@@ -50,6 +50,18 @@ def _read_day_month(match: "re.Match[str]", near: Neighbors) -> Words:
     article = () if near.before().lower() == "the" else ("the",)
     end = (*ordinal(str(int(match["day"]))), "of", MONTH_NAMES[match["month"]])
     return (*article, *end, *(year(match["year"]) if match["year"] else ()))
+
+
+def _read_days_month(match: "re.Match[str]", near: Neighbors) -> Words:
+    article = () if near.before().lower() == "the" else ("the",)
+    days = (*article, *ordinal(str(int(match["first"]))), "to", "the", *ordinal(str(int(match["day"]))))
+    return (*days, "of", MONTH_NAMES[match["month"]], *(year(match["year"]) if match["year"] else ()))
+
+
+def _read_date_dash(match: "re.Match[str]", near: Neighbors) -> Words | None:
+    """Read a dash between two dates, or between a date and the present."""
+    before = near.token_before()
+    return ("to",) if before is not None and before.kind in ("date", "year") else None
 
 
 def _read_month_year(match: "re.Match[str]", near: Neighbors) -> Words:
@@ -89,6 +101,11 @@ def _read_era_first(match: "re.Match[str]", near: Neighbors) -> Words:
 
 def _read_decade(match: "re.Match[str]", near: Neighbors) -> Words:
     return _decade(match["decade"])
+
+
+def _read_owner(match: "re.Match[str]", near: Neighbors) -> Words:
+    words = year(match["year"])
+    return (*words[:-1], words[-1] + "'s")
 
 
 def _decade(number: str) -> Words:
@@ -169,6 +186,9 @@ RULES = (
     compile_rule("year", _YEAR, _read_year),
 )
 """Dates that begin with a digit or an apostrophe."""
+ISO, SLASHES, DAY_MONTH, ERA, YEARS, DECADE, SHORT_YEAR, YEAR = RULES
+OWNER = compile_rule("year", r"(?P<year>(?:1[1-9]|20)\d[1-9])['’]s\b", _read_owner)
+"""The possessive of a year: 1984's."""
 DECADES = compile_rule("decade", r"(?P<first>[12]\d\d0)s?[-–—](?P<second>(?:[12]\d)?\d0)['’]?s\b", _read_decades)
 """Decades from one to another."""
 MONTH_RULES = (
@@ -181,4 +201,16 @@ MONTH_RULES = (
     compile_rule("range", rf"(?P<first>{_NAMES})\b\.?[-–—](?P<second>{_NAMES})\b(?:\.(?=[ ]?[a-z(,;]))?", _read_names),
 )
 """Dates that begin with the name of a month."""
+DAYS_MONTH = compile_rule(
+    "date",
+    rf"(?P<first>0?[1-9]|[12]\d|3[01]){DASH}(?P<day>0?[1-9]|[12]\d|3[01])[ ]{_MONTH}(?:,?[ ]{_YEAR})?",
+    _read_days_month,
+)
+"""Days of one month: 3-5 May."""
+DATE_DASH = compile_rule(
+    "range",
+    rf"[-–—−](?=[ ]?(?:(?:0?[1-9]|[12]\d|3[01])[ ])?{any_of(MONTH_NAMES)}\b|[ ]?(?:present|now|today)\b)",
+    _read_date_dash,
+)
+"""The dash between two dates."""
 ERA_FIRST = compile_rule("year", r"A\.?D\.?[ ](?P<year>\d{1,4})(?![\w])", _read_era_first)

@@ -4,6 +4,8 @@
 1987   nineteen eighty seven (as a year)
 """
 
+import re
+
 _SMALL_TEXT = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen"
@@ -111,9 +113,10 @@ def decimal(whole: str, fraction: str) -> Words:
     return (*(cardinal(whole) if whole else ()), "point", *digits(fraction))
 
 
-def without_commas(text: str) -> str:
-    """Return a number without the commas between its groups."""
-    return text.replace(",", "")
+def without_separators(text: str) -> str:
+    """Return a number without the commas, the spaces or the several dots between its groups."""
+    joined = re.sub(r"[,\s]", "", text)
+    return joined.replace(".", "") if joined.count(".") > 1 else joined
 
 
 def _below_1000(number: int) -> list[str]:

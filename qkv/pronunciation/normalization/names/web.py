@@ -2,12 +2,13 @@
 
 import re
 
-from qkv.pronunciation.normalization.numbers import Words, cardinal, digits
 from qkv.pronunciation.normalization.rule import Neighbors, compile_rule, word_set
+from qkv.pronunciation.normalization.values.numbers import Words, cardinal, digits
 
 _SIGNS = {".": "dot", "@": "at", "/": "slash", "-": "dash", "_": "underscore", ":": "colon", "?": "question mark"}
 _SIGNS |= {"=": "equals", "&": "and", "#": "hash", "%": "percent", "+": "plus", "~": "tilde", ",": "comma"}
-_SPELLED = word_set("www http https ftp html htm php css js io uk de fr jp eu ca us tv ai xml json pdf jpg png url id")
+_SPELLED = word_set("www http https ftp html htm php css js io uk de fr jp eu ca tv ai xml json pdf jpg png url id")
+_SPELLED_TOP = word_set("us me co au ch")
 _TOP = "com|org|net|edu|gov|io|ai|dev|info|co|uk|de|fr|ca|us|me|tv|app|mil|int|jp|eu|ch|au|biz"
 _PIECE = re.compile(r"[A-Za-z]+|\d+|[^\W\d_]+|[^\w\s]|_")
 _CASES = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -15,13 +16,17 @@ _CASES = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 def _spell(text: str, near: Neighbors) -> Words:
     words: list[str] = []
+    before = ""
     for piece in _PIECE.findall(text):
         if piece in _SIGNS:
             words += _SIGNS[piece].split()
-        elif piece.isdigit():
+        elif before == "." and piece in _SPELLED_TOP:
+            words += piece.upper()
+        elif piece.isdecimal():
             words += cardinal(piece) if len(piece) <= 2 else digits(piece)
         elif piece.isalpha():
             words += word_or_letters(piece, near)
+        before = piece
     return tuple(words)
 
 
@@ -58,6 +63,17 @@ def _read_handle(match: "re.Match[str]", near: Neighbors) -> Words:
     return ("at", *_spell(match["name"], near))
 
 
+def _read_file(match: "re.Match[str]", near: Neighbors) -> Words:
+    """Read a file name or an extension: main.py main dot P Y."""
+    start = _spell(match["name"], near) if match["name"] else ()
+    ending = match["ending"].lower()
+    return (*start, "dot", *((ending,) if near.known(ending) and len(ending) > 2 else ending.upper()))
+
+
+_ENDINGS = (
+    "py|js|ts|txt|csv|json|xml|html|css|md|pdf|docx?|xlsx?|pptx?|jpe?g|png|gif|svg|zip|exe|java|cpp|rs|sh|ya?ml|toml|log|"
+    "mp3|mp4"
+)
 _REST = r"[^\s<>\"'“”‘’\x00-\x1f]{0,200}[^\s<>\"'“”‘’.,;:!?)\]\x00-\x1f]"
 RULES = (
     compile_rule("web", rf"(?P<scheme>https?|ftp)://(?P<rest>{_REST})", _read_link_with_scheme),
@@ -71,7 +87,13 @@ RULES = (
     ),
 )
 """Links and addresses."""
+SCHEME, WWW, MAIL, DOMAIN = RULES
+FILE = compile_rule(
+    "web", rf"(?P<name>[A-Za-z0-9][\w-]{{0,40}})\.(?P<ending>{_ENDINGS})(?![\w]|\.\w|[-@/])", _read_file
+)
+"""A file name."""
 SIGNED = (
+    compile_rule("web", r"(?<![\w.)])\.(?P<name>(?!))?(?P<ending>[A-Za-z][A-Za-z]{1,5})(?![\w.])", _read_file),
     compile_rule("web", r"\#(?P<name>[^\W\d_][\w]{0,100})", _read_hashtag),
     compile_rule("web", r"(?<![\w])@(?P<name>[^\W\d_][\w]{0,60})", _read_handle),
 )

@@ -2,9 +2,9 @@
 
 import re
 
-from qkv.pronunciation.normalization.amounts import DASH
-from qkv.pronunciation.normalization.numbers import Words, cardinal
 from qkv.pronunciation.normalization.rule import Neighbors, compile_rule
+from qkv.pronunciation.normalization.values.amounts import DASH
+from qkv.pronunciation.normalization.values.numbers import Words, cardinal
 
 _HALF = r"(?:[ \u00a0]?(?P<half>[aApP]\.?[mM]\b\.?))"
 _HOUR, _MINUTE = r"(?:[01]?\d|2[0-4])", r"[0-5]\d"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.pronunciation.normalization.numbers import (
+from qkv.pronunciation.normalization.values.numbers import (
     MAX_DIGITS,
     cardinal,
     decimal,

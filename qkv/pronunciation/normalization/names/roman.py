@@ -2,8 +2,8 @@
 
 import re
 
-from qkv.pronunciation.normalization.numbers import Words, cardinal, ordinal
 from qkv.pronunciation.normalization.rule import Neighbors, compile_rule, word_set
+from qkv.pronunciation.normalization.values.numbers import Words, cardinal, ordinal
 
 _VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 _VALID = re.compile(r"M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})")
@@ -32,13 +32,18 @@ _TITLES = word_set(
     "world super the final type phase star toy ghost grand dark big street mortal resident jurassic back iron police"
 )
 _FAMILY = word_set("II III IV")
+_LETTERS_TOO = word_set("IV VI XI XX XXX IX")
+"""Numerals that may be letters or a name."""
+_BETWEEN = frozenset((",", "and", "or", "&", "to", "–", "-", "/"))
+_PAGES = word_set("page pages p pp verse line lines problem question item")
+SMALL_NUMERALS = word_set("ii iii iv vi vii viii ix xi xii xiii xiv xv xvi xvii xviii xix xx xxi xxii xxiii xxiv xxv")
 
 MAX_PLAIN = 60
 """Largest numeral that is read after any capitalized word."""
 
 
 def value(text: str) -> int:
-    """Return the value of a Roman numeral in capitals; 0 if it is none."""
+    """Return the value of a Roman numeral in capitals; 0 if the text is not one."""
     if not text or not _VALID.fullmatch(text):
         return 0
     numbers = [_VALUES[letter] for letter in text]
@@ -51,7 +56,7 @@ def _read_roman(match: "re.Match[str]", near: Neighbors) -> Words | None:
     if not value(numeral) or near.line_is_capitals or (len(numeral) == 1 and numeral not in "IVX"):
         return None
     number = str(value(numeral))
-    kind = _kind(match, near)
+    kind = _kind(match, near) or _kind_alone(match, near)
     words = {"cardinal": cardinal(number), "ordinal": ordinal(number), "name": ("the", *ordinal(number))}.get(kind)
     return (*words[:-1], words[-1] + "'s") if words and match["owner"] else words
 
@@ -72,6 +77,35 @@ def _kind(match: "re.Match[str]", near: Neighbors) -> str:
         return ""
     is_name = numeral in _FAMILY and near.before(2)[:1].isupper() and near.before(3).rstrip(".") != "World"
     return "name" if is_name and _is_person(near) else "cardinal"
+
+
+def _kind_alone(match: "re.Match[str]", near: Neighbors) -> str:
+    """Return how a numeral is read in a list of numerals, or without any context."""
+    numeral = match["numeral"]
+    if numeral != "I" and _follows_numeral(near):
+        return "cardinal"
+    if len(numeral) < 2 or set(numeral) - set("IVX") or numeral in _LETTERS_TOO:
+        return ""
+    return "ordinal" if near.before().lower() == "the" else "cardinal"
+
+
+def _follows_numeral(near: Neighbors) -> bool:
+    """Return whether this is a list: before the numeral stands another one, then a comma, a dash, and, or, to."""
+    place = 1
+    while place < 4 and near.before(place) in _BETWEEN:
+        place += 1
+    before = near.token_before(place)
+    return place > 1 and before is not None and before.kind == "roman"
+
+
+def _read_small(match: "re.Match[str]", near: Neighbors) -> Words | None:
+    """Read a numeral in small letters: page xii, scene ii, (iii)."""
+    before = near.token_before()
+    if not value(match["numeral"].upper()) or before is None:
+        return None
+    is_item = before.text == "(" and near.text[match.end() : match.end() + 1] == ")"
+    asked = before.text.lower().rstrip(".") in _NUMBERED | _PAGES or before.kind == "roman"
+    return cardinal(str(value(match["numeral"].upper()))) if is_item or asked else None
 
 
 def _is_person(near: Neighbors) -> bool:
@@ -98,5 +132,7 @@ def _ends_name(match: "re.Match[str]", near: Neighbors) -> bool:
     )
 
 
+SMALL = compile_rule("roman", r"(?P<numeral>[ivx]{2,6})(?![\w'’-])", _read_small)
+"""A numeral in small letters."""
 ROMAN = compile_rule("roman", r"(?P<numeral>[IVXLCDM]{1,9})(?P<owner>['’]s)?(?![\w])", _read_roman)
 """A Roman numeral, judged by the word before it."""

@@ -2,11 +2,17 @@
 
 import re
 
-from qkv.pronunciation.normalization.numbers import Words, cardinal, decimal, without_commas
 from qkv.pronunciation.normalization.rule import Neighbors, any_of, compile_rule, word_set
+from qkv.pronunciation.normalization.values.numbers import Words, cardinal, decimal, plural, without_separators
 
-WHOLE = r"(?:\d{1,3}(?:,\d{3})++(?!\d)|\d++)"
-AMOUNT = rf"(?:{WHOLE}(?:\.\d++)?|\.\d++)"
+_SPACE = "[\u00a0\u2009\u202f]"
+WHOLE = (
+    rf"(?>\d{{1,3}}(?:,\d{{3}})++(?!\d)|\d{{1,2}}(?:,\d{{2}}){{1,4}},\d{{3}}(?![,\d])"
+    rf"|\d{{1,3}}(?:(?:{_SPACE}\d{{3}})++|(?:[ ]\d{{3}}){{2,10}}|[ ]000)(?![,\d]|[ ]\d)"
+    rf"|\d{{1,3}}(?:\.\d{{3}}){{2,10}}(?![.\d])|\d++)"
+)
+"""A whole number; its groups may be separated by commas (of lakhs, too), spaces, or more than one dot."""
+AMOUNT = rf"(?>{WHOLE}(?:\.\d++)?|\.\d++)"
 DASH = r"[ ]?[-–—−‑][ ]?"
 END = r"(?![\w])"
 MAGNITUDES = ("hundred", "thousand", "million", "billion", "trillion", "quadrillion")
@@ -30,6 +36,7 @@ SHORT_MAGNITUDES = {
 CURRENCIES = {
     "$": ("dollar", "dollars", "cent", "cents"),
     "£": ("pound", "pounds", "penny", "pence"),
+    "₤": ("pound", "pounds", "penny", "pence"),
     "€": ("euro", "euros", "cent", "cents"),
     "¥": ("yen", "yen", "sen", "sen"),
     "₹": ("rupee", "rupees", "paisa", "paise"),
@@ -49,20 +56,25 @@ _CODES = {
     "CHF": ("Swiss franc", "Swiss francs"),
 }
 _UNIT_AFTER = r"(?:[-\s](?:bill|note|coin|stamp|ticket|fee|fine|tip)\b|-a)"
-_NOT_NOUNS = word_set("a an per for to in on and or more less off each at from by of if when than plus every")
+_DETERMINERS = word_set("a an the this that his her my our its their your each every")
+_NOT_NOUNS = word_set(
+    "per for more less off each from when than plus every between apart away long wide tall high deep thick ago later "
+    "and that which was were are have had will would can could with into over under they she you the before after "
+    "until since above below where while because but daily"
+)
 _SIGNS = "[" + "".join(map(re.escape, CURRENCIES)) + "]"
 _MAGNITUDE = rf"(?:[ -]?(?P<long>{any_of(MAGNITUDES)})\b|[ ]?(?P<short>{any_of(SHORT_MAGNITUDES)})(?![\w]))?"
 
 
 def amount(text: str) -> Words:
     """Return an amount with commas or a decimal point as words."""
-    whole, point, fraction = without_commas(text).partition(".")
+    whole, point, fraction = without_separators(text).partition(".")
     return decimal(whole, fraction) if point else cardinal(whole)
 
 
 def is_one(text: str) -> bool:
     """Return whether an amount takes the singular."""
-    return without_commas(text) == "1"
+    return without_separators(text) == "1"
 
 
 def _stands_before_noun(match: "re.Match[str]", near: Neighbors) -> bool:
@@ -70,8 +82,13 @@ def _stands_before_noun(match: "re.Match[str]", near: Neighbors) -> bool:
     after = near.text[match.end() : match.end() + 9]
     if re.match(_UNIT_AFTER, after):
         return True
-    following = near.after(match.end()) if after[:1] == " " else ""
-    return near.before().lower() in ("a", "an") and following.islower() and following not in _NOT_NOUNS
+    return after[:1] == " " and describes(near, match.end())
+
+
+def describes(near: Neighbors, end: int) -> bool:
+    """Return whether an amount describes the next noun: the 5 km run; not so: the 5 km between us."""
+    before, following = near.before().lower(), near.after(end)
+    return before in _DETERMINERS and len(following) > 2 and following.islower() and following not in _NOT_NOUNS
 
 
 def _read_money(match: "re.Match[str]", near: Neighbors) -> Words:
@@ -83,8 +100,9 @@ def _read_money(match: "re.Match[str]", near: Neighbors) -> Words:
         return (*minus, *amount(number), "to", *amount(match["to"]), *magnitude.split(), *nation, many)
     is_adjective = _stands_before_noun(match, near)
     if magnitude:
+        is_adjective = is_adjective or "-" in match[0][-len(magnitude) - 1 :]
         return (*minus, *amount(number), magnitude, *nation, one if is_adjective else many)
-    whole, _, fraction = without_commas(number).partition(".")
+    whole, _, fraction = without_separators(number).partition(".")
     if len(fraction) > 2 or len(fraction) == 1:
         return (*minus, *amount(number), *nation, many)
     words = () if whole in ("", "0") and fraction.strip("0") else (*cardinal(whole or "0"), *nation)
@@ -101,6 +119,15 @@ def _read_code(match: "re.Match[str]", near: Neighbors) -> Words:
     number = match["number"]
     magnitude = (match["long"],) if match["long"] else ()
     return (*amount(number), *magnitude, *(one if is_one(number) and not magnitude else many).split())
+
+
+def _read_bills(match: "re.Match[str]", near: Neighbors) -> Words:
+    return plural(cardinal(match["number"]))
+
+
+def _read_sign_after(match: "re.Match[str]", near: Neighbors) -> Words:
+    one, many, *_ = CURRENCIES[match["sign"]]
+    return (*amount(match["number"]), one if is_one(match["number"]) else many)
 
 
 def _read_cents(match: "re.Match[str]", near: Neighbors) -> Words:
@@ -132,10 +159,11 @@ def sign(text: str | None) -> Words:
 
 SIGN = r"(?:(?P<sign>(?<![\w)\]])[-−–+±~≈]))?"
 RULES = (
+    compile_rule("money", r"\$(?P<number>\d{1,6})['’]?s\b", _read_bills),
     compile_rule(
         "money",
         rf"(?P<minus>(?<![\w)])[-−])?(?P<nation>{any_of(_NATIONS)})?(?P<sign>{_SIGNS})[ ]?(?P<number>{AMOUNT})"
-        rf"(?:{DASH}{_SIGNS}?(?P<to>{AMOUNT})(?![\w.-]*[A-Za-z-]))?{_MAGNITUDE}",
+        rf"(?:{DASH}{_SIGNS}?(?P<to>{AMOUNT})(?!(?!{any_of(SHORT_MAGNITUDES)}(?![\w-]))[\w.-]*[A-Za-z-]))?{_MAGNITUDE}",
         _read_money,
     ),
     compile_rule(
@@ -150,6 +178,7 @@ RULES = (
         _read_code,
     ),
     compile_rule("money", rf"(?P<number>{AMOUNT})[ ]?¢", _read_cents),
+    compile_rule("money", rf"(?P<number>{AMOUNT})[ ]?(?P<sign>{_SIGNS})(?!\d)", _read_sign_after),
     compile_rule(
         "percent",
         rf"{SIGN}(?P<number>{AMOUNT})[ ]?%?(?:{DASH}(?P<to>{AMOUNT}))?[ ]?(?P<unit>[%‰])",
@@ -162,6 +191,7 @@ RULES = (
     ),
 )
 """Money, percentages, and numbers with a magnitude."""
+BILLS, MONEY, CODE_FIRST, CODE_LAST, CENTS, SIGN_LAST, PERCENT, MAGNITUDE = RULES
 PLAIN = (
     compile_rule("cardinal", rf"{SIGN}(?P<number>{WHOLE})(?!\.\d)", _read_amount),
     compile_rule("decimal", rf"{SIGN}(?P<number>{AMOUNT})", _read_amount),

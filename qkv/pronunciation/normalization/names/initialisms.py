@@ -8,9 +8,9 @@ import re
 from functools import cache
 from pathlib import Path
 
-from qkv.pronunciation.normalization.letters import is_spelled
-from qkv.pronunciation.normalization.numbers import Words
+from qkv.pronunciation.normalization.names.letters import is_spelled
 from qkv.pronunciation.normalization.rule import Neighbors, compile_rule
+from qkv.pronunciation.normalization.values.numbers import Words
 
 _SYLLABLES = re.compile(
     r"[^AEIOUY]{0,3}(?:[AEIOUY]{1,2}[^AEIOUY]{1,2})+[AEIOUY]?|[^AEIOUY]?[AEIOUY](?:[^AEIOUY]{1,2}[AEIOUY])+"
@@ -18,15 +18,17 @@ _SYLLABLES = re.compile(
 
 
 @cache
-def _tables() -> tuple[frozenset[str], frozenset[str]]:
+def _tables() -> tuple[frozenset[str], frozenset[str], dict[str, Words]]:
     lines = Path(__file__).with_name("initialisms.tsv").read_text(encoding="utf-8").splitlines()
     rows = dict(line.split("\t") for line in lines if not line.startswith("#"))
-    return frozenset(rows["letters"].split()), frozenset(rows["words"].split())
+    said = dict(item.split("=") for item in rows["said"].split())
+    words = {capitals: tuple(text.split("-")) for capitals, text in said.items()}
+    return frozenset(rows["letters"].split()), frozenset(rows["words"].split()), words
 
 
 def is_word(capitals: str, near: Neighbors) -> bool:
     """Return whether capitals are read as a word."""
-    letters, words = _tables()
+    letters, words, _ = _tables()
     known = near.known(capitals.lower())
     if capitals in words:
         return True
@@ -39,6 +41,9 @@ def is_word(capitals: str, near: Neighbors) -> bool:
 
 def _read_capitals(match: "re.Match[str]", near: Neighbors) -> Words | None:
     base, ending = match["base"], match["ending"] or ""
+    said = _tables()[2].get(base)
+    if said:
+        return (*said[:-1], said[-1] + "'s") if ending else said
     if near.line_is_capitals or is_word(base, near):
         return None
     spelled = tuple(base)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from qkv.pronunciation.normalization.numbers import Words
-from qkv.pronunciation.normalization.rule import Neighbors, Rule, any_of, compile_rule, word_set
+from qkv.pronunciation.normalization.rule import Neighbors, SpokenToken, TokenRule, any_of, compile_rule, word_set
+from qkv.pronunciation.normalization.values.numbers import Words
 
 _SMALL_WORDS = word_set(
     "a an and are as at both by for from had has her his in into is like my near of on or our over said saw says "
@@ -14,8 +14,10 @@ _SMALL_WORDS = word_set(
     "your you he she i they but if not how who met asked call called dear ask after before until old new"
 )
 _BEFORE_SAINT = word_set("mount mt port fort lake bay")
+_TITLES = word_set("professor reverend doctor mister missus miz honorable sir general father lieutenant major senator")
 _NAME = re.compile(r"[ ]?[A-Z]")
-_DIGIT = re.compile(r"[ ]?\d")
+_DIGIT = re.compile(r"[ ]?[-−+(]?\d")
+_YEAR = re.compile(r"[ ]?(?:c\.[ ]?)?\d{3,4}(?![\w]|[.,]\d)")
 _GOES_ON = re.compile(r"[ ]?[^\sA-Z]|[ ]?[A-Z][\w’']*[ ]+\d")
 _SAINT_NAME = re.compile(r"[ ]?[A-Z][a-z]")
 
@@ -52,6 +54,14 @@ def _before_dotted_number(match: "re.Match[str]", near: Neighbors) -> bool:
     return bool(match["dot"]) and bool(_DIGIT.match(near.text, match.end()))
 
 
+def _after_street(match: "re.Match[str]", near: Neighbors) -> bool:
+    return bool(match["dot"]) or _follows_place(near)
+
+
+def _before_year(match: "re.Match[str]", near: Neighbors) -> bool:
+    return bool(match["dot"]) and bool(_YEAR.match(near.text, match.end()))
+
+
 _CONDITIONS: dict[str, Callable[["re.Match[str]", Neighbors], bool]] = {
     "any": lambda match, near: True,
     "always": lambda match, near: True,
@@ -61,6 +71,8 @@ _CONDITIONS: dict[str, Callable[["re.Match[str]", Neighbors], bool]] = {
     "middle": _with_dot_in_middle,
     "name": lambda match, near: bool(match["dot"]) and bool(_NAME.match(near.text, match.end())),
     "number": _before_dotted_number,
+    "year": _before_year,
+    "street": _after_street,
     "vs": _in_case,
 }
 
@@ -69,10 +81,15 @@ def _is_name(text: str) -> bool:
     return text[:1].isupper() and text.lower() not in _SMALL_WORDS
 
 
+def _is_title(token: SpokenToken) -> bool:
+    """Return whether a token is an abbreviation before a name: the Prof. of Prof. Dr. Stone."""
+    return token.kind == "abbreviation" and token.words[-1] in _TITLES
+
+
 def _follows_place(near: Neighbors) -> bool:
     """Return whether the word before is the name of a street: Elm St., 5th St., but not In St. Louis."""
     before = near.token_before()
-    if before is None or before.kind == "punctuation":
+    if before is None or before.kind == "punctuation" or _is_title(before):
         return False
     return before.kind == "ordinal" or _is_name(before.text) or before.text.lower() in ("street", "avenue")
 
@@ -82,17 +99,26 @@ def _read(match: "re.Match[str]", near: Neighbors) -> Words | None:
     words, when = next((one for one in choices if _CONDITIONS[one[1]](match, near)), ("", ""))
     if not words:
         return None
-    if when != "place":
-        return tuple(words.split())
+    if when == "place":
+        words = _choose_place(words, match, near)
+    *first, last = words.split()
+    return (*first, last + "'s" if match["owner"] else last)
+
+
+def _choose_place(words: str, match: "re.Match[str]", near: Neighbors) -> str:
+    """Return the title or the street that an abbreviation stands for."""
     person, street = words.split(" | ")
     named = bool(_SAINT_NAME.match(near.text, match.end()))
     is_person = named and (near.before().lower() in _BEFORE_SAINT or not _follows_place(near))
-    return (person,) if is_person else (street,)
+    return person if is_person else street
 
 
 @cache
-def make_rule() -> Rule:
+def make_rule() -> TokenRule:
     """Return the rule of abbreviations; it reads their table."""
     return compile_rule(
-        "abbreviation", rf"(?P<short>{any_of(abbreviations())})(?:(?P<dot>\.)|(?![\w]|['’-][\w]))(?![\w])", _read
+        "abbreviation",
+        rf"(?P<short>{any_of(abbreviations())})"
+        r"(?:(?P<dot>\.)(?P<owner>['’]s\b|(?<=[A-Z]\.)s\b)?|(?![\w]|['’-][\w]))(?![\w])",
+        _read,
     )

@@ -1,0 +1,1 @@
+"""Rules of names: abbreviations, capitals, Roman numerals, addresses, codes, links."""

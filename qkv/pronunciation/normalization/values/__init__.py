@@ -1,0 +1,1 @@
+"""Rules of numbers: amounts, dates, times, measures, fractions, ranges, scientific notation."""
