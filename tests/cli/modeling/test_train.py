@@ -237,6 +237,7 @@ def test_every_event_has_a_line():
         "not_finite": {"message": "no update", "ids": [1]},
         "damaged_checkpoint": {"message": "cut off"},
         "sealed": {},
+        "straggler": {"rank": 1, "own_seconds": 0.25, "others_seconds": 0.1},
     }
     source = inspect.getsource(loop)
     assert set(re.findall(r'"event": "(\w+)"', source)) == set(tell)
@@ -244,6 +245,7 @@ def test_every_event_has_a_line():
         progress._describe_event({"steps": None, "step": 3, "event": event, **more}) for event, more in tell.items()
     ]
     assert "step 3: no update; the ids of its examples are in metrics.jsonl" in lines
+    assert "step 3: rank 1 is slow: 0.25 s per step, others 0.1" in lines
     assert any(
         "starting again from step 0; 1,234 lines of metrics.jsonl after it are dropped" in line for line in lines
     )
