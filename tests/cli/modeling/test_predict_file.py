@@ -184,6 +184,28 @@ def test_bad_input_a_run_of_pictures(source, tmp_path):
     assert said == f"qkv: --in {source}: this run reads pictures; name them, or their folder, as INPUT\n"
 
 
+def test_each_line_is_a_prompt_of_a_text_run(tmp_path):
+    """One that is too long has an error; as an argument it would end the command."""
+    changes = {
+        "model": {"dim": 8, "heads": 2, "hidden_dim": 8, "layers": 1, "max_length": 16},
+        "train": {"steps": 1, "batch_size": 4, "warmup": 1, "validate_every": 1},
+        "data": {"size": 300, "length": 16},
+    }
+    folder = train(tmp_path / "text", "text", changes)
+    (tmp_path / "prompts.txt").write_text("ab\n\n" + "a" * 5000 + "\nc\n")
+    options = ("--in", str(tmp_path / "prompts.txt"), "--out", str(tmp_path / "out"), "--tokens", "3")
+    done = run_qkv("predict", str(folder), *options)
+    assert done.code == 3
+    assert done.stdout.startswith("2 of 4 lines predicted, 1 without an answer, 1 blank: ")
+    rows = rows_of(tmp_path / "out")
+    assert [(row[0], bool(row[2]), bool(row[4])) for row in rows] == [
+        ("1", True, False),
+        ("2", False, False),
+        ("3", False, True),
+        ("4", True, False),
+    ]
+
+
 def test_the_bundled_model_has_a_name(tmp_path):
     (tmp_path / "words.txt").write_text("hello\n")
     qkv("predict", "pronounce", "--in", str(tmp_path / "words.txt"), "--out", str(tmp_path / "out"))
