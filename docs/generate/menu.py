@@ -17,6 +17,7 @@ GROUPS = {
         "masked",
         "words",
         "classification",
+        "synthetic",
         "detection",
         "photos",
         "huggingface",

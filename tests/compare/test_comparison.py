@@ -8,6 +8,7 @@ from qkv import runs, tasks
 from qkv.compare.candidates import Grid, make_candidates
 from qkv.compare.comparison import Comparison, ComparisonSettings, lower_is_better, main_metric, spreads
 from qkv.errors import QkvError
+from qkv.tasks.synthetic.rows import answer_loss
 from qkv.train import Interrupted, Loop, Run
 from tests.tasks.tiny import CHANGES, TINY, write_pairs
 
@@ -143,8 +144,8 @@ class TestComparison:
 
     def test_a_rate_that_explodes_is_not_chosen(self, tmp_path, monkeypatch):
         monkeypatch.setattr("qkv.train.loop.MAX_NONFINITE_STEPS", 2)
-        loss = "qkv.tasks.recall._loss"
-        whole = tasks.recall._loss
+        loss = "qkv.tasks.synthetic.recall.answer_loss"
+        whole = answer_loss
         monkeypatch.setattr(loss, lambda m, t, s: whole(m, t, s) * (math.nan if _explodes else 1))
         _explodes = False
 
