@@ -30,6 +30,7 @@ from qkv.tasks.synthetic.rows import (
     find_mistakes,
     last_answers,
     pad_rows,
+    require_readable,
     score_rows,
     split_numbers,
 )
@@ -152,6 +153,19 @@ class SyntheticTask(Task):
         tokens, targets = pad_rows(parts)
         back = order.argsort()
         return RowBatch(tokens[back], targets[back])
+
+    def validate_model(self, model: nn.Module) -> None:
+        """Raise if rows of training or test are longer than the model takes."""
+        conditions = [Condition(self.settings.train_sizes()[1]), *self.conditions()]
+        require_readable(model, max(self.row_length(condition) for condition in conditions))
+
+    def row_length(self, condition: Condition) -> int:
+        """Return the most tokens of a row."""
+        return self.examples("test", 0, 1, condition).input_ids.shape[1]
+
+    def example_batch(self, settings: Settings) -> RowBatch:
+        """Return one example of the largest size of the test."""
+        return self.examples("train", 0, 1, max(self.conditions(), key=lambda condition: condition.size))
 
     # --- training and evaluation ---
 

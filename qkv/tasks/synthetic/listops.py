@@ -102,6 +102,10 @@ class ListopsTask(SyntheticTask):
             shares.append(float(answers.bincount().max()) / len(answers))
         return sum(shares) / len(shares)
 
+    def row_length(self, condition: Condition) -> int:
+        """Return the size: rows have at most that many tokens."""
+        return condition.size
+
     def rows(self, draws: Draws, condition: Condition) -> RowBatch:
         """Return rows of `shortest` to `condition.size` tokens."""
         found = [self._row(derive_seed(draws.seed, draws.purpose, n), condition.size) for n in draws.numbers.tolist()]

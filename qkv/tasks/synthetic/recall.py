@@ -17,7 +17,15 @@ from qkv.tasks.base import Preset, Task, register
 from qkv.tasks.options import read_options
 from qkv.tasks.synthetic.base import scale_accuracy
 from qkv.tasks.synthetic.options import require_range
-from qkv.tasks.synthetic.rows import EVAL_BATCH_SIZE, RowBatch, answer_count, answer_loss, find_mistakes, score_rows
+from qkv.tasks.synthetic.rows import (
+    EVAL_BATCH_SIZE,
+    RowBatch,
+    answer_count,
+    answer_loss,
+    find_mistakes,
+    require_readable,
+    score_rows,
+)
 from qkv.train import Objective, Settings
 
 PUBLISHED_TRAINING = "5*64:4,128:8,256:16,256:32,256:64"
@@ -182,6 +190,14 @@ class RecallTask(Task):
         """Accuracy of guessing among the values of the row, mean over the sizes of the test."""
         tested = self.settings.tested()
         return sum(1 / pairs for _, pairs in tested) / len(tested)
+
+    def validate_model(self, model: nn.Module) -> None:
+        """Raise if rows of training or test are longer than the model takes."""
+        require_readable(model, max(length for length, _ in (*self.settings.sizes(), *self.settings.tested())))
+
+    def example_batch(self, settings: Settings) -> RowBatch:
+        """Return one example of the largest size of the test."""
+        return RowBatch(*self._source(*max(self.settings.tested())).examples(self.settings.seed, "train", 0, 1))
 
     def objective(self, model: nn.Module, settings: Settings, teachers: nn.Module | None = None) -> Objective:
         """Draw new examples at every step, cycling through the sizes.

@@ -82,6 +82,16 @@ def pad_rows(batches: Iterable[RowBatch]) -> RowBatch:
     return RowBatch(torch.cat(tokens), torch.cat([pad(batch.target_ids, IGNORE_INDEX) for batch in batches]))
 
 
+def require_readable(model: nn.Module, length: int) -> None:
+    """Raise if the rows of a test are longer than the model takes."""
+    longest = getattr(getattr(model, "config", None), "max_length", length)
+    if length > longest:
+        raise ValueError(
+            f"rows of {length} tokens exceed model.max_length={longest}: --set model.max_length={length}, "
+            "or choose smaller sizes to train and test"
+        )
+
+
 def last_answers(batch: RowBatch) -> RowBatch:
     """Return the batch with only the last answer of each row."""
     asked = batch.target_ids != IGNORE_INDEX

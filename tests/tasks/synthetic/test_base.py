@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from qkv.models import Decoder, DecoderConfig
 from qkv.tasks import tasks
 from qkv.tasks.synthetic.base import BLOCK, Condition, SyntheticTask, scale_accuracy
 from qkv.tasks.synthetic.rows import RowBatch, last_answers, pad_rows, split_numbers
@@ -209,3 +210,32 @@ def test_lists_survive_a_config_file():
     assert task.options["test_lengths"] == [8, 9]
     assert tasks["parity"].restore(task.options, {}).settings == task.settings
     assert load("parity", test_lengths=64).settings.test_lengths == (64,)
+
+
+def decoder(task, length):
+    return Decoder(DecoderConfig(dim=8, heads=1, layers=1, positions="none", max_length=length), task.sizes()[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "length"),
+    [
+        ("parity", {"longest": 20, "test_lengths": [30]}, 30),
+        ("parity", {"longest": 40, "test_lengths": [30]}, 40),
+        ("copy", {"longest": 20, "test_lengths": [9]}, 40),
+        ("overwrite", {"pairs": 3, "updates": 5, "test_updates": [0]}, 6 + 10 + 6),
+        ("listops", {"longest": 30, "test_lengths": [25]}, 30),
+        ("recall", {"vocabulary": 64, "length": 16, "pairs": 2, "test_sizes": "32:2"}, 32),
+    ],
+)
+def test_a_model_that_is_too_short_is_refused_before_training(name, options, length):
+    task = load(name, **options)
+    task.validate_model(decoder(task, length))
+    with pytest.raises(ValueError, match=f"rows of {length} tokens exceed model.max_length={length - 1}"):
+        task.validate_model(decoder(task, length - 1))
+
+
+def test_cost_is_counted_at_the_largest_size_of_the_test():
+    assert load("parity").example_batch(Settings(steps=1)).input_ids.shape == (1, 256)
+    assert load("overwrite", pairs=8).example_batch(Settings(steps=1)).input_ids.shape == (1, 16 + 48 + 16)
+    recall = load("recall", vocabulary=64, length=16, pairs=2, test_sizes="16:4,32:2")
+    assert recall.example_batch(Settings(steps=1)).input_ids.shape == (1, 32)
