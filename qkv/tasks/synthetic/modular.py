@@ -42,7 +42,7 @@ def small() -> Preset:
 
 
 def published() -> Preset:
-    """Return the published setting: two layers, 100,000 steps of 256 rows, an answer after the last token alone."""
+    """Return the published sizes, 100,000 steps of 256 rows; training asks after the last token alone."""
     preset = small_decoder(100_000, 1e-3, 256, dim=128, heads=4, max_length=256, attention=STATE_TRACKER)
     preset.train.update(warmup=10_000, weight_decay=0.1)
     preset.data["every"] = False

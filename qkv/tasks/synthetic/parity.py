@@ -31,7 +31,7 @@ def small() -> Preset:
 
 
 def published() -> Preset:
-    """Return the published setting: two layers, 20,000 steps of 256 rows, an answer after the last token alone."""
+    """Return the published sizes, 20,000 steps of 256 rows; training asks after the last token alone."""
     preset = small_decoder(20_000, 1e-3, 256, dim=128, heads=4, max_length=256, attention=STATE_TRACKER)
     preset.train["warmup"] = 2_000
     preset.data["every"] = False
