@@ -34,6 +34,10 @@ Sizes = Annotated[
         help="Sizes of the model, such as dim=64,dim=128;heads=4; each is combined with the above.", metavar="SIZES,..."
     ),
 ]
+Search = Annotated[
+    float,
+    typer.Option(help="Length of the trainings that choose a rate, as a part of the whole; 1: whole trainings."),
+]
 Models = Annotated[
     str | None,
     typer.Option(help="Model families instead of kinds: recurrent:attention=none;dim=192,...", metavar="MODEL,..."),
@@ -51,10 +55,7 @@ def compare(
         str | None,
         typer.Option(help="Learning rates to choose from (default: multiples of the preset's, chosen by the task)."),
     ] = None,
-    search: Annotated[
-        float,
-        typer.Option(help="Length of the trainings that choose a rate, as a part of the whole; 1: whole trainings."),
-    ] = 0.25,
+    search: Search = 0.25,
     preset: Preset = None,
     set_: Set = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps per training run.")] = None,
