@@ -147,7 +147,7 @@ def _comparison(given: argparse.Namespace) -> Comparison:
     changes = {"model": choice.model, "train": train}
     data = {"train_file": given.train_file, "test_file": given.test_file}
     contestants = make_candidates("pronounce", None, {**changes, "data": data}, choice.field)
-    rules = ComparisonSettings(SEEDS, RATES, given.device, given.graphs, (BEAM,))
+    rules = ComparisonSettings(SEEDS, RATES, given.device, given.graphs, (BEAM,), search_fraction=1.0)
     return Comparison(tasks["pronounce"].load(data), contestants, given.out, rules, lambda _: None)
 
 

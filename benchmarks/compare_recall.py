@@ -30,9 +30,11 @@ def main() -> None:
     given = parser.parse_args()
     changes = {} if given.steps is None else {"train": {"steps": given.steps}}
     contestants = make_candidates("recall", None, changes, Grid(ATTENTION))
-    comparison = Comparison(tasks["recall"].load({}), contestants, given.out, ComparisonSettings(SEEDS), _say)
+    comparison = Comparison(
+        tasks["recall"].load({}), contestants, given.out, ComparisonSettings(SEEDS, search_fraction=1.0), _say
+    )
     comparison.run()
-    command = f'qkv compare recall --attention "{ATTENTION}" --seeds {SEEDS}'
+    command = f'qkv compare recall --attention "{ATTENTION}" --seeds {SEEDS} --search 1'
     said = {"speeds": "the machine had other work: speeds say nothing"} if given.shared else {}
     write_result(given.result, comparison, command=command, data=comparison.task.options, **said)
     print(table(comparison.records))

@@ -708,7 +708,9 @@ MUTANTS = (
         "max(x.abs().max() for x in tensors)",
         (CONTRACT + "::test_distance_is_inf_wherever_a_nan_is",),
     ),
-    Mutant("tasks/recall.py", "// settings.batch_size % len", "% len", ("tests/tasks/test_recall.py",)),
+    Mutant(
+        "tasks/synthetic/recall.py", "// settings.batch_size % len", "% len", ("tests/tasks/synthetic/test_recall.py",)
+    ),
     # text
     Mutant("models/encoder.py", "torch.tanh(self.pool(first))", "self.pool(first)", ("tests/models/test_encoder.py",)),
     Mutant(

@@ -62,7 +62,7 @@ def test_a_result_file_says_how_it_was_made(tmp_path):
         tasks.tasks["recall"].load(TINY),
         contestants,
         tmp_path / "out",
-        ComparisonSettings(2, (0.01, 0.02)),
+        ComparisonSettings(2, (0.01, 0.02), search_fraction=1.0),
         lambda _: None,
     )
     comparison.run()

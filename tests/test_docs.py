@@ -17,6 +17,7 @@ from benchmarks import (
     compare_pronounce,
     detection_encoder,
     digits_cpu,
+    evidence_cpu,
     mesh_training,
     plan,
     pronounce_peers,
@@ -278,6 +279,34 @@ def test_the_figures_of_the_large_preset_are_those_of_the_result_file():
     for name, key in named.items():
         wrong, phones = (100 * wide[key][rate] for rate in ("wer", "per"))
         assert f"{name} {wrong:.1f} % | {phones:.1f} % |" in page
+
+
+def test_the_evidence_is_that_of_the_result_file():
+    result, page = json.loads(evidence_cpu.RESULTS.read_text()), (ROOT / "docs" / "evidence.md").read_text()
+    assert list(result["comparisons"]) == [question.task for question in evidence_cpu.QUESTIONS]
+    for question in evidence_cpu.QUESTIONS:
+        found = result["comparisons"][question.task]
+        assert evidence_cpu.table(result, question.task) in page
+        assert found["command"] == question.command
+        assert found["command"] in page
+        assert {tuple(record["seeds"]) for record in found["records"]} == {(0, 1, 2)}
+        assert {len(record["rates"]) for record in found["records"]} == {3}
+        assert len({tuple(record["tokens"]) for record in found["records"]}) == 1
+    assert (ROOT / "docs" / "images" / "evidence_parity.svg").read_text() == evidence_cpu.picture(result)
+
+
+def test_what_is_said_of_the_evidence_is_so():
+    records = json.loads(evidence_cpu.RESULTS.read_text())["comparisons"]["parity"]["records"]
+    scaled = {record["contestant"]: record["figures"]["scaled_accuracy"] for record in records}
+    negative = scaled.pop("delta+write(largest=2)")
+    mean, low, high = (f"{negative[name]:.2f}" for name in ("mean", "low", "high"))
+    page = " ".join((ROOT / "docs" / "evidence.md").read_text().split())
+    assert f"the scaled accuracy over the four lengths is {mean} ({low} to {high})" in page
+    assert [record["rate"] for record in records] == [0.03, 0.01, 0.01, 0.03]
+    delta, *_, softmax = (record["state_bytes"] for record in records)
+    assert f"with {softmax / delta:.0f} times the bytes of state" in page
+    assert set(scaled) == {"delta+write", "linear", "softmax"}
+    assert max(spread["mean"] for spread in scaled.values()) <= 0.05
 
 
 def test_the_recall_table_is_that_of_the_result_file():

@@ -17,6 +17,7 @@ GROUPS = {
         "masked",
         "words",
         "classification",
+        "synthetic",
         "detection",
         "photos",
         "huggingface",
@@ -24,7 +25,7 @@ GROUPS = {
         "serving",
     ),
     "Concepts": ("gates", "states", "sequence_parallel", "cost", "kernels", "compatibility", "dependencies"),
-    "Results": ("results", "pronounce_model"),
+    "Results": ("results", "evidence", "pronounce_model"),
 }
 CONCEPTS = ("attention", "positions")
 """Folders with one page per mechanism, listed under Concepts."""

@@ -30,11 +30,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Grid:
-    """The specs of the candidates: either `models`, or the product of `attention` and `positions`."""
+    """The specs of the candidates: either `models`, or the product of `attention`, `positions` and `sizes`."""
 
     attention: str | None = None
     positions: str | None = None
     models: str | None = None
+    sizes: str | None = None
+    """Settings of the model, such as dim=64;heads=2,dim=128;heads=2."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +66,23 @@ def make_candidates(task: str, preset_name: str | None, changes: Changes, grid: 
     """
     if grid.models is not None:
         return _family_candidates(task, preset_name, changes, grid)
-    if grid.attention is None and grid.positions is None:
-        raise ValueError("nothing to compare: give --attention, --positions or --models")
+    if grid.attention is None and grid.positions is None and grid.sizes is None:
+        raise ValueError("nothing to compare: give --attention, --positions, --sizes or --models")
     kinds = [None] if grid.attention is None else parse_specs(grid.attention, "--attention")
     positions = [None] if grid.positions is None else parse_specs(grid.positions, "--positions")
+    sizes = [None] if grid.sizes is None else _parse_sizes(grid.sizes)
     chosen = preset(task, preset_name, changes.get("data"))
     return [
-        _combine(task, chosen, changes, (("attention", kind), ("positions", scheme)))
-        for kind, scheme in product(kinds, positions)
+        _combine(task, chosen, changes, (("attention", kind), ("positions", scheme), ("", size)))
+        for kind, scheme, size in product(kinds, positions, sizes)
     ]
 
 
 def _family_candidates(task: str, preset_name: str | None, changes: Changes, grid: Grid) -> list[Candidate]:
-    if grid.attention is not None or grid.positions is not None:
-        raise ValueError("--models compares model families and cannot be combined with --attention or --positions")
+    if any(specs is not None for specs in (grid.attention, grid.positions, grid.sizes)):
+        raise ValueError(
+            "--models compares model families and cannot be combined with --attention, --positions or --sizes"
+        )
     if "family" in changes.get("model", {}):
         raise ValueError("--models names the families and cannot be combined with --set model.family")
     candidates = []
@@ -87,17 +92,31 @@ def _family_candidates(task: str, preset_name: str | None, changes: Changes, gri
     return candidates
 
 
+def _parse_sizes(text: str) -> list[CandidateSpec]:
+    parts = split_outside_brackets(text, ",")
+    for part in parts:
+        if not part or parts.count(part) > 1:
+            raise ValueError(
+                f"--sizes {text!r}: expected settings such as dim=64;heads=2,dim=128, each once, got {part!r}"
+            )
+    return [CandidateSpec(part, "", _parse_settings(part, "--sizes", part)) for part in parts]
+
+
 def _parse_spec(part: str, option: str, text: str) -> CandidateSpec:
     name, _, rest = part.partition(":")
     if not name.strip():
         raise ValueError(f"{option} {text!r}: expected names separated by commas, such as softmax,taylor:key_dim=16")
+    return CandidateSpec(part, name.strip(), _parse_settings(rest, option, part, f"{name}:"))
+
+
+def _parse_settings(rest: str, option: str, part: str, before: str = "") -> dict[str, Any]:
     settings = {}
     for setting in split_outside_brackets(rest, ";") if rest.strip() else []:
         key, equals, value = setting.partition("=")
         if not equals or not key.strip() or not value.strip():
-            raise ValueError(f"{option} {part!r}: expected {name}:SETTING=VALUE;SETTING=VALUE, got {setting!r}")
+            raise ValueError(f"{option} {part!r}: expected {before}SETTING=VALUE;SETTING=VALUE, got {setting!r}")
         settings[key.strip()] = read_value(value.strip())
-    return CandidateSpec(part, name.strip(), settings)
+    return settings
 
 
 def _family_preset(task: str, given: Preset, family_name: str) -> Preset:
@@ -112,11 +131,11 @@ def _family_preset(task: str, given: Preset, family_name: str) -> Preset:
 def _combine(
     task: str, chosen: Preset, changes: Changes, specs: Iterable[tuple[str, CandidateSpec | None]]
 ) -> Candidate:
-    """Return the candidate with these specs: (setting of the model, spec)."""
+    """Return the candidate with these specs: (setting of the model that names it, or "", and spec)."""
     given = [(setting, spec) for setting, spec in specs if spec is not None]
     settings: dict[str, Any] = {}
     for setting, spec in given:
-        settings |= {setting: spec.name, **spec.settings}
+        settings |= {**({setting: spec.name} if setting else {}), **spec.settings}
     text = " + ".join(spec.text for _, spec in given)
     return Candidate(text, _configure(task, chosen, changes, CandidateSpec(text, text, settings)))
 

@@ -1,6 +1,7 @@
 """A comparison: every candidate trained on one task, with its best learning rate, over several seeds.
 
-    first seed, every learning rate -> the rate with the best validation score -> other seeds -> test metrics
+    first seed, every learning rate, a quarter of the length -> the rate with the best validation score
+    that rate, every seed, the whole length -> test metrics
 
 One learning rate for all would be unfair: kinds differ more in the rate they need than in what they reach with it.
 Each trial has a run folder below the comparison's, so finished work is never repeated.
@@ -15,8 +16,18 @@ from typing import Any
 from torch import nn
 
 from qkv.compare.candidates import Candidate
+from qkv.compare.pictures import draw_pictures
 from qkv.compare.resources import Resources, measure_resources
-from qkv.compare.trial import Trial, choose_best, folder_name, open_run, read_or_compute, read_training_metrics
+from qkv.compare.rules import describe_rules
+from qkv.compare.trial import (
+    Trial,
+    choose_best,
+    folder_name,
+    open_run,
+    read_or_compute,
+    read_training_metrics,
+    shorten,
+)
 from qkv.draw import Axis, Bar, Series, bar_chart, line_chart
 from qkv.errors import QkvError
 from qkv.runs import Config, build, load, make_objective
@@ -47,7 +58,7 @@ StatusCallback = Callable[[ComparisonStatus], None]
 class ComparisonSettings:
     """Settings that are the same for all candidates."""
 
-    seeds: int = 1
+    seeds: int = 3
     """Number of seeds; the first is that of the configuration."""
     learning_rates: tuple[float, ...] = ()
     """Learning rates to try (default: multiples of the candidate's own)."""
@@ -57,9 +68,14 @@ class ComparisonSettings:
     beam_sizes: tuple[int, ...] = ()
     """Beam sizes to evaluate next to greedy decoding, as metrics such as `beam_5_sequence_error_rate`."""
 
+    search_fraction: float = 0.25
+    """Length of the trainings that choose a learning rate; 1: whole, and the best of them counts as the first seed."""
+
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise ValueError(f"seeds must be at least 1, got {self.seeds}")
+        if not 0 < self.search_fraction <= 1:
+            raise ValueError(f"search_fraction must be above 0 and at most 1, got {self.search_fraction}")
         for rate in self.learning_rates:
             if not 0 < rate < math.inf:
                 raise ValueError(f"a learning rate must be more than 0, got {rate}")
@@ -68,6 +84,10 @@ class ComparisonSettings:
         """Return the learning rates to try, in order, each once."""
         defaults = [float(f"{factor * config.train.learning_rate:.3g}") for factor in factors]
         return list(dict.fromkeys(self.learning_rates or defaults))
+
+    def search_fraction_for(self, rates: Sequence[float]) -> float:
+        """Return the length of the search; a single learning rate needs no search."""
+        return self.search_fraction if len(rates) > 1 else 1.0
 
 
 @dataclass
@@ -104,9 +124,7 @@ class Comparison:
         batch = self.task.example_batch(self.candidates[0].config.train)
         costs = [self._measure_cost(candidate, batch) for candidate in self.candidates]
         self._total_trials = sum(
-            len(self.settings.learning_rates_for(candidate.config, self.task.learning_rate_factors))
-            + self.settings.seeds
-            - 1
+            self._count_trials(candidate)
             for candidate, cost in zip(self.candidates, costs, strict=True)
             if isinstance(cost, Resources)
         )
@@ -114,7 +132,9 @@ class Comparison:
             trials = self._train_candidate(candidate) if isinstance(cost, Resources) else []
             self.records.append(self._record(candidate, cost, trials))
             self.save()
-        write_atomic(self.folder / "compare.svg", self.draw().encode())
+        pictures = {"compare.svg": self.draw(), **draw_pictures(self.records, self.task.kind)}
+        for name, picture in pictures.items():
+            write_atomic(self.folder / name, picture.encode())
         return self.records
 
     def save(self) -> None:
@@ -127,12 +147,19 @@ class Comparison:
                 "split": self.split,
                 "note": self.caveat,
                 "seeds": self.settings.seeds,
+                "search_fraction": self.settings.search_fraction,
+                "rules": self.rules(),
                 "finished": len(self.records) == len(self.candidates),
                 "contestants": {candidate.name: candidate.config.to_record() for candidate in self.candidates},
                 "records": self.records,
                 "trainings": [trial.to_record() for trial in self.trials],
             },
         )
+
+    def rules(self) -> list[str]:
+        """Return sentences on how fair the comparison is and how long it took, to print below its table."""
+        counts = [self._rates(candidate) for candidate in self.candidates]
+        return describe_rules(self.records, counts, self.settings.search_fraction)
 
     def draw(self) -> str:
         """Return an SVG of the main metric and its spread: against state bytes if all have them, else as bars."""
@@ -154,11 +181,12 @@ class Comparison:
             series.append(Series("chance", [(min(sizes) / 1.5, chance), (max(sizes) * 1.5, chance)]))
         return line_chart(series, title, Axis("bytes of state", log=True), Axis(name))
 
-    def train(self, candidate: Candidate, learning_rate: float, seed: int) -> Trial:
+    def train(self, candidate: Candidate, learning_rate: float, seed: int, fraction: float = 1.0) -> Trial:
         """Run or resume one trial; it touches only its own folder, so several processes may run several trials."""
-        train = replace(candidate.config.train, learning_rate=learning_rate, seed=seed)
+        train = shorten(replace(candidate.config.train, learning_rate=learning_rate, seed=seed), fraction)
         config = replace(candidate.config, train=train, data=self.task.options)
-        trial = Trial(candidate.name, learning_rate, seed, folder_name(candidate.name, learning_rate, seed))
+        folder = folder_name(candidate.name, learning_rate, seed, search=fraction < 1)
+        trial = Trial(candidate.name, learning_rate, seed, folder, search=fraction < 1)
         self._report(trial)
         run, failed = Run(self.folder / trial.run), None
         if run.is_finished():
@@ -191,21 +219,30 @@ class Comparison:
             return str(error)
 
     def _train_candidate(self, candidate: Candidate) -> list[Trial]:
-        """Train the first seed with every learning rate, the others with the best; evaluate the trials of the best."""
+        """Search with the first seed, train every seed with the best learning rate, and evaluate those trials."""
         first = candidate.config.train.seed
-        rates = self.settings.learning_rates_for(candidate.config, self.task.learning_rate_factors)
-        tried = [self._train_and_save(candidate, rate, first) for rate in rates]
+        rates = self._rates(candidate)
+        fraction = self.settings.search_fraction_for(rates)
+        tried = [self._train_and_save(candidate, rate, first, fraction) for rate in rates]
         best = choose_best(tried)
         if best is None:
             return tried
-        seeds = range(first + 1, first + self.settings.seeds)
+        kept = [] if best.search else [best]  # a whole training of the search is that of the first seed
+        seeds = range(first + len(kept), first + self.settings.seeds)
         others = [self._train_and_save(candidate, best.learning_rate, seed) for seed in seeds]
-        evaluated = [self._evaluate_and_save(trial) for trial in (best, *others) if not trial.failed]
+        evaluated = [self._evaluate_and_save(trial) for trial in (*kept, *others) if not trial.failed]
         failed = [trial for trial in others if trial.failed]
-        return [*(trial for trial in tried if trial is not best), *evaluated, *failed]
+        return [*(trial for trial in tried if trial not in kept), *evaluated, *failed]
 
-    def _train_and_save(self, candidate: Candidate, learning_rate: float, seed: int) -> Trial:
-        trial = self.train(candidate, learning_rate, seed)
+    def _rates(self, candidate: Candidate) -> list[float]:
+        return self.settings.learning_rates_for(candidate.config, self.task.learning_rate_factors)
+
+    def _count_trials(self, candidate: Candidate) -> int:
+        rates = self._rates(candidate)
+        return len(rates) + self.settings.seeds - (self.settings.search_fraction_for(rates) == 1)
+
+    def _train_and_save(self, candidate: Candidate, learning_rate: float, seed: int, fraction: float = 1.0) -> Trial:
+        trial = self.train(candidate, learning_rate, seed, fraction)
         self.trials.append(trial)
         self._report(trial)
         self.save()
@@ -219,7 +256,8 @@ class Comparison:
 
     def _report(self, trial: Trial, fraction: float = 0.0) -> None:
         """Report the trials finished and the fraction of this one."""
-        description = f"{trial.candidate}, rate {trial.learning_rate:g}, seed {trial.seed}"
+        search = "search, " if trial.search else ""
+        description = f"{trial.candidate}, {search}rate {trial.learning_rate:g}, seed {trial.seed}"
         self.on_status(ComparisonStatus(len(self.trials) + fraction, self._total_trials, description))
 
     def _train_to_end(self, run: Run, config: Config, trial: Trial) -> str | None:
@@ -256,8 +294,9 @@ class Comparison:
     def _record(self, candidate: Candidate, cost: Resources | str, trials: list[Trial]) -> dict[str, Any]:
         """Return the row of a candidate; `cost` is a text if its model cannot be built."""
         evaluated = [trial for trial in trials if trial.figures is not None]
-        first_seed = [trial for trial in trials if trial.seed == candidate.config.train.seed]
-        by_rate = sorted(first_seed, key=lambda trial: trial.learning_rate)
+        whole = [trial for trial in trials if trial.seed == candidate.config.train.seed]
+        tried = [trial for trial in trials if trial.search] or whole
+        by_rate = sorted(tried, key=lambda trial: trial.learning_rate)
         speeds = [t.decode_tokens_per_second for t in evaluated if t.decode_tokens_per_second is not None]
         no_cost = dict.fromkeys(Resources.__dataclass_fields__)
         return {
@@ -276,6 +315,7 @@ class Comparison:
             "unit": self.task.unit,
             "train_tokens_per_second": _mean([trial.tokens_per_second for trial in evaluated]),
             "decode_tokens_per_second": _mean(speeds),
+            "tokens": sorted({trial.tokens for trial in evaluated}),
             "seconds": sum(trial.seconds for trial in trials),
         }
 

@@ -11,7 +11,7 @@ from qkv.errors import QkvError
 from qkv.runs import Config, read_config, require_unchanged, save_config
 from qkv.storage import is_sealed, parse_json, read_sealed, remove_sealed, sealed_names, to_json, write_sealed
 from qkv.tasks import Task
-from qkv.train import Run, create_run
+from qkv.train import Run, Settings, create_run
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,11 @@ class Trial:
     seed: int
     run: str
     """Run folder, relative to the folder of the comparison."""
+    search: bool = False
+    """Whether it is a shorter training that only chooses the learning rate."""
     steps: int = 0
+    tokens: int = 0
+    """Tokens of the loss, over all steps."""
     seconds: float = 0.0
     tokens_per_second: float = 0.0
     """Tokens of the loss per second of training."""
@@ -40,10 +44,25 @@ class Trial:
         return {keys.get(name, name): value for name, value in asdict(self).items()}
 
 
-def folder_name(candidate: str, learning_rate: float, seed: int) -> str:
+def folder_name(candidate: str, learning_rate: float, seed: int, *, search: bool = False) -> str:
     """Return the run folder of a trial, relative to the folder of the comparison."""
     name = re.sub(r"[^A-Za-z0-9._=-]+", "_", candidate).strip("_")
-    return f"{name}/rate-{learning_rate:g}-seed-{seed}"
+    return f"{name}/{'search-' if search else ''}rate-{learning_rate:g}-seed-{seed}"
+
+
+def shorten(settings: Settings, fraction: float) -> Settings:
+    """Return settings of a training of this fraction of the length: steps or minutes, warmup, and validations."""
+
+    def part(steps: int, least: int) -> int:
+        return max(least, math.ceil(steps * fraction))
+
+    return replace(
+        settings,
+        steps=None if settings.steps is None else part(settings.steps, 1),
+        minutes=None if settings.minutes is None else settings.minutes * fraction,
+        warmup=part(settings.warmup, 0),
+        validate_every=part(settings.validate_every, 1),
+    )
 
 
 def choose_best(trials: Sequence[Trial]) -> Trial | None:
@@ -122,6 +141,7 @@ def read_training_metrics(run: Run) -> dict[str, Any]:
     timed = updates[1:] or updates  # the first one is a warm-up
     return {
         "steps": max((line["step"] for line in updates), default=0),
+        "tokens": sum(line["tokens"] for line in updates),
         "seconds": sum(line["seconds"] for line in updates),
         "tokens_per_second": sum(t["tokens"] for t in timed) / max(sum(t["seconds"] for t in timed), 1e-9),
         "held_out": min(scores, default=None),

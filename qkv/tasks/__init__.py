@@ -17,7 +17,14 @@ from .masked import MaskedTask as MaskedTask
 from .pairs import PairsTask as PairsTask
 from .pairs import Seq2SeqTask as Seq2SeqTask
 from .pronounce import PronounceTask as PronounceTask
-from .recall import RecallTask as RecallTask
 from .seq2seq import Seq2SeqData as Seq2SeqData
+from .synthetic.copy import CopyTask as CopyTask
+from .synthetic.listops import ListopsTask as ListopsTask
+from .synthetic.modular import ModularTask as ModularTask
+from .synthetic.needle import NeedleTask as NeedleTask
+from .synthetic.overwrite import OverwriteTask as OverwriteTask
+from .synthetic.parity import ParityTask as ParityTask
+from .synthetic.recall import RecallTask as RecallTask
+from .synthetic.reverse import ReverseTask as ReverseTask
 from .text import TextTask as TextTask
 from .words import WordsTask as WordsTask

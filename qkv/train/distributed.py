@@ -139,13 +139,16 @@ class ProcessGroup:
         self.sum(0)
 
 
-def make_process_group(device: torch.device, mesh: Mesh | None = None) -> ProcessGroup:
-    """Return the processes of a training, arranged in a mesh (default: each has the whole model)."""
+def make_process_group(device: torch.device, mesh: Mesh | None = None, dtype: str = "auto") -> ProcessGroup:
+    """Return the processes of a training, arranged in a mesh (default: each has the whole model).
+
+    `dtype` is the setting of that name: in which type processes that share parameters gather those of a block.
+    """
     if mesh is None or mesh.parameter_shards == 1:
         return ProcessGroup(device, mesh)
     from qkv.train.parallel.sharded_group import ShardedGroup  # noqa: PLC0415 - half a second of imports
 
-    return ShardedGroup(device, mesh)
+    return ShardedGroup(device, mesh, dtype)
 
 
 def _init_process_group(backend: str) -> None:

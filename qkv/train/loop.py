@@ -82,7 +82,7 @@ class Loop:
         self, objective: Objective, settings: Settings, run: Run, compute: Compute = _CPU, report: Report = _ignore
     ):
         self.objective, self.settings, self.run, self.report, self.compute = objective, settings, run, report, compute
-        self.group = make_process_group(torch.device(compute.device), compute.mesh)
+        self.group = make_process_group(torch.device(compute.device), compute.mesh, settings.dtype)
         self.device = self.group.device
         require_mesh_support(objective, self.group.mesh)
         if objective.update is not None:

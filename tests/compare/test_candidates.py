@@ -73,7 +73,7 @@ def test_minutes_replace_the_steps_of_a_preset():
         (Grid("softmax,,linear"), "expected names separated by commas"),
         (Grid("softmax,softmax"), "'softmax' must not occur twice"),
         (Grid("softmax:key_dim"), "expected softmax:SETTING=VALUE;SETTING=VALUE, got 'key_dim'"),
-        (Grid("softmax", models="decoder"), "cannot be combined with --attention or --positions"),
+        (Grid("softmax", models="decoder"), "cannot be combined with --attention, --positions or --sizes"),
         (Grid(), "nothing to compare"),
     ],
 )
@@ -85,3 +85,34 @@ def test_bad_input(grid, message):
 def test_a_family_for_all_and_families():
     with pytest.raises(ValueError, match="cannot be combined with --set model.family"):
         make_candidates("recall", None, {"model": {"family": "recurrent"}}, Grid(models="decoder"))
+
+
+def test_sizes_are_combined_with_kinds():
+    found = make_candidates("recall", None, CHANGES, Grid("softmax,linear", sizes="dim=8,dim=16;heads=2"))
+    assert [(c.name, c.config.model["attention"], c.config.model["dim"], c.config.model["heads"]) for c in found] == [
+        ("softmax + dim=8", "softmax", 8, 1),
+        ("softmax + dim=16;heads=2", "softmax", 16, 2),
+        ("linear + dim=8", "linear", 8, 1),
+        ("linear + dim=16;heads=2", "linear", 16, 2),
+    ]
+    (only,) = make_candidates("recall", None, CHANGES, Grid(sizes="dim=24"))
+    assert (only.name, only.config.model["dim"]) == ("dim=24", 24)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ("dim=8,dim=8", "--sizes 'dim=8,dim=8': expected settings such as dim=64;heads=2,dim=128, each once"),
+        ("dim=8,,", "--sizes 'dim=8,,': expected settings"),
+        ("dim", "--sizes 'dim': expected SETTING=VALUE;SETTING=VALUE, got 'dim'"),
+        ("dimm=8", "dimm"),
+    ],
+)
+def test_bad_sizes(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        make_candidates("recall", None, CHANGES, Grid("softmax", sizes=sizes))
+
+
+def test_sizes_are_not_for_families():
+    with pytest.raises(ValueError, match="cannot be combined with --attention, --positions or --sizes"):
+        make_candidates("recall", None, CHANGES, Grid(models="decoder", sizes="dim=8"))

@@ -7,21 +7,23 @@ import pytest
 from qkv import runs, tasks
 from qkv.compare.candidates import Grid, make_candidates
 from qkv.compare.comparison import Comparison, ComparisonSettings, lower_is_better, main_metric, spreads
+from qkv.compare.rules import describe_rules
 from qkv.errors import QkvError
+from qkv.tasks.synthetic.rows import answer_loss
 from qkv.train import Interrupted, Loop, Run
 from tests.tasks.tiny import CHANGES, TINY, write_pairs
 
 KEYS = [
     *("contestant", "family", "model", "refused", "failed", "split", "chance", "figures", "rate", "rates", "seeds"),
     *("parameters", "state_bytes", "multiplications", "peak_bytes"),
-    *("unit", "train_tokens_per_second", "decode_tokens_per_second", "seconds"),
+    *("unit", "train_tokens_per_second", "decode_tokens_per_second", "tokens", "seconds"),
 ]
 
 
-def recall(folder, attention, seeds=1, rates=(0.01,), positions=None, changes=CHANGES, report=lambda _: None):
+def recall(folder, attention, seeds=1, rates=(0.01,), positions=None, changes=CHANGES, report=lambda _: None, search=1):
     candidates = make_candidates("recall", None, changes, Grid(attention, positions))
     task = tasks.tasks["recall"].load(changes["data"])
-    return Comparison(task, candidates, folder, ComparisonSettings(seeds, rates), report)
+    return Comparison(task, candidates, folder, ComparisonSettings(seeds, rates, search_fraction=search), report)
 
 
 class TestSettings:
@@ -47,7 +49,11 @@ class TestSettings:
 
     @pytest.mark.parametrize(
         ("settings", "message"),
-        [({"seeds": 0}, "seeds must be at least 1, got 0"), ({"learning_rates": (0.1, 0.0)}, "more than 0, got 0.0")],
+        [
+            ({"seeds": 0}, "seeds must be at least 1, got 0"),
+            ({"search_fraction": 0.0}, "search_fraction must be above 0"),
+            ({"learning_rates": (0.1, 0.0)}, "more than 0, got 0.0"),
+        ],
     )
     def test_bad_settings(self, settings, message):
         with pytest.raises(ValueError, match=message):
@@ -143,8 +149,8 @@ class TestComparison:
 
     def test_a_rate_that_explodes_is_not_chosen(self, tmp_path, monkeypatch):
         monkeypatch.setattr("qkv.train.loop.MAX_NONFINITE_STEPS", 2)
-        loss = "qkv.tasks.recall._loss"
-        whole = tasks.recall._loss
+        loss = "qkv.tasks.synthetic.recall.answer_loss"
+        whole = answer_loss
         monkeypatch.setattr(loss, lambda m, t, s: whole(m, t, s) * (math.nan if _explodes else 1))
         _explodes = False
 
@@ -164,7 +170,7 @@ class TestComparison:
         whole = tasks.RecallTask.evaluate
         monkeypatch.setattr(tasks.RecallTask, "evaluate", lambda *a, **s: {**whole(*a, **s), "perplexity": math.inf})
         records = recall(tmp_path, "softmax,linear").run()
-        assert [set(record["figures"]) for record in records] == [{"accuracy"}, {"accuracy"}]
+        assert [set(record["figures"]) for record in records] == [{"accuracy", "scaled_accuracy"}] * 2
         assert json.loads((tmp_path / "compare.json").read_text())["finished"]
 
     def test_two_processes_do_not_train_the_same(self, tmp_path, monkeypatch):
@@ -206,6 +212,85 @@ class TestComparison:
         assert {status.total for status in trials} == {6}
         assert [status.done for status in trials] == sorted(status.done for status in trials)
         assert (trials[0].done, trials[-1].done) == (0, 6)
+
+
+EIGHT_STEPS = {**CHANGES, "train": {**CHANGES["train"], "steps": 8, "warmup": 3, "validate_every": 4}}
+
+
+class TestSearch:
+    def search(self, folder, **settings):
+        return recall(folder, "softmax", changes=EIGHT_STEPS, rates=(0.001, 0.01, 0.1), **settings)
+
+    def test_rates_are_tried_on_short_trainings_and_every_seed_is_trained_whole(self, tmp_path):
+        (record,) = self.search(tmp_path, seeds=2, search=0.25).run()
+        kept = json.loads((tmp_path / "compare.json").read_text())["trainings"]
+        assert [(t["search"], t["rate"], t["seed"], t["steps"]) for t in kept] == [
+            *((True, rate, 0, 2) for rate in (0.001, 0.01, 0.1)),
+            *((False, record["rate"], seed, 8) for seed in (0, 1)),
+        ]
+        assert [t["figures"] is not None for t in kept] == [False, False, False, True, True]
+        assert [tried["rate"] for tried in record["rates"]] == [0.001, 0.01, 0.1]
+        scores = {t["rate"]: t["held_out"] for t in kept if t["search"]}
+        assert {tried["rate"]: tried["held_out"] for tried in record["rates"]} == scores
+        assert scores[record["rate"]] == min(scores.values())
+        assert record["seeds"] == [0, 1]
+        config = json.loads((tmp_path / kept[0]["run"] / "config.json").read_text())["train"]
+        assert (config["steps"], config["warmup"], config["validate_every"]) == (2, 1, 1)
+
+    def test_a_stopped_search_continues(self, tmp_path, monkeypatch):
+        train, trained = Loop.train, []
+
+        def stop_at_the_third(loop):
+            if len(trained) == 2:
+                raise Interrupted(2)
+            trained.append(loop.run.folder.name)
+            return train(loop)
+
+        monkeypatch.setattr(Loop, "train", stop_at_the_third)
+        with pytest.raises(Interrupted):
+            self.search(tmp_path, seeds=1, search=0.5).run()
+        assert trained == ["search-rate-0.001-seed-0", "search-rate-0.01-seed-0"]
+        monkeypatch.setattr(Loop, "train", lambda loop: trained.append(loop.run.folder.name) or train(loop))
+        (record,) = self.search(tmp_path, seeds=1, search=0.5).run()
+        assert trained[2:] == ["search-rate-0.1-seed-0", f"rate-{record['rate']:g}-seed-0"]
+
+    def test_the_rules_say_what_was_done(self, tmp_path):
+        comparison = self.search(tmp_path, seeds=2, search=0.25)
+        assert comparison.rules() == []
+        (record,) = comparison.run()
+        *said, time = comparison.rules()
+        assert said == [
+            "learning rates: 3 tried for each candidate, with one seed over 25% of the length, "
+            "chosen by held-out score",
+            "seeds: 2 at the chosen learning rate",
+            "equal tokens: each training learned from 48 queries",  # 4 rows x (2 pairs, 1 pair, ...) x 8 steps
+            "chance: 50.00%",
+        ]
+        assert record["tokens"] == [48]
+        assert time.endswith("minutes of training")
+        assert json.loads((tmp_path / "compare.json").read_text())["rules"] == [*said, time]
+
+    def test_what_is_not_fair_is_said(self):
+        record = {"figures": {"accuracy": {}}, "seeds": [0], "chance": None, "unit": "words", "seconds": 90.0}
+        records = [{**record, "tokens": [10]}, {**record, "tokens": [10, 30], "seeds": [0, 1]}]
+        assert describe_rules(records, [[0.1], [0.1]], 0.25) == [
+            "learning rates: one for each candidate, none was chosen: a comparison with one rate is no fair one",
+            "seeds: 1 to 2 at the chosen learning rate",
+            "tokens differ: trainings learned from 10 to 30 words",
+            "chance: none",
+            "time: 3.0 minutes of training",
+        ]
+        two = describe_rules(records, [[0.1, 0.2], [0.1, 0.2, 0.3]], 1.0)[0]
+        assert two == (
+            "learning rates: 2 to 3 tried for each candidate, with one seed over the whole length, "
+            "chosen by held-out score; fewer than three are no fair choice"
+        )
+
+    def test_status_counts_the_search(self, tmp_path):
+        seen = []
+        recall(tmp_path, "softmax", seeds=2, rates=(0.01, 0.1), report=seen.append, search=0.5).run()
+        assert {status.total for status in seen if status.total} == {4}
+        assert "softmax, search, rate 0.01, seed 0" in {status.description for status in seen}
 
 
 class TestStrings:

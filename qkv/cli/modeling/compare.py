@@ -28,6 +28,16 @@ Kinds = Annotated[
 Schemes = Annotated[
     str | None, typer.Option(help="Position schemes; each is combined with each kind.", metavar="SCHEME,...")
 ]
+Sizes = Annotated[
+    str | None,
+    typer.Option(
+        help="Sizes of the model, such as dim=64,dim=128;heads=4; each is combined with the above.", metavar="SIZES,..."
+    ),
+]
+Search = Annotated[
+    float,
+    typer.Option(help="Length of the trainings that choose a rate, as a part of the whole; 1: whole trainings."),
+]
 Models = Annotated[
     str | None,
     typer.Option(help="Model families instead of kinds: recurrent:attention=none;dim=192,...", metavar="MODEL,..."),
@@ -38,12 +48,14 @@ def compare(
     task: TaskName,
     attention: Kinds = None,
     positions: Schemes = None,
+    sizes: Sizes = None,
     models: Models = None,
-    seeds: Annotated[int, typer.Option(help="Number of seeds to train each candidate with.")] = 1,
+    seeds: Annotated[int, typer.Option(help="Number of seeds to train each candidate with.")] = 3,
     rates: Annotated[
         str | None,
         typer.Option(help="Learning rates to choose from (default: multiples of the preset's, chosen by the task)."),
     ] = None,
+    search: Search = 0.25,
     preset: Preset = None,
     set_: Set = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps per training run.")] = None,
@@ -67,8 +79,8 @@ def compare(
     changes = parse_changes(set_)
     merge_options(changes, "train", **training_length(steps, minutes))
     merge_options(changes, "data", train_file=absolute_path(train_file), test_file=absolute_path(test_file))
-    candidates = make_candidates(task, preset, changes, Grid(attention, positions, models))
-    settings = ComparisonSettings(seeds, _parse_rates(rates), choose_device(device))
+    candidates = make_candidates(task, preset, changes, Grid(attention, positions, models, sizes))
+    settings = ComparisonSettings(seeds, _parse_rates(rates), choose_device(device), search_fraction=search)
     loaded = tasks[task].load(candidates[0].config.data)
     folder = out or Path("runs") / f"compare-{task}-{datetime.now():%Y%m%d-%H%M%S}"
     with _progress() as on_status:
@@ -91,6 +103,8 @@ def _print(comparison: "Comparison") -> None:
         reasons = [f"refused: {record['refused']}"] if record["refused"] else record["failed"]
         for reason in reasons:
             screen.print(f"{record['contestant']}: {reason}", markup=False, soft_wrap=True)
+    for sentence in comparison.rules():
+        screen.print(sentence, markup=False, soft_wrap=True)
     if comparison.caveat:
         screen.print(comparison.caveat)
     screen.print(f"all trainings: {comparison.folder / 'compare.json'}", soft_wrap=True)

@@ -123,6 +123,7 @@ def _costs(unit: str) -> list[Column]:
         _number("multipli-\ncations", "multiplications", min),
         _number(f"trained\n{unit}/s", "train_tokens_per_second", max),
         _number("decoded\ntokens/s", "decode_tokens_per_second", max),
+        _number("minutes of\ntraining", "seconds", min, lambda seconds: f"{seconds / 60:,.1f}"),
         _number("peak\nmemory", "peak_bytes", min, lambda count: f"{count / 2**20:,.1f} MiB"),
     ]
 

@@ -70,8 +70,8 @@ class Recall:
             return uniforms(key, counters).view(count, width)
 
         half = self.vocabulary // 2
-        keys = 1 + _draw_distinct(draw("keys", self.pairs), half - 1)
-        values = half + _draw_distinct(draw("values", self.pairs), self.vocabulary - half)
+        keys = 1 + draw_distinct(draw("keys", self.pairs), half - 1)
+        values = half + draw_distinct(draw("values", self.pairs), self.vocabulary - half)
         queries = 2 * self.pairs + 2 * self._draw_slots(draw("slots", self.length // 2 - self.pairs))
         tokens = torch.zeros(count, self.length, dtype=torch.int64)
         if self.random_fillers:
@@ -91,7 +91,7 @@ class Recall:
         return (-torch.log1p(-random) / rates).topk(self.pairs, largest=False).indices
 
 
-def _draw_distinct(random: Float64[Tensor, "batch draws"], items: int) -> Int64[Tensor, "batch draws"]:
+def draw_distinct(random: Float64[Tensor, "batch draws"], items: int) -> Int64[Tensor, "batch draws"]:
     """Draw distinct integers below `items` uniformly: the first cards of a Fisher-Yates shuffle."""
     count, draws = random.shape
     deck = torch.arange(items).repeat(count, 1)

@@ -16,6 +16,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from qkv.layers import SequenceModel, parallelize_sequence
+from qkv.train.backward import uses_bfloat16
 from qkv.train.distributed import ProcessGroup
 from qkv.train.parallel.mesh import Mesh
 from qkv.train.parallel.sharded_checkpoint import load_sharded, save_sharded
@@ -35,8 +36,9 @@ class ShardedGroup(ProcessGroup):
 
     shares_parameters = True
 
-    def __init__(self, device: torch.device, mesh: Mesh):
+    def __init__(self, device: torch.device, mesh: Mesh, dtype: str = "auto"):
         super().__init__(device, mesh)
+        self._bfloat16 = uses_bfloat16(dtype, self.device)
         kind = self.device.type
         sizes = (mesh.data, mesh.parameter_shards)
         devices = init_device_mesh(kind, sizes, mesh_dim_names=("data", "shards"))
@@ -101,8 +103,8 @@ class ShardedGroup(ProcessGroup):
         return load_sharded(self, run, model, optimizer)
 
     def _precision(self) -> MixedPrecisionPolicy:
-        """Return how blocks are gathered: on CUDA in bfloat16, the type in which autocast computes products."""
-        if self.device.type != "cuda":
+        """Return how blocks are gathered: in bfloat16 if autocast computes products in it."""
+        if not self._bfloat16:
             return MixedPrecisionPolicy()
         return MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
 

@@ -6,7 +6,7 @@ from qkv.cli.tables.comparison import make_tables
 def record(name, accuracy=None, **more):
     figures = {"accuracy": dict(zip(("low", "mean", "high"), accuracy, strict=True))} if accuracy else {}
     costs = {"parameters": 9, "state_bytes": 4608, "multiplications": 79360, "peak_bytes": 3 << 19}
-    speeds = {"train_tokens_per_second": 1234.5, "decode_tokens_per_second": None}
+    speeds = {"train_tokens_per_second": 1234.5, "seconds": 150.0, "decode_tokens_per_second": None}
     common = {"split": "test", "chance": 0.125, "rate": 0.01, "seeds": [0, 1], "refused": None, "failed": []}
     return {"contestant": name, "figures": figures, **common, **costs, **speeds, **more}
 
@@ -21,7 +21,8 @@ def drawn(records, width=160):
 
 def test_figures_with_their_spread_and_costs():
     text = drawn([record("softmax", (0.98, 0.99, 1.0))])
-    for cell in ("softmax", "99.00%", "98.00% to 100.00%", "12.50%", "0.01", "4,608", "79,360", "1,234", "1.5 MiB"):
+    costs = ("0.01", "4,608", "79,360", "1,234", "2.5", "1.5 MiB")
+    for cell in ("softmax", "99.00%", "98.00% to 100.00%", "12.50%", *costs):
         assert cell in text
     assert "decoded" not in text  # nobody decoded
     assert "\x1b[1m99.00%" not in text  # alone, it is not the best
@@ -60,5 +61,5 @@ def test_a_narrow_screen_gets_more_tables_and_all_numbers():
     assert len(make_tables(records, 100)) == 2
     for width in (50, 80):
         text = drawn(records, width)
-        for cell in ("98.00% to 100.00%", "12.50%", "0.01", "4,608", "79,360", "1,234", "1.5 MiB"):
+        for cell in ("98.00% to 100.00%", "12.50%", "0.01", "4,608", "79,360", "1,234", "2.5", "1.5 MiB"):
             assert cell in text

@@ -39,7 +39,7 @@ def test_a_model_that_knows_the_answers_is_right(job):
             return 9.0 * torch.nn.functional.one_hot(labels[at], 32)
 
     figures = job.evaluate(Oracle(), "test")
-    assert figures == {"examples": 20, "accuracy": 1.0, "chance": 1 / 3}
+    assert figures == {"examples": 20, "accuracy": 1.0, "scaled_accuracy": 1.0, "chance": 1 / 3}
 
 
 def test_held_out_score_is_the_loss_of_a_question(job):
@@ -82,3 +82,46 @@ def test_bad_data_setting(setting, least):
 def test_unknown_data_setting():
     with pytest.raises(ValueError, match="unknown data setting 'pair'; did you mean 'pairs'"):
         tasks.tasks["recall"].load({"pair": 3})
+
+
+def test_published_sizes():
+    preset = tasks.tasks["recall"].presets["published"]()
+    options = tasks.tasks["recall"].load(preset.data).settings
+    assert options.sizes() == [(64, 4)] * 5 + [(128, 8), (256, 16), (256, 32), (256, 64)]
+    assert options.tested() == [(64, 4), (64, 8), (64, 16), (128, 32), (256, 64), (512, 128), (1024, 256)]
+    assert preset.train["steps"] == 180_000 * 32 // 256
+    assert preset.model["max_length"] == max(length for length, _ in options.tested())
+
+
+def test_several_sizes_are_tested_one_by_one():
+    data = {"vocabulary": 64, "length": 16, "pairs": 2, "examples": 10, "test_sizes": "16:2,16:4"}
+    job = tasks.tasks["recall"].load(data)
+    sources = [Recall(64, 16, pairs, random_fillers=False).examples(0, "test", 0, 10) for pairs in (2, 4)]
+
+    class Half(torch.nn.Module):
+        """Right for two pairs, wrong for four."""
+
+        def __init__(self):
+            super().__init__()
+            self.nothing = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, given, at):
+            sign = 9.0 if torch.equal(given, sources[0][0]) else -9.0
+            (labels,) = (labels for tokens, labels in sources if torch.equal(tokens, given))
+            return sign * torch.nn.functional.one_hot(labels[at], 64)
+
+    chance = (1 / 2 + 1 / 4) / 2
+    assert job.evaluate(Half(), "test") == {
+        "examples": 20,
+        "accuracy": 0.5,
+        "scaled_accuracy": pytest.approx((0.5 - chance) / (1 - chance)),
+        "length_16_pairs_2_accuracy": 1.0,
+        "length_16_pairs_4_accuracy": 0.0,
+        "chance": chance,
+    }
+
+
+@pytest.mark.parametrize("text", ["64", "64:4;128:8", "0*64:4", "64:4,", "a:b"])
+def test_bad_sizes(text):
+    with pytest.raises(ValueError, match="test_sizes must be sizes such as 5\\*64:4,128:8"):
+        tasks.tasks["recall"].load({"test_sizes": text})

@@ -1,0 +1,1 @@
+"""Generated tasks: endless rows of tokens with answers at some places, each with a chance line."""
