@@ -31,12 +31,13 @@ EXTRAS = {
         "base": "",
         "arrow": "arrow",
         "data": "data",
+        "metrics": "metrics",
         "optimize": "optimize",
         "text": "text",
         "transformers": "transformers,text",  # transformers brings tokenizers
         "vision": "vision",
         "web": "web",
-        "all": "arrow,data,optimize,text,transformers,vision,web",
+        "all": "arrow,data,metrics,optimize,text,transformers,vision,web",
     }.items()
 }
 """Environment -> extras whose packages it has."""
@@ -68,6 +69,7 @@ COMMANDS = (
     Command("problems", "problems B5 D3"),
     Command("problems", "problems A1", "optimize"),
     Command("train pairs", "train pairs --train-file mine.tsv --run runs/mine --steps 2 --set model.max_length=12"),
+    Command("eval --metrics", "eval runs/mine --split valid --metrics bleu,exact", "metrics"),
     Command("runs", "runs"),
     Command("predict", "predict runs/mine 12"),
     Command("look", "look runs/mine 12 --out page.html"),

@@ -5,8 +5,9 @@ from typing import Any
 from qkv.data import cmudict
 from qkv.tasks.base import register
 from qkv.tasks.options import read_options
-from qkv.tasks.pairs import Seq2SeqOptions, Seq2SeqTask, exclude_words, read_splits
+from qkv.tasks.pairs import Seq2SeqTask
 from qkv.tasks.seq2seq import Seq2SeqData
+from qkv.tasks.seq2seq_files import Seq2SeqOptions, exclude_words, read_splits
 
 
 @register("pronounce")
