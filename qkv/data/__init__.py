@@ -55,4 +55,10 @@ from .shards.token_shards import TokenShards as TokenShards
 from .shards.tokenize_corpus import ShardOptions as ShardOptions
 from .shards.tokenize_corpus import tokenize_corpus as tokenize_corpus
 from .tokenizer import Tokenizer as Tokenizer
+from .units import Subwords as Subwords
+from .units import SubwordVocabulary as SubwordVocabulary
+from .units import Unit as Unit
+from .units import subword_size as subword_size
+from .units import unit_of as unit_of
+from .units import vocabulary_from_record as vocabulary_from_record
 from .vocabulary import Vocabulary as Vocabulary

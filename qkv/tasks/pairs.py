@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from qkv.data import Pair, Vocabulary
+from qkv.data import Pair, unit_of, vocabulary_from_record
 from qkv.draw import Mistakes, TrainingReport
 from qkv.draw.text import shorten
 from qkv.errors import QkvError, QkvWarning
@@ -29,7 +29,14 @@ from qkv.tasks.base import Preset, RunSummary, Sample, Task, register
 from qkv.tasks.distillation import as_teachers, make_distillation_objective, pseudo_label
 from qkv.tasks.options import read_options
 from qkv.tasks.seq2seq import Seq2SeqBatch, Seq2SeqData, collate, encode, make_objective
-from qkv.tasks.seq2seq_files import Seq2SeqOptions, exclude_words, read_file, read_splits
+from qkv.tasks.seq2seq_files import (
+    Seq2SeqOptions,
+    build_data,
+    exclude_words,
+    read_file,
+    read_splits,
+    split_pairs,
+)
 from qkv.tasks.seq2seq_report import find_mistakes, make_report, make_samples
 from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
@@ -68,8 +75,23 @@ class Seq2SeqTask(Task):
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Seq2SeqTask":
         """Build the vocabularies without data."""
         require_fields(vocabulary, {"sources": dict, "targets": dict})
-        sources, targets = (Vocabulary.from_record(vocabulary[side]) for side in ("sources", "targets"))
-        return cls(Seq2SeqData({}, sources, targets), read_options(Seq2SeqOptions, options))
+        sources, targets = (vocabulary_from_record(vocabulary[side]) for side in ("sources", "targets"))
+        given = read_options(cls.data_options, options)
+        for name, side in ((given.source, sources), (given.target, targets)):
+            unit_of(name, side)  # raises if the vocabulary has no tokenizer for it
+        return cls(Seq2SeqData({}, sources, targets), given)
+
+    @classmethod
+    def load(cls, options: dict[str, Any]) -> "Seq2SeqTask":
+        """Read the pairs, and build the vocabularies of the training split."""
+        given = read_options(cls.data_options, options)
+        splits, bad_lines = cls.read_pairs(given)
+        return cls(build_data(splits, given), given, bad_lines)
+
+    @classmethod
+    def read_pairs(cls, given: Any) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
+        """Read the splits that the options name, and a line about each bad line; subwords are read as characters."""
+        raise NotImplementedError
 
     @classmethod
     def load_with_vocabulary(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Seq2SeqTask":
@@ -94,14 +116,14 @@ class Seq2SeqTask(Task):
 
     def with_data(self) -> "Seq2SeqTask":
         """Return this task, its vocabularies too, with the pairs that its options name."""
-        loaded = type(self).load(self.options)
-        assert isinstance(loaded, Seq2SeqTask)
-        return replace(self, data=replace(self.data, splits=loaded.data.splits), bad_lines=loaded.bad_lines)
+        splits, bad_lines = self.read_pairs(self.settings)
+        splits = {name: split_pairs(pairs, self.settings, self.units) for name, pairs in splits.items()}
+        return replace(self, data=replace(self.data, splits=splits), bad_lines=bad_lines)
 
     def with_test_file(self, path: str) -> "Seq2SeqTask":
         """Return this task with the pairs of a TSV file as its test split."""
         pairs, bad_lines = read_file(path, replace(self.settings, strict=False))
-        return replace(self.with_test_pairs(pairs), bad_lines=bad_lines)
+        return replace(self.with_test_pairs(split_pairs(pairs, self.settings, self.units)), bad_lines=bad_lines)
 
     def with_test_pairs(self, pairs: list[Pair]) -> "Seq2SeqTask":
         """Return this task with these pairs as its test split."""
@@ -189,7 +211,13 @@ class Seq2SeqTask(Task):
         """Raise if the file of unlabeled sources is missing or a pair is too long for the model."""
         if self.settings.unlabeled is not None:
             open_file(Path(self.settings.unlabeled)).close()
-        longest = getattr(getattr(model, "config", None), "max_length", None)
+        config = getattr(model, "config", None)
+        if getattr(config, "tied", False) and self.data.sources != self.data.targets:
+            raise ValueError(
+                f"model.tied=True needs one vocabulary for both sides: --set data.shared=True, got source="
+                f"{self.settings.source} and target={self.settings.target} of their own"
+            )
+        longest = getattr(config, "max_length", None)
         if longest is None:
             return
         any_source = isinstance(model, Recurrent)
@@ -213,8 +241,7 @@ class Seq2SeqTask(Task):
             return []
         with open_file(Path(self.settings.unlabeled)) as file:
             lines = file.read().decode("utf-8", "replace").splitlines()
-        split = tuple if self.settings.source == "characters" else str.split
-        sources = dict.fromkeys(tuple(split(line.strip())) for line in lines if line.strip())
+        sources = dict.fromkeys(self.units.source.split(line.strip()) for line in lines if line.strip())
         known = {pair.source for pairs in self.data.splits.values() for pair in pairs}
         new = [Pair(source, ()) for source in sources if source not in known]
         return [pair.source for pair in exclude_words(new, self.settings.exclude)]
@@ -279,15 +306,16 @@ class Seq2SeqTask(Task):
     @property
     def units(self) -> Units:
         """Units that both sides are split into."""
-        return Units(self.settings.source, self.settings.target)
+        sources, targets = self.data.sources, self.data.targets
+        return Units(unit_of(self.settings.source, sources), unit_of(self.settings.target, targets))
 
     def join_source(self, tokens: tuple[str, ...]) -> str:
         """Return a source as people write it."""
-        return ("" if self.settings.source == "characters" else " ").join(tokens)
+        return self.units.source.join(tokens)
 
     def join_target(self, tokens: tuple[str, ...] | list[str]) -> str:
         """Return a target as people write it."""
-        return ("" if self.settings.target == "characters" else " ").join(tokens)
+        return self.units.target.join(tokens)
 
     # --- cost ---
 
@@ -320,13 +348,11 @@ class PairsTask(Seq2SeqTask):
     """Map strings to strings: any TSV file of sources and targets."""
 
     @classmethod
-    def load(cls, options: dict[str, Any]) -> "PairsTask":
+    def read_pairs(cls, given: Seq2SeqOptions) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
         """Read the files."""
-        given = read_options(Seq2SeqOptions, options)
         if given.train_file is None:
             raise QkvError("the task pairs needs a file to train on: --train-file FILE.tsv")
-        data, bad_lines = read_splits(given)
-        return cls(data, given, bad_lines)
+        return read_splits(given)
 
 
 def _needed_length(pair: Pair, any_source: bool) -> int:

@@ -2,11 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from qkv.data import Pair, cmudict_split, is_cmudict_test_word, read_pairs
+from qkv.data import (
+    Pair,
+    SubwordVocabulary,
+    Vocabulary,
+    cmudict_split,
+    is_cmudict_test_word,
+    read_pairs,
+    subword_size,
+    unit_of,
+)
 from qkv.data.corpora.cmudict_test_words import headword
+from qkv.data.units import Tokens
 from qkv.errors import unknown_name_error
+from qkv.inference.text_input import Units
 from qkv.tasks.seq2seq import Seq2SeqData, hold_out
 
 _HEADER = {"auto": None, "true": True, "false": False}
@@ -21,9 +33,11 @@ class Seq2SeqOptions:
     test_file: str | None = None
     """TSV file to evaluate on."""
     source: str = "characters"
-    """Unit of sources: characters or words."""
+    """Unit of sources: characters, words, or subwords such as bpe:8000."""
     target: str = "words"
-    """Unit of targets: characters or words."""
+    """Unit of targets: characters, words, or subwords such as bpe:8000."""
+    shared: bool = False
+    """Whether sources and targets have one vocabulary; both must be subwords of one size."""
     held_out: int = 2670
     """Training sources held out for validation, at most a tenth; 0: validate on a training pair."""
     strict: bool = False
@@ -47,11 +61,31 @@ class Seq2SeqOptions:
             raise ValueError(f"trust must be from 0 (targets only) to 1 (teachers only), got {self.trust}")
         if self.unlabeled is not None and not self.teachers:
             raise ValueError(f"unlabeled={self.unlabeled!r} needs teachers, run folders that predict its targets")
+        for side, unit in (("source", self.source), ("target", self.target)):
+            _require_unit(side, unit)
+        if self.shared and (self.source != self.target or subword_size(self.source) is None):
+            raise ValueError(
+                f"shared needs subwords of one size on both sides, such as bpe:8000, got source={self.source!r} and "
+                f"target={self.target!r}"
+            )
         if self.held_out < 0:
             raise ValueError(f"held_out must be 0 or more, got {self.held_out}")
 
 
-def read_splits(given: Seq2SeqOptions) -> tuple[Seq2SeqData, tuple[str, ...]]:
+def _require_unit(side: str, unit: str) -> None:
+    """Raise for an unknown unit, with the name of the side."""
+    try:
+        subword_size(unit)
+    except ValueError as error:
+        raise ValueError(f"data.{side}: {error}") from None
+
+
+def reading_unit(unit: str) -> str:
+    """Return the unit in which a file is read: subwords are read as characters, since their tokenizer comes later."""
+    return unit if subword_size(unit) is None else "characters"
+
+
+def read_splits(given: Seq2SeqOptions) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
     """Read a training file and, if there is one, a test file; return the splits and a line about each bad line."""
     assert given.train_file is not None
     pairs, bad = read_file(given.train_file, given)
@@ -61,7 +95,37 @@ def read_splits(given: Seq2SeqOptions) -> tuple[Seq2SeqData, tuple[str, ...]]:
     if given.test_file is not None:
         splits["test"], more = read_file(given.test_file, given)
         bad += more
-    return Seq2SeqData.build(splits), bad
+    return splits, bad
+
+
+def build_data(splits: dict[str, list[Pair]], given: Seq2SeqOptions) -> Seq2SeqData:
+    """Build the vocabularies of the training split, subwords too, and split all pairs into tokens."""
+    sizes = subword_size(given.source), subword_size(given.target)
+    plain = Seq2SeqData.build(splits)
+    texts = (
+        ["".join(pair.source) for pair in splits["train"]],
+        ["".join(target) for pair in splits["train"] for target in pair.targets],
+    )
+    if given.shared and sizes[0] is not None:
+        sources: Vocabulary = SubwordVocabulary.train([*texts[0], *texts[1]], sizes[0])
+        targets: Vocabulary = sources
+    else:
+        sources = plain.sources if sizes[0] is None else SubwordVocabulary.train(texts[0], sizes[0])
+        targets = plain.targets if sizes[1] is None else SubwordVocabulary.train(texts[1], sizes[1])
+    units = Units(unit_of(given.source, sources), unit_of(given.target, targets))
+    return Seq2SeqData({name: split_pairs(pairs, given, units) for name, pairs in splits.items()}, sources, targets)
+
+
+def split_pairs(pairs: list[Pair], given: Seq2SeqOptions, units: Units) -> list[Pair]:
+    """Return pairs that were read as characters in the subwords of each side that has them."""
+    sources: list[Tokens] = [pair.source for pair in pairs]
+    targets = [target for pair in pairs for target in pair.targets]
+    if subword_size(given.source) is not None:
+        sources = units.source.split_all(["".join(source) for source in sources])
+    if subword_size(given.target) is not None:
+        targets = units.target.split_all(["".join(target) for target in targets])
+    rest = iter(targets)
+    return [Pair(source, tuple(islice(rest, len(pair.targets)))) for source, pair in zip(sources, pairs, strict=True)]
 
 
 def exclude_words(pairs: list[Pair], exclude: str) -> list[Pair]:
@@ -81,9 +145,10 @@ _WORD_LISTS: dict[str, Callable[[str], bool]] = {
 
 
 def read_file(path: str, given: Seq2SeqOptions) -> tuple[list[Pair], tuple[str, ...]]:
-    """Read a TSV file; return its pairs and a line about each bad line."""
+    """Read a TSV file; return its pairs and a line about each bad line; subwords are read as characters."""
     header = _HEADER[str(given.header).lower()]
-    found = read_pairs(Path(path), source=given.source, target=given.target, strict=given.strict, header=header)
+    source, target = (reading_unit(unit) for unit in (given.source, given.target))
+    found = read_pairs(Path(path), source=source, target=target, strict=given.strict, header=header)
     skipped = [f"{path}:{line.number}: {line.reason}" for line in found.bad_lines]
     if found.header:
         skipped.insert(0, f"{path}:1: the header {', '.join(found.header)} (--set data.header=false makes it a pair)")
