@@ -20,4 +20,5 @@ from .pronounce import PronounceTask as PronounceTask
 from .recall import RecallTask as RecallTask
 from .seq2seq import Seq2SeqData as Seq2SeqData
 from .text import TextTask as TextTask
+from .translation.task import TranslateTask as TranslateTask
 from .words import WordsTask as WordsTask
