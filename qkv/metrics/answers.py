@@ -10,16 +10,13 @@ With several references, `tokens` takes the one in which most tokens are equal.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
 from qkv.errors import QkvError, unknown_name_error
 from qkv.metrics.resampling import Counts, PairedDifference, Score, bootstrap_interval, paired_difference
-
-if TYPE_CHECKING:
-    from sacrebleu.metrics.base import Metric
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,7 @@ def _chrf(answers: Answers) -> _Counted:
     return _by_sacrebleu(_sacrebleu().CHRF(), answers)
 
 
-def _by_sacrebleu(metric: "Metric", answers: Answers) -> _Counted:
+def _by_sacrebleu(metric: Any, answers: Answers) -> _Counted:
     """Return the counts of sacreBLEU, as its own significance tests take them."""
     most = max(map(len, answers.references))
     streams = [[own[i] if i < len(own) else None for own in answers.references] for i in range(most)]
