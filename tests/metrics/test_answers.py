@@ -44,9 +44,10 @@ def test_several_references_of_a_text_count_as_sacrebleu_counts_them():
 
 
 def test_exact_match_and_token_accuracy_by_hand():
-    found = score_answers(answers(["a b", "a", ""], [["a b"], ["a c"], ["b"]]), ["exact", "tokens"], resamples=5)
-    assert found["exact"].value == 1 / 3
-    assert found["tokens"].value == (2 + 1 + 0) / (2 + 2 + 1)
+    given = answers(["a b", "a", "", "x y z"], [["a b"], ["a c"], ["b"], ["x"]])
+    found = score_answers(given, ["exact", "tokens"], resamples=5)
+    assert found["exact"].value == 1 / 4
+    assert found["tokens"].value == (2 + 1 + 0 + 1) / (2 + 2 + 1 + 3)
     assert score_answers(answers([""], [[""]]), ["tokens"], resamples=5)["tokens"].value == 1
 
 
