@@ -31,12 +31,13 @@ EXTRAS = {
         "base": "",
         "arrow": "arrow",
         "data": "data",
+        "metrics": "metrics",
         "optimize": "optimize",
         "text": "text",
         "transformers": "transformers,text",  # transformers brings tokenizers
         "vision": "vision",
         "web": "web",
-        "all": "arrow,data,optimize,text,transformers,vision,web",
+        "all": "arrow,data,metrics,optimize,text,transformers,vision,web",
     }.items()
 }
 """Environment -> extras whose packages it has."""
@@ -68,6 +69,7 @@ COMMANDS = (
     Command("problems", "problems B5 D3"),
     Command("problems", "problems A1", "optimize"),
     Command("train pairs", "train pairs --train-file mine.tsv --run runs/mine --steps 2 --set model.max_length=12"),
+    Command("eval --metrics", "eval runs/mine --split valid --metrics bleu,exact", "metrics"),
     Command("runs", "runs"),
     Command("predict", "predict runs/mine 12"),
     Command("look", "look runs/mine 12 --out page.html"),
@@ -80,6 +82,12 @@ COMMANDS = (
     Command("compare recall", "compare recall --attention softmax,taylor --set train.steps=2 --rates 0.003 --seeds 1"),
     Command("train words", "train words --train-file words.txt --run runs/words --steps 2"),
     Command("words nearest", "words nearest runs/words one"),
+    Command(
+        "train translate",
+        "train translate --source-file a.en --target-file a.de --run runs/de --steps 2 --set data.source=bpe:300 "
+        "--set data.target=bpe:300 --set model.dim=16",
+        "text",
+    ),
     Command("train text", "train text --train-file words.txt --run runs/gpt --steps 2", "text"),
     Command("train masked", "train masked --train-file words.txt --run runs/bert --steps 2", "text"),
     Command("embed", "embed runs/bert one two --similarities", "text", after_training=True),
@@ -200,6 +208,8 @@ def _write_files(environment: Path, work: Path) -> None:
     """Write the data of the commands: pairs, points, words and pictures, these as an archive and as PNG files."""
     work.mkdir()
     (work / "mine.tsv").write_text("".join(f"{number}\t{number % 7} {number % 5}\n" for number in range(10, 100)))
+    for name, word in (("a.en", "number"), ("a.de", "Zahl")):
+        (work / name).write_text("".join(f"{word} {number}\n" for number in range(200)))
     corners = [(x, y, int(x != y)) for x in (0, 1) for y in (0, 1)]
     (work / "points.csv").write_text("x,y,class\n" + "".join(f"{x},{y},{label}\n" for x, y, label in 20 * corners))
     (work / "words.txt").write_text("\n\n".join(400 * ["One two three. Four five one. Two one four three five."]))

@@ -2,6 +2,8 @@
 
 from .buckets import Buckets as Buckets
 from .buckets import shard as shard
+from .components import SentencePair as SentencePair
+from .components import split_by_components as split_by_components
 from .corpora.archive import Archive as Archive
 from .corpora.archive import read_archive_member as read_archive_member
 from .corpora.cmudict import cmudict as cmudict
@@ -12,6 +14,7 @@ from .corpora.noisy_sine import NoisySine as NoisySine
 from .corpora.recall import Recall as Recall
 from .corpora.scenes import SceneBatch as SceneBatch
 from .corpora.scenes import Scenes as Scenes
+from .corpora.tatoeba import tatoeba as tatoeba
 from .corpora.text import Documents as Documents
 from .corpora.text import python_docs as python_docs
 from .corpora.text import read_corpus as read_corpus
@@ -33,6 +36,7 @@ from .files.pairs import MalformedLine as MalformedLine
 from .files.pairs import Pair as Pair
 from .files.pairs import PairFile as PairFile
 from .files.pairs import read_pairs as read_pairs
+from .files.parallel import read_parallel as read_parallel
 from .files.points import Points as Points
 from .files.points import read_points as read_points
 from .files.token_file import TokenFile as TokenFile
@@ -55,4 +59,10 @@ from .shards.token_shards import TokenShards as TokenShards
 from .shards.tokenize_corpus import ShardOptions as ShardOptions
 from .shards.tokenize_corpus import tokenize_corpus as tokenize_corpus
 from .tokenizer import Tokenizer as Tokenizer
+from .units import Subwords as Subwords
+from .units import SubwordVocabulary as SubwordVocabulary
+from .units import Unit as Unit
+from .units import subword_size as subword_size
+from .units import unit_of as unit_of
+from .units import vocabulary_from_record as vocabulary_from_record
 from .vocabulary import Vocabulary as Vocabulary

@@ -90,6 +90,16 @@ def _search_batch(model: Any, inputs: Tensor, mask: Tensor, search: Search) -> l
     )
 
 
+def predict_pairs(
+    model: nn.Module, pairs: Sequence[Pair], sources: Vocabulary, targets: Vocabulary, search: Search
+) -> list[list[str]]:
+    """Return the tokens of the best target for each source; `sources` and `targets` are the vocabularies."""
+    model.eval()
+    known = set(sources.tokens)
+    inputs = [in_known_case(pair.source, known) for pair in pairs]  # the same normalization as for user input
+    return [targets.decode(best[0].tokens) for best in predict_targets(model, sources, inputs, search)]
+
+
 def evaluate_pairs(
     model: nn.Module, pairs: Sequence[Pair], sources: Vocabulary, targets: Vocabulary, search: Search
 ) -> dict[str, float]:
@@ -97,10 +107,7 @@ def evaluate_pairs(
 
     `sources` and `targets` are the vocabularies of the two sides.
     """
-    model.eval()
-    known = set(sources.tokens)
-    inputs = [in_known_case(pair.source, known) for pair in pairs]  # the same normalization as for user input
-    predictions = [targets.decode(best[0].tokens) for best in predict_targets(model, sources, inputs, search)]
+    predictions = predict_pairs(model, pairs, sources, targets, search)
     references = [[list(target) for target in pair.targets] for pair in pairs]
     rates = error_rates(predictions, references)
     scores = {"jaccard": jaccard, "cosine": cosine, "damerau_levenshtein": damerau_levenshtein}

@@ -13,7 +13,7 @@ from qkv.decode import Hypothesis, sampler
 from qkv.decode.single_path import search_single_path
 from qkv.inference.predictor import AnswerPredictor, PredictOptions
 from qkv.inference.seq2seq import Search, device_of, predict_targets, search_limits
-from qkv.inference.source_text import in_known_case, longest_source, split_source
+from qkv.inference.source_text import in_known_case, longest_source
 from qkv.inference.text_input import Units
 
 
@@ -31,7 +31,7 @@ class Seq2SeqPredictor(AnswerPredictor):
 
     def check(self, text: str) -> None:
         """Raise ValueError if the source is longer than the model takes."""
-        source, longest = split_source(text, self.units.source), longest_source(self.model)
+        source, longest = self.units.source.split(text), longest_source(self.model)
         if longest is not None and len(source) > longest:
             raise ValueError(f"{text[:30]!r}... has {len(source)} tokens; the model takes {longest}")
 
@@ -46,7 +46,7 @@ class Seq2SeqPredictor(AnswerPredictor):
     def _known_source(self, text: str) -> list[str]:
         """Return the tokens in the case that the model knows."""
         known = set(self.sources.tokens)
-        source = in_known_case(split_source(text, self.units.source), known)
+        source = in_known_case(self.units.source.split(text), known)
         unknown = sorted(set(source) - known)
         if unknown:
             self.options.warn(f"{text!r} has {', '.join(map(repr, unknown))}, which the model has never seen")
@@ -74,9 +74,8 @@ class Seq2SeqPredictor(AnswerPredictor):
         return [[one] for one in found]
 
     def _record(self, hypothesis: Hypothesis) -> dict[str, Any]:
-        separator = "" if self.units.target == "characters" else " "
         return {
-            "text": separator.join(self.targets.decode(hypothesis.tokens)),
+            "text": self.units.target.join(self.targets.decode(hypothesis.tokens)),
             "probability": math.exp(hypothesis.log_probability),
             "score": hypothesis.score,
             "finished": hypothesis.finished,

@@ -7,11 +7,6 @@ from torch import nn
 from qkv.models import Ensemble, Recurrent
 
 
-def split_source(text: str, unit: str) -> list[str]:
-    """Split a text into "characters" or "words", without surrounding whitespace."""
-    return list(text.strip()) if unit == "characters" else text.split()
-
-
 def in_known_case(tokens: Sequence[str], known: Collection[str]) -> list[str]:
     """Return the tokens in the case that the model knows.
 

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from qkv.data import Tokenizer, Vocabulary, pad
+from qkv.data import Tokenizer, Unit, Vocabulary, pad
 from qkv.decode import greedy
 from qkv.inference.candidates import Candidates, next_candidates, top_candidates
 from qkv.inference.seq2seq import search_limits
-from qkv.inference.source_text import in_known_case, longest_source, split_source
+from qkv.inference.source_text import in_known_case, longest_source
 
 MAX_LISTED = 8
 """Unknown tokens that a note lists."""
@@ -107,10 +107,10 @@ class MaskedInput(TextInput):
 
 @dataclass(frozen=True)
 class Units:
-    """Units that the two sides of a pair are split into: "characters" or "words"."""
+    """Units that the two sides of a pair are split into."""
 
-    source: str
-    target: str
+    source: Unit
+    target: Unit
 
 
 class Seq2SeqInput(TextInput):
@@ -121,17 +121,16 @@ class Seq2SeqInput(TextInput):
     def __init__(self, model: Any, sources: Vocabulary, targets: Vocabulary, units: Units, example: str | None = None):
         super().__init__(model)
         self.sources, self.targets, self.units = sources, targets, units
-        separator = "" if units.source == "characters" else " "
-        self.example = example or separator.join(sources.tokens[:6])
+        self.example = example or units.source.example(sources)
 
     def tokenize(self, text: str) -> TokenSequence:
         """Split a source into tokens; letters get the case that the vocabulary has."""
         known = set(self.sources.tokens)
-        return _with_notes(in_known_case(split_source(text, self.units.source), known), self.sources)
+        return _with_notes(in_known_case(self.units.source.split(text), known), self.sources, self.units.source)
 
     def read_target(self, text: str) -> TokenSequence:
         """Return the tokens of a target that a user wants to inspect."""
-        found = _with_notes(split_source(text, self.units.target), self.targets)
+        found = _with_notes(self.units.target.split(text), self.targets, self.units.target)
         longest = self.model.config.max_length - 1  # type: ignore[union-attr, operator]
         if len(found.ids) > longest:
             raise ValueError(f"the answer has {len(found.ids):,} tokens; this model writes at most {longest:,}")
@@ -146,20 +145,23 @@ class Seq2SeqInput(TextInput):
 
     def candidates(self, source: TokenSequence) -> list[Candidates]:
         """Return the answer that greedy search finds."""
-        separator = "" if self.units.target == "characters" else " "
-        return [Candidates("answer", [separator.join(self.predict_target(source).tokens)], [])]
+        ids = self.predict_target(source).ids
+        return [Candidates("answer", [self.units.target.join(self._target_tokens(ids))], [])]
 
     def target_names(self, ids: Sequence[int]) -> list[str]:
         """Return each target id as people read it, the special ones too."""
+        return self.units.target.labels(self._target_tokens(ids))
+
+    def _target_tokens(self, ids: Sequence[int]) -> list[str]:
         special = len(Vocabulary.SPECIAL)
         return [Vocabulary.SPECIAL[i] if i < special else self.targets.tokens[i - special] for i in ids]
 
 
-def _with_notes(tokens: list[str], vocabulary: Vocabulary) -> TokenSequence:
+def _with_notes(tokens: Sequence[str], vocabulary: Vocabulary, unit: Unit) -> TokenSequence:
     unknown = sorted(set(tokens) - set(vocabulary.tokens))
     notes = []
     if unknown:
         listed = " ".join("\N{OPEN BOX} (a space)" if token == " " else token for token in unknown[:MAX_LISTED])
         more = f" and {len(unknown) - MAX_LISTED} more" if len(unknown) > MAX_LISTED else ""
         notes.append(f"never seen in training, read as unknown: {listed}{more}")
-    return TokenSequence(tokens, vocabulary.encode(tokens), notes)
+    return TokenSequence(unit.labels(tokens), vocabulary.encode(tokens), notes)

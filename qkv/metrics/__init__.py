@@ -1,5 +1,11 @@
 """Metrics of predictions."""
 
+from .answers import ANSWER_METRICS as ANSWER_METRICS
+from .answers import Answers as Answers
+from .answers import AnswerScore as AnswerScore
+from .answers import compare_answers as compare_answers
+from .answers import require_metrics as require_metrics
+from .answers import score_answers as score_answers
 from .bias_variance import BiasVariance as BiasVariance
 from .bias_variance import NoisySample as NoisySample
 from .bias_variance import bias_variance as bias_variance
@@ -28,6 +34,9 @@ from .ranking import PrecisionRecall as PrecisionRecall
 from .ranking import average_precision as average_precision
 from .ranking import precision_recall as precision_recall
 from .ranking import ranked_hits as ranked_hits
+from .resampling import PairedDifference as PairedDifference
+from .resampling import bootstrap_interval as bootstrap_interval
+from .resampling import paired_difference as paired_difference
 from .separability import Separation as Separation
 from .separability import separating_hyperplane as separating_hyperplane
 from .similarity import cosine as cosine

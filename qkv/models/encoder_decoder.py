@@ -18,6 +18,9 @@ from qkv.models.registry import register
 from qkv.models.validation import require_at_least, require_length, require_mask, values_readable
 from qkv.shapes import Mask, Rows
 
+TIED_INIT_STD = 0.02
+"""Standard deviation of tied embeddings: longer ones make an untrained model repeat its last token."""
+
 
 @dataclass(frozen=True)
 class EncoderDecoderConfig:
@@ -48,6 +51,8 @@ class EncoderDecoderConfig:
     """Width of a short convolution before each self-attention; 0: no convolution."""
     max_length: int = 128
     """Longest source or target."""
+    tied: bool = False
+    """Whether source embeddings, target embeddings and output layer are one table; needs one vocabulary for both."""
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "dim", "heads", "decoder_layers", "max_length")
@@ -125,6 +130,11 @@ class EncoderDecoder(nn.Module):
 
     def __init__(self, config: EncoderDecoderConfig, sources: int, targets: int):
         super().__init__()
+        if config.tied and sources != targets:
+            raise ValueError(
+                f"tied=True needs one vocabulary for sources and targets (data.shared=true), got {sources} and "
+                f"{targets} tokens"
+            )
         self.config = config
         self.source_embedding = nn.Embedding(sources, config.dim, padding_idx=0)
         self.target_embedding = nn.Embedding(targets, config.dim, padding_idx=0)
@@ -143,8 +153,10 @@ class EncoderDecoder(nn.Module):
         self.decoder_norm = nn.LayerNorm(config.dim)
         self.dropout = nn.Dropout(config.dropout)
         self.lm_head = nn.Linear(config.dim, targets)
+        if config.tied:
+            self.target_embedding.weight = self.lm_head.weight = self.source_embedding.weight
         for table in (self.source_embedding, self.target_embedding):
-            nn.init.normal_(table.weight, std=config.dim**-0.5)
+            nn.init.normal_(table.weight, std=TIED_INIT_STD if config.tied else config.dim**-0.5)
 
     def forward(self, source: Tensor, target: Tensor, mask: Mask | None = None) -> Tensor:
         """Return logits (batch, target time, targets) after each token of `target`; `mask` hides source padding.
@@ -176,15 +188,21 @@ class EncoderDecoder(nn.Module):
         )
 
     def cost(self, span: Span) -> Cost:
-        """Return the cost of the encoder over the source (`span.context`), the decoder and the output layer."""
+        """Return the cost of the encoder over the source (`span.context`), the decoder and the output layer.
+
+        Tied weights are counted once.
+        """
         if span.context is None:
             raise ValueError("span.context must be the number of source tokens, got None")
         encoder = blocks_cost(self.encoder, Span(span.batch, span.context))
         total = replace(encoder, state={}).within("encoder")  # the encoder keeps no state
         total += blocks_cost(self.decoder, span).within("decoder")
-        total += linear(self.lm_head, span.tokens).within("lm_head")
-        embeddings = ("source_embedding", "target_embedding", "source_positions", "target_positions")
-        for name in (*embeddings, "encoder_norm", "decoder_norm"):
+        lm_head = linear(self.lm_head, span.tokens)
+        if self.config.tied:
+            lm_head = replace(lm_head, parameters={"bias": lm_head.parameters["bias"]})
+        total += lm_head.within("lm_head")
+        embeddings = ("source_embedding", *(() if self.config.tied else ("target_embedding",)))
+        for name in (*embeddings, "source_positions", "target_positions", "encoder_norm", "decoder_norm"):
             total += parameters_only(self.get_submodule(name)).within(name)
         return total
 

@@ -53,7 +53,7 @@ def require_same_splits(folders: Iterable[Path]) -> None:
 
 def _training_files(options: dict[str, Any]) -> list[Path]:
     """Return the files that are trained on. Test files may change. `source` of pairs is a unit, not a file."""
-    names = ("train_file", "unlabeled") if "train_file" in options else ("source",)
+    names = ("train_file", "source_file", "target_file", "unlabeled") if "train_file" in options else ("source",)
     paths = [Path(options[name]) for name in names if options.get(name)]
     return [path for path in paths if path.exists()]
 

@@ -27,4 +27,5 @@ from .synthetic.parity import ParityTask as ParityTask
 from .synthetic.recall import RecallTask as RecallTask
 from .synthetic.reverse import ReverseTask as ReverseTask
 from .text import TextTask as TextTask
+from .translation.task import TranslateTask as TranslateTask
 from .words import WordsTask as WordsTask

@@ -15,6 +15,7 @@ from torch import nn
 from qkv.data import Tokenizer, Vectors
 from qkv.draw import Mistakes, TrainingReport
 from qkv.inference import MaskedLM, ObjectFinder, PredictOptions, Predictor, TextInput
+from qkv.metrics import Answers
 from qkv.registry import Registry
 from qkv.tasks.report import make_training_report
 from qkv.train import Objective, Settings
@@ -209,6 +210,10 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:
         """Return the metrics of a model on a split."""
+
+    def answers(self, model: nn.Module, split: str, **search: Any) -> Answers | None:
+        """Return what the model writes for a split, beside the right texts; None: the task does not write texts."""
+        return None
 
     def confusion(self, model: nn.Module, split: str) -> ConfusionMatrix | None:
         """Return which classes are taken for which; None: the task has no classes."""

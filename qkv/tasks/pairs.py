@@ -11,16 +11,16 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from qkv.data import Pair, Vocabulary, cmudict_split, is_cmudict_test_word, read_pairs
-from qkv.data.corpora.cmudict_test_words import headword
+from qkv.data import Pair, unit_of, vocabulary_from_record
 from qkv.draw import Mistakes, TrainingReport
 from qkv.draw.text import shorten
-from qkv.errors import QkvError, QkvWarning, unknown_name_error
+from qkv.errors import QkvError, QkvWarning
 from qkv.inference import PredictOptions
-from qkv.inference.seq2seq import Search, evaluate_pairs, predict_targets
+from qkv.inference.seq2seq import Search, evaluate_pairs, predict_pairs, predict_targets
 from qkv.inference.seq2seq_predictor import Seq2SeqPredictor
 from qkv.inference.source_text import in_known_case
 from qkv.inference.text_input import Seq2SeqInput, Units
+from qkv.metrics import Answers
 from qkv.models import Recurrent
 from qkv.records import require_fields
 from qkv.storage import open_file
@@ -28,7 +28,15 @@ from qkv.tasks import seq2seq_presets
 from qkv.tasks.base import Preset, RunSummary, Sample, Task, register
 from qkv.tasks.distillation import as_teachers, make_distillation_objective, pseudo_label
 from qkv.tasks.options import read_options
-from qkv.tasks.seq2seq import Seq2SeqBatch, Seq2SeqData, collate, encode, hold_out, make_objective
+from qkv.tasks.seq2seq import Seq2SeqBatch, Seq2SeqData, collate, encode, make_objective
+from qkv.tasks.seq2seq_files import (
+    Seq2SeqOptions,
+    build_data,
+    exclude_words,
+    read_file,
+    read_splits,
+    split_pairs,
+)
 from qkv.tasks.seq2seq_report import find_mistakes, make_report, make_samples
 from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
@@ -41,48 +49,8 @@ TIMED_SOURCES = 256
 """Sources whose decoding is timed."""
 MAX_UNSEEN = 8
 """Unseen tokens of a test file that are named; the rest are counted."""
-_HEADER = {"auto": None, "true": True, "false": False}
 LONG_RANGE = 512
 """Length in tokens below which a comparison is no evidence about long range."""
-
-
-@dataclass(frozen=True)
-class Seq2SeqOptions:
-    """Files of pairs, how they are split into tokens, and teachers."""
-
-    train_file: str | None = None
-    """TSV: source, then one or more targets."""
-    test_file: str | None = None
-    """TSV file to evaluate on."""
-    source: str = "characters"
-    """Unit of sources: characters or words."""
-    target: str = "words"
-    """Unit of targets: characters or words."""
-    held_out: int = 2670
-    """Training sources held out for validation, at most a tenth; 0: validate on a training pair."""
-    strict: bool = False
-    """Whether a bad line is an error instead of a count."""
-    header: str = "auto"
-    """Whether the first line names the columns: true, false or auto (if it does so, as source TAB target does)."""
-    exclude: str = ""
-    """Words kept out of training and validation, in any case: `standard` (the 12,000 words of the standard CMUdict
-    test list), `held_out` (our own test split), or both with a comma."""
-    teachers: str = ""
-    """Run folders, separated by commas; the model also learns their probabilities (distillation)."""
-    trust: float = 0.7
-    """Weight of the teachers' probabilities in the loss."""
-    unlabeled: str | None = None
-    """File of sources, one per line, to train on with the teachers' predictions as targets."""
-
-    def __post_init__(self) -> None:
-        if str(self.header).lower() not in _HEADER:
-            raise unknown_name_error("header", self.header, _HEADER)
-        if not 0 <= self.trust <= 1:
-            raise ValueError(f"trust must be from 0 (targets only) to 1 (teachers only), got {self.trust}")
-        if self.unlabeled is not None and not self.teachers:
-            raise ValueError(f"unlabeled={self.unlabeled!r} needs teachers, run folders that predict its targets")
-        if self.held_out < 0:
-            raise ValueError(f"held_out must be 0 or more, got {self.held_out}")
 
 
 @dataclass(frozen=True)
@@ -107,8 +75,23 @@ class Seq2SeqTask(Task):
     def restore(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Seq2SeqTask":
         """Build the vocabularies without data."""
         require_fields(vocabulary, {"sources": dict, "targets": dict})
-        sources, targets = (Vocabulary.from_record(vocabulary[side]) for side in ("sources", "targets"))
-        return cls(Seq2SeqData({}, sources, targets), read_options(Seq2SeqOptions, options))
+        sources, targets = (vocabulary_from_record(vocabulary[side]) for side in ("sources", "targets"))
+        given = read_options(cls.data_options, options)
+        for name, side in ((given.source, sources), (given.target, targets)):
+            unit_of(name, side)  # raises if the vocabulary has no tokenizer for it
+        return cls(Seq2SeqData({}, sources, targets), given)
+
+    @classmethod
+    def load(cls, options: dict[str, Any]) -> "Seq2SeqTask":
+        """Read the pairs, and build the vocabularies of the training split."""
+        given = read_options(cls.data_options, options)
+        splits, bad_lines = cls.read_pairs(given)
+        return cls(build_data(splits, given), given, bad_lines)
+
+    @classmethod
+    def read_pairs(cls, given: Any) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
+        """Read the splits that the options name, and a line about each bad line; subwords are read as characters."""
+        raise NotImplementedError
 
     @classmethod
     def load_with_vocabulary(cls, options: dict[str, Any], vocabulary: dict[str, Any]) -> "Seq2SeqTask":
@@ -133,14 +116,14 @@ class Seq2SeqTask(Task):
 
     def with_data(self) -> "Seq2SeqTask":
         """Return this task, its vocabularies too, with the pairs that its options name."""
-        loaded = type(self).load(self.options)
-        assert isinstance(loaded, Seq2SeqTask)
-        return replace(self, data=replace(self.data, splits=loaded.data.splits), bad_lines=loaded.bad_lines)
+        splits, bad_lines = self.read_pairs(self.settings)
+        splits = {name: split_pairs(pairs, self.settings, self.units) for name, pairs in splits.items()}
+        return replace(self, data=replace(self.data, splits=splits), bad_lines=bad_lines)
 
     def with_test_file(self, path: str) -> "Seq2SeqTask":
         """Return this task with the pairs of a TSV file as its test split."""
-        pairs, bad_lines = _read(path, replace(self.settings, strict=False))
-        return replace(self.with_test_pairs(pairs), bad_lines=bad_lines)
+        pairs, bad_lines = read_file(path, replace(self.settings, strict=False))
+        return replace(self.with_test_pairs(split_pairs(pairs, self.settings, self.units)), bad_lines=bad_lines)
 
     def with_test_pairs(self, pairs: list[Pair]) -> "Seq2SeqTask":
         """Return this task with these pairs as its test split."""
@@ -228,7 +211,13 @@ class Seq2SeqTask(Task):
         """Raise if the file of unlabeled sources is missing or a pair is too long for the model."""
         if self.settings.unlabeled is not None:
             open_file(Path(self.settings.unlabeled)).close()
-        longest = getattr(getattr(model, "config", None), "max_length", None)
+        config = getattr(model, "config", None)
+        if getattr(config, "tied", False) and self.data.sources != self.data.targets:
+            raise ValueError(
+                f"model.tied=True needs one vocabulary for both sides: --set data.shared=True, got source="
+                f"{self.settings.source} and target={self.settings.target} of their own"
+            )
+        longest = getattr(config, "max_length", None)
         if longest is None:
             return
         any_source = isinstance(model, Recurrent)
@@ -252,8 +241,7 @@ class Seq2SeqTask(Task):
             return []
         with open_file(Path(self.settings.unlabeled)) as file:
             lines = file.read().decode("utf-8", "replace").splitlines()
-        split = tuple if self.settings.source == "characters" else str.split
-        sources = dict.fromkeys(tuple(split(line.strip())) for line in lines if line.strip())
+        sources = dict.fromkeys(self.units.source.split(line.strip()) for line in lines if line.strip())
         known = {pair.source for pairs in self.data.splits.values() for pair in pairs}
         new = [Pair(source, ()) for source in sources if source not in known]
         return [pair.source for pair in exclude_words(new, self.settings.exclude)]
@@ -262,9 +250,21 @@ class Seq2SeqTask(Task):
 
     def evaluate(self, model: nn.Module, split: str, **search: Any) -> dict[str, float]:
         """Return error rates and similarities."""
-        if not self.data.splits.get(split):
-            raise QkvError(f"there are no {split} pairs; pass a file with --test-file")
-        return evaluate_pairs(model, self.data.splits[split], self.data.sources, self.data.targets, Search(**search))
+        data = self.data
+        return evaluate_pairs(model, data.existing_pairs(split), data.sources, data.targets, Search(**search))
+
+    def answers(self, model: nn.Module, split: str, **search: Any) -> Answers:
+        """Return the best target of each source."""
+        pairs = self.data.existing_pairs(split)
+        tokens = predict_pairs(model, pairs, self.data.sources, self.data.targets, Search(**search))
+        return Answers(
+            [self.join_source(pair.source) for pair in pairs],
+            [self.join_target(written) for written in tokens],
+            [[self.join_target(target) for target in pair.targets] for pair in pairs],
+            tokens,
+            [pair.targets for pair in pairs],
+            self.settings.target,
+        )
 
     def caveat(self, split: str) -> str:
         """Return the limits of the evidence: sequences are short, or the validation split is used twice."""
@@ -306,15 +306,16 @@ class Seq2SeqTask(Task):
     @property
     def units(self) -> Units:
         """Units that both sides are split into."""
-        return Units(self.settings.source, self.settings.target)
+        sources, targets = self.data.sources, self.data.targets
+        return Units(unit_of(self.settings.source, sources), unit_of(self.settings.target, targets))
 
     def join_source(self, tokens: tuple[str, ...]) -> str:
         """Return a source as people write it."""
-        return ("" if self.settings.source == "characters" else " ").join(tokens)
+        return self.units.source.join(tokens)
 
     def join_target(self, tokens: tuple[str, ...] | list[str]) -> str:
         """Return a target as people write it."""
-        return ("" if self.settings.target == "characters" else " ").join(tokens)
+        return self.units.target.join(tokens)
 
     # --- cost ---
 
@@ -347,54 +348,14 @@ class PairsTask(Seq2SeqTask):
     """Map strings to strings: any TSV file of sources and targets."""
 
     @classmethod
-    def load(cls, options: dict[str, Any]) -> "PairsTask":
+    def read_pairs(cls, given: Seq2SeqOptions) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
         """Read the files."""
-        given = read_options(Seq2SeqOptions, options)
         if given.train_file is None:
             raise QkvError("the task pairs needs a file to train on: --train-file FILE.tsv")
-        data, bad_lines = read_splits(given)
-        return cls(data, given, bad_lines)
+        return read_splits(given)
 
 
 def _needed_length(pair: Pair, any_source: bool) -> int:
     """Return the length that a model must support: the longest target with END or, unless `any_source`, the source."""
     written = 1 + max(map(len, pair.targets), default=0)
     return written if any_source else max(len(pair.source), written)
-
-
-def read_splits(given: Seq2SeqOptions) -> tuple[Seq2SeqData, tuple[str, ...]]:
-    """Read a training file and, if there is one, a test file; return the splits and a line about each bad line."""
-    assert given.train_file is not None
-    pairs, bad = _read(given.train_file, given)
-    pairs = exclude_words(pairs, given.exclude)
-    train, valid = hold_out(pairs, min(given.held_out, max(len(pairs) // 10, int(len(pairs) > 1))))
-    splits = {"train": train, "valid": valid or train[:1]}
-    if given.test_file is not None:
-        splits["test"], more = _read(given.test_file, given)
-        bad += more
-    return Seq2SeqData.build(splits), bad
-
-
-def exclude_words(pairs: list[Pair], exclude: str) -> list[Pair]:
-    """Return the pairs whose sources are in none of the named word lists."""
-    names = [name.strip() for name in exclude.split(",") if name.strip()]
-    for name in names:
-        if name not in _WORD_LISTS:
-            raise unknown_name_error("list of words to exclude", name, _WORD_LISTS)
-    tests = [_WORD_LISTS[name] for name in names]
-    return [pair for pair in pairs if not any(test("".join(pair.source)) for test in tests)]
-
-
-_WORD_LISTS: dict[str, Callable[[str], bool]] = {
-    "standard": is_cmudict_test_word,
-    "held_out": lambda word: cmudict_split(headword(word)) == "test",
-}
-
-
-def _read(path: str, given: Seq2SeqOptions) -> tuple[list[Pair], tuple[str, ...]]:
-    header = _HEADER[str(given.header).lower()]
-    found = read_pairs(Path(path), source=given.source, target=given.target, strict=given.strict, header=header)
-    skipped = [f"{path}:{line.number}: {line.reason}" for line in found.bad_lines]
-    if found.header:
-        skipped.insert(0, f"{path}:1: the header {', '.join(found.header)} (--set data.header=false makes it a pair)")
-    return list(found.pairs), tuple(skipped)

@@ -1,12 +1,9 @@
 """The task `pronounce`: from the letters of an English word to its phones, trained on CMUdict."""
 
-from typing import Any
-
-from qkv.data import cmudict
+from qkv.data import Pair, cmudict
 from qkv.tasks.base import register
-from qkv.tasks.options import read_options
-from qkv.tasks.pairs import Seq2SeqOptions, Seq2SeqTask, exclude_words, read_splits
-from qkv.tasks.seq2seq import Seq2SeqData
+from qkv.tasks.pairs import Seq2SeqTask
+from qkv.tasks.seq2seq_files import Seq2SeqOptions, exclude_words, read_splits
 
 
 @register("pronounce")
@@ -16,16 +13,14 @@ class PronounceTask(Seq2SeqTask):
     example = "attention"
 
     @classmethod
-    def load(cls, options: dict[str, Any]) -> "PronounceTask":
+    def read_pairs(cls, given: Seq2SeqOptions) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
         """Read CMUdict with its fixed splits, unless a training file is given.
 
         `exclude="standard"` keeps the words of the standard test list out of training too, so that a released model can
         be measured on them.
         """
-        given = read_options(Seq2SeqOptions, options)
-        if given.train_file is None:
-            splits = cmudict()
-            kept = {name: exclude_words(splits[name], given.exclude) for name in ("train", "valid")}
-            return cls(Seq2SeqData.build({**splits, **kept}), given)
-        data, bad_lines = read_splits(given)
-        return cls(data, given, bad_lines)
+        if given.train_file is not None:
+            return read_splits(given)
+        splits = cmudict()
+        kept = {name: exclude_words(splits[name], given.exclude) for name in ("train", "valid")}
+        return {**splits, **kept}, ()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qkv.data import Buckets, PackedSequences, Pair, Vocabulary
+from qkv.errors import QkvError
 from qkv.inference.seq2seq import device_of
 from qkv.train import Objective, Settings
 from qkv.train.objective import Tensors
@@ -34,6 +35,12 @@ class Seq2SeqData:
         train = splits["train"]
         targets = Vocabulary.build(target for pair in train for target in pair.targets)
         return cls(splits, Vocabulary.build(pair.source for pair in train), targets)
+
+    def existing_pairs(self, split: str) -> list[Pair]:
+        """Return the pairs of a split; raise if it has none."""
+        if not self.splits.get(split):
+            raise QkvError(f"there are no {split} pairs; pass a file with --test-file")
+        return self.splits[split]
 
 
 class Seq2SeqBatch(NamedTuple):

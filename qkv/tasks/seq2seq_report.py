@@ -57,7 +57,7 @@ def best_alignment(task: "Seq2SeqTask", model: nn.Module, pair: Pair) -> tuple[t
         found = alignment(model, task.data.sources.encode(pair.source), list(hypothesis.tokens))
     except ValueError:
         return None
-    return (*task.data.targets.decode(hypothesis.tokens), "end"), found
+    return (*task.units.target.labels(task.data.targets.decode(hypothesis.tokens)), "end"), found
 
 
 def make_samples(task: "Seq2SeqTask", model: nn.Module) -> list[Sample]:
@@ -66,15 +66,15 @@ def make_samples(task: "Seq2SeqTask", model: nn.Module) -> list[Sample]:
     samples = []
     for pair, example in zip(pairs, example_answers(task, model, pairs), strict=True):
         found = best_alignment(task, model, pair)
-        attended = "" if found is None else _most_attended(pair, *found)
+        attended = "" if found is None else _most_attended(task.units.source.labels(pair.source), *found)
         answers = [(answer.text, answer.probability or 0.0) for answer in example.answers]
         samples.append(Sample(example.source, answers, list(example.references), attended))
     return samples
 
 
-def _most_attended(pair: Pair, tokens: tuple[str, ...], found: Alignment) -> str:
+def _most_attended(source: list[str], tokens: tuple[str, ...], found: Alignment) -> str:
     positions = [row.index(max(row)) for row in found.weights]
-    return " ".join(f"{token}:{pair.source[position]}" for token, position in zip(tokens, positions, strict=True))
+    return " ".join(f"{token}:{source[position]}" for token, position in zip(tokens, positions, strict=True))
 
 
 def make_report(task: "Seq2SeqTask", model: nn.Module, summary: RunSummary) -> TrainingReport:
@@ -86,7 +86,12 @@ def make_report(task: "Seq2SeqTask", model: nn.Module, summary: RunSummary) -> T
         if found is not None:
             tokens, weights = found
             figures.append(
-                AlignmentFigure(task.join_source(pair.source), tokens, pair.source, alignment_panels(weights))
+                AlignmentFigure(
+                    task.join_source(pair.source),
+                    tokens,
+                    task.units.source.labels(pair.source),
+                    alignment_panels(weights),
+                )
             )
     return replace(
         make_training_report(task, model, summary),

@@ -1,17 +1,12 @@
 import pytest
 
-from qkv.inference.source_text import in_known_case, longest_source, split_source
+from qkv.inference.source_text import in_known_case, longest_source
 from qkv.models import EncoderDecoder, EncoderDecoderConfig, Ensemble, Recurrent, RecurrentConfig
 
 
 def test_a_token_that_is_known_in_the_other_case_only_is_taken_as_that():
     assert in_known_case("aBCdß", {"a", "A", "b", "C", "D"}) == ["a", "b", "C", "D", "ß"]
     assert in_known_case(["The", "CAT", "Sat"], {"the", "The", "cat"}) == ["The", "cat", "Sat"]
-
-
-def test_a_text_is_cut_into_its_units():
-    assert split_source(" a b ", "characters") == ["a", " ", "b"]
-    assert split_source(" ab  c ", "words") == ["ab", "c"]
 
 
 def test_what_a_recurrent_network_reads_has_no_limit():

@@ -14,7 +14,7 @@ from qkv.cli.shared.console import Json, console
 from qkv.cli.shared.device import choose_device
 from qkv.cli.shared.mesh import TrainMesh, read_mesh, same_errors
 from qkv.cli.shared.options import absolute_path, merge_options, parse_changes, require_no_epochs, training_length
-from qkv.cli.shared.parameters import Device, Preset, Set, TaskName, TestFile, TrainFile
+from qkv.cli.shared.parameters import Device, Preset, Set, SourceFile, TargetFile, TaskName, TestFile, TrainFile
 from qkv.cli.shared.plugin import Plugin, load_plugins
 from qkv.cli.shared.signals import ExitOnSignal
 
@@ -60,6 +60,8 @@ def train(
     start_from: StartFrom = None,
     train_file: TrainFile = None,
     test_file: TestFile = None,
+    source_file: SourceFile = None,
+    target_file: TargetFile = None,
     lr: Annotated[float | None, typer.Option("--lr", help="Highest learning rate: train.learning_rate.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Examples per step: train.batch_size.")] = None,
     attention: AttentionKind = None,
@@ -86,8 +88,13 @@ def train(
         merge_options(changes, "train", **training_length(steps, minutes), seed=seed)
         merge_options(changes, "train", learning_rate=lr, batch_size=batch_size)
         merge_options(changes, "model", attention=attention)
-        files = {"train_file": absolute_path(train_file), "test_file": absolute_path(test_file)}
-        merge_options(changes, "data", **files, strict=strict or None)
+        files = {
+            "train_file": train_file,
+            "test_file": test_file,
+            "source_file": source_file,
+            "target_file": target_file,
+        }
+        merge_options(changes, "data", **{k: absolute_path(v) for k, v in files.items()}, strict=strict or None)
         # what this machine cannot do raises before a folder exists
         with same_errors():
             arrangement = read_mesh(mesh)

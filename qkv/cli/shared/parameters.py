@@ -34,6 +34,12 @@ TrainFile = Annotated[
         help="Training data: TSV of pairs, CSV of points, .npz or IDX images, text file or folder, token shards.",
     ),
 ]
+SourceFile = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Sentences to translate, one per line (task translate).")
+]
+TargetFile = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Their translations, line by line (task translate).")
+]
 TestFile = Annotated[str | None, typer.Option(metavar="FILE", help="Test data in the same format.")]
 With = Annotated[
     list[Path] | None,

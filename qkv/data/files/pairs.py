@@ -91,7 +91,7 @@ def read_pairs(
     lines = 0
     # latin-1 keeps every byte, so that invalid UTF-8 is reported per line
     with TextIOWrapper(open_file(path), "latin-1") as file:
-        for lines, line in enumerate(_read_lines(file, path), 1):
+        for lines, line in enumerate(read_lines(file, path), 1):
             try:
                 fields = _parse_fields(line, first=lines == 1)
                 if lines == 1 and fields and (header or (header is None and _names_columns(fields))):
@@ -115,7 +115,7 @@ def _names_columns(fields: list[str]) -> bool:
     return first in _SOURCE_NAMES and second in _TARGET_NAMES
 
 
-def _read_lines(file: TextIO, path: Path) -> Iterator[bytes | None]:
+def read_lines(file: TextIO, path: Path) -> Iterator[bytes | None]:
     """Yield lines ended by a newline, a carriage return or both; None for one that is too long."""
     while line := file.readline(MAX_LINE_BYTES + 1):
         if line.endswith("\n") or len(line) <= MAX_LINE_BYTES:
@@ -134,6 +134,16 @@ def _parse_fields(line: bytes | None, *, first: bool) -> list[str]:
     """Return the fields of a line, an empty list if it is blank; raise ValueError if it is malformed."""
     if line is None:
         raise ValueError(f"longer than {MAX_LINE_BYTES} bytes")
+    text = decode_line(line, first=first)
+    if not text.strip(" "):
+        return []
+    if "\t" not in text:
+        raise ValueError("no tab")
+    return text.split("\t")
+
+
+def decode_line(line: bytes, *, first: bool) -> str:
+    """Return a line without its end; raise ValueError if it is no text."""
     try:
         # some editors write a byte order mark at the start of a file
         text = line.decode("utf-8-sig" if first else "utf-8").rstrip("\r\n")
@@ -141,11 +151,7 @@ def _parse_fields(line: bytes | None, *, first: bool) -> list[str]:
         raise ValueError(f"not UTF-8 at byte {error.start + 1}") from None
     if "\0" in text:
         raise ValueError("a NUL character")
-    if not text.strip(" "):
-        return []
-    if "\t" not in text:
-        raise ValueError("no tab")
-    return text.split("\t")
+    return text
 
 
 def _tokenize_fields(fields: list[str], source: str, target: str) -> Iterator[Tokens]:

@@ -5,7 +5,7 @@ import pytest
 from qkv.data import Pair, cmudict, is_cmudict_test_word
 from qkv.data.corpora.cmudict_test_words import FILE, PREFIX_BYTES, pack_word_hashes
 from qkv.tasks import PronounceTask
-from qkv.tasks.pairs import exclude_words
+from qkv.tasks.seq2seq_files import exclude_words
 
 
 @pytest.fixture(scope="module")

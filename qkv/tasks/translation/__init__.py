@@ -1,0 +1,1 @@
+"""Translation: sentence pairs of Tatoeba or of two files."""
