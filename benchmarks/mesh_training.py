@@ -174,16 +174,24 @@ def _kill(process: "subprocess.Popen[bytes]", rank: int) -> bool:
     return False
 
 
+def largest(found: dict[str, float]) -> float:
+    """Return the largest difference of losses, scores and tensors; that of gradient norms stands beside it."""
+    return max(value for name, value in found.items() if name != "norm")
+
+
 def table(result: dict[str, Any]) -> str:
     """Return the differences of each mesh and of resumed trainings, for docs/scale.md."""
-    lines = ["| training | float64 | float32 | parameters + optimizer held |", "|---|---|---|---|"]
+    lines = [
+        "| training | float64 | its gradient norm | float32 | its gradient norm | parameters + optimizer held |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in result["meshes"]:
+        found = [x for precision in ("float64", "float32") for x in (largest(row[precision]), row[precision]["norm"])]
         share = max(row["largest share"].values())
-        cells = (f"`{row['mesh']}`", *(f"{max(row[x].values()):.1e}" for x in ("float64", "float32")), f"{share:.1%}")
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(f"| `{row['mesh']}` | {' | '.join(f'{x:.1e}' for x in found)} | {share:.1%} |")
     for row in result["resumed"]:
         name = f"`{row['stopped']}` to step {row['at step']}, then `{row['resumed']}`"
-        lines.append(f"| {name} | {max(row['difference'].values()):.1e} | | |")
+        lines.append(f"| {name} | {largest(row['difference']):.1e} | {row['difference']['norm']:.1e} | | | |")
     return "\n".join(lines)
 
 
