@@ -10,6 +10,6 @@ from qkv.tasks.synthetic.repeat import RepeatTask
 class CopyTask(RepeatTask):
     """Copy a row of symbols: trained on short rows, tested on long ones."""
 
-    def answers(self, symbols: Tensor) -> Tensor:
+    def repeated(self, symbols: Tensor) -> Tensor:
         """Return the symbols as they are."""
         return symbols

@@ -62,13 +62,13 @@ class RepeatTask(SyntheticTask):
         return 1 / self.settings.symbols
 
     @abstractmethod
-    def answers(self, symbols: Tensor) -> Tensor:
+    def repeated(self, symbols: Tensor) -> Tensor:
         """Return the symbols (rows, length) in the order in which they are to be written."""
 
     def rows(self, draws: Draws, condition: Condition) -> RowBatch:
         """Return rows with `condition.size` symbols."""
         symbols = draws.integers("symbols", condition.size, self.settings.symbols)
-        answers = self.answers(symbols)
+        answers = self.repeated(symbols)
         separator = torch.full((len(symbols), 1), self.settings.symbols)
         tokens = torch.cat([symbols, separator, answers[:, :-1]], 1)
         return RowBatch(tokens, torch.cat([torch.full_like(symbols, IGNORE_INDEX), answers], 1))

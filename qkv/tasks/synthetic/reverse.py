@@ -10,6 +10,6 @@ from qkv.tasks.synthetic.repeat import RepeatTask
 class ReverseTask(RepeatTask):
     """Reverse a row of symbols: trained on short rows, tested on long ones."""
 
-    def answers(self, symbols: Tensor) -> Tensor:
+    def repeated(self, symbols: Tensor) -> Tensor:
         """Return the symbols from the last to the first."""
         return symbols.flip(1)
