@@ -182,6 +182,7 @@ def test_purposes_are_never_renamed():
         "validation",
         "values",
         "windows",
+        "{self.purpose} {what}",
         "{split} {purpose}",
     }
 

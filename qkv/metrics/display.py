@@ -1,11 +1,14 @@
 """How metrics are shown to people: title, value with its unit, meaning. Tables and report pages use the same."""
 
 import math
+import re
 
 _PERCENT = ("_rate", "accuracy", "chance")
 """Ends of the names of metrics that are shares of something, shown in percent."""
 _TIMES = ("_ms", "ms_per_picture")
 _LARGE = 1e6
+_CONDITION = re.compile(r"([a-z]+_\d+(?:_[a-z]+_\d+)*)_accuracy")
+"""Accuracy under one condition of a test, such as length_256_depth_50_accuracy."""
 
 _MEANINGS = {
     "examples": "examples evaluated",
@@ -18,6 +21,8 @@ _MEANINGS = {
     "cosine": "similarity of the token counts, ignoring order; 1: equal",
     "damerau_levenshtein": "1 - edits / length of the longer; an edit may swap two neighbors; 1: equal",
     "accuracy": "right answers; higher is better",
+    "scaled_accuracy": "(accuracy - chance) / (1 - chance); 0: guessing, 1: always right",
+    "row_accuracy": "rows without any wrong answer",
     "chance": "accuracy of the best constant guess",
     "loss": "mean of -ln(probability of the right answer), in nats; lower is better",
     "own_loss": "mean of the model's own loss, which is not a cross entropy; lower is better",
@@ -54,7 +59,8 @@ def metric_title(name: str) -> str:
 
 def metric_meaning(name: str) -> str:
     """Return one line about a metric; empty: not known."""
-    return _MEANINGS.get(name, "")
+    condition = _CONDITION.fullmatch(name)
+    return f"accuracy at {metric_title(condition[1])}" if condition else _MEANINGS.get(name, "")
 
 
 def is_percentage(name: str) -> bool:

@@ -42,6 +42,7 @@ StallLimit = Annotated[
         help="With several processes: end if one makes no progress for so long (default: 40; 0: never).",
     ),
 ]
+DATA_FILES = ("train_file", "test_file", "source_file", "target_file")
 StartFrom = Annotated[
     Path | None,
     typer.Option(
@@ -88,12 +89,7 @@ def train(
         merge_options(changes, "train", **training_length(steps, minutes), seed=seed)
         merge_options(changes, "train", learning_rate=lr, batch_size=batch_size)
         merge_options(changes, "model", attention=attention)
-        files = {
-            "train_file": train_file,
-            "test_file": test_file,
-            "source_file": source_file,
-            "target_file": target_file,
-        }
+        files = dict(zip(DATA_FILES, (train_file, test_file, source_file, target_file), strict=True))
         merge_options(changes, "data", **{k: absolute_path(v) for k, v in files.items()}, strict=strict or None)
         # what this machine cannot do raises before a folder exists
         with same_errors():

@@ -18,7 +18,7 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Unit:
+class GatheredUnit:
     """Parameters that are gathered together; a tied one belongs to the first unit that has it."""
 
     name: str
@@ -33,12 +33,12 @@ class Unit:
 class ModelUnits:
     """All units of a model."""
 
-    blocks: tuple[Unit, ...]
-    root: Unit
+    blocks: tuple[GatheredUnit, ...]
+    root: GatheredUnit
     """Parameters outside the blocks: embeddings, the output layer."""
 
     @property
-    def all(self) -> tuple[Unit, ...]:
+    def all(self) -> tuple[GatheredUnit, ...]:
         """The rest first, then the blocks."""
         return self.root, *self.blocks
 
@@ -72,10 +72,10 @@ def find_units(module: nn.Module) -> ModelUnits:
     """Return the trained parameters by unit."""
     taken: set[int] = set()
 
-    def claim(name: str, part: nn.Module) -> Unit:
+    def claim(name: str, part: nn.Module) -> GatheredUnit:
         own = [p for p in part.parameters() if p.requires_grad and id(p) not in taken]
         taken.update(map(id, own))
-        return Unit(name, tuple(own))
+        return GatheredUnit(name, tuple(own))
 
     blocks = [claim(name, block) for name, block in find_blocks(module).items()]
     return ModelUnits(tuple(unit for unit in blocks if unit.parameters), claim("the rest", module))

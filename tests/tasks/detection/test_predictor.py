@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import xml.etree.ElementTree as ET
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -32,9 +33,9 @@ def photos(tmp_path, monkeypatch):
     Image.fromarray(red_picture(120, 160, (0, 0, 0, 0))).save(folder / "b.png")
 
     def load(folders, device, options, draft, *, int8):
-        return BoxPredictor(ObjectFinder(RedBoxes(), CLASSES, 160), options)
+        return SimpleNamespace(predictor=BoxPredictor(ObjectFinder(RedBoxes(), CLASSES, 160), options))
 
-    monkeypatch.setattr("qkv.cli.modeling.predict._load_predictor", load)
+    monkeypatch.setattr("qkv.cli.modeling.predict._load_run", load)
     return folder
 
 
