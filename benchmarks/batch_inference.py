@@ -26,6 +26,7 @@ from typing import Any
 from benchmarks.machine import about
 from qkv.storage import cmudict_file
 
+RESULTS = Path(__file__).parent / "results" / "batch_inference_cpu.json"
 BAR = 1.7
 """Least ratio of the speeds of 2 processes and 1."""
 COMMANDS = {
@@ -37,7 +38,7 @@ COMMANDS = {
 def main() -> None:
     """Measure, compare, write and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--words", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--part-lines", type=int, default=10_000)
@@ -72,8 +73,8 @@ def table(result: dict[str, Any]) -> str:
         lines.append(f"| {count} | {seconds:.0f} | {result['words'] / seconds:,.0f} |")
     loads = [job["busy cores before"] for job in result["jobs"]]
     files = "the same files" if result["identical"] else "DIFFERENT FILES"
-    said = f"2 processes are {result['ratio']:.2f} times as fast (bar: {BAR}), {files}"
-    return "\n".join([*lines, "", f"{said}; busy cores before: {max(loads):.2f}"])
+    said = f"2 processes are {result['ratio']:.2f} times as fast, with {files}"
+    return "\n".join([*lines, "", f"{said}. Busy cores before: {max(loads):.2f}."])
 
 
 def _described(given: argparse.Namespace) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from benchmarks import (
     attention_gpu,
+    batch_inference,
     compare_pronounce,
     detection_encoder,
     digits_cpu,
@@ -366,6 +367,7 @@ def test_the_masked_figures_are_those_of_the_result_file():
         ("classification", digits_cpu),
         ("workbench", workbench),
         ("scale", rank_failures),
+        ("scale", batch_inference),
     ],
     ids=lambda it: it if isinstance(it, str) else it.__name__,
 )
