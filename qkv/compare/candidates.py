@@ -131,7 +131,7 @@ def _family_preset(task: str, given: Preset, family_name: str) -> Preset:
 def _combine(
     task: str, chosen: Preset, changes: Changes, specs: Iterable[tuple[str, CandidateSpec | None]]
 ) -> Candidate:
-    """Return the candidate with these specs: (setting of the model that names it, or "", and spec)."""
+    """Return the candidate with these specs, each with the model setting that it is a value of ("": several)."""
     given = [(setting, spec) for setting, spec in specs if spec is not None]
     settings: dict[str, Any] = {}
     for setting, spec in given:

@@ -24,7 +24,7 @@ class Trial:
     run: str
     """Run folder, relative to the folder of the comparison."""
     search: bool = False
-    """Whether it is a shorter training that only chooses the learning rate."""
+    """Whether this is a short training of the learning-rate search."""
     steps: int = 0
     tokens: int = 0
     """Tokens of the loss, over all steps."""

@@ -124,7 +124,7 @@ class SubwordVocabulary(Vocabulary):
 
     @cached_property
     def unit(self) -> Subwords:
-        """Subwords of the tokenizer."""
+        """How texts are split: into subwords, by the tokenizer."""
         return Subwords(self.tokenizer)
 
     def to_record(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ DIGITS: tuple[TokenRule, ...] = (
     codes.MIXED,
     *amounts.PLAIN,
 )
-"""What begins with a digit."""
+"""Rules for texts that begin with a digit."""
 SIGNS: tuple[TokenRule, ...] = (
     codes.NATIONAL,
     codes.INTERNATIONAL,
@@ -70,7 +70,7 @@ SIGNS: tuple[TokenRule, ...] = (
     *amounts.PLAIN,
     *symbols.RULES,
 )
-"""What begins with a sign."""
+"""Rules for texts that begin with a sign."""
 LETTERS: tuple[TokenRule, ...] = (
     *web.RULES,
     web.FILE,
@@ -90,6 +90,6 @@ LETTERS: tuple[TokenRule, ...] = (
     initialisms.CAPITALS,
     codes.MIXED,
 )
-"""What begins with a letter."""
+"""Rules for texts that begin with a letter."""
 OTHERS: tuple[TokenRule, ...] = (symbols.GREEK,)
-"""What begins with another character."""
+"""Rules for texts that begin with any other character."""

@@ -55,7 +55,7 @@ class Neighbors:
         return token.text if token else ""
 
     def after(self, end: int) -> str:
-        """Return the word after an index, without what separates them but spaces; empty if there is no word."""
+        """Return the word that follows an index after spaces at most; empty if there is none."""
         found = _NEXT_WORD.match(self.text, end)
         return found[1] if found else ""
 

@@ -49,7 +49,7 @@ class Condition:
     size: int
     """Such as the length."""
     depth: float | None = None
-    """Place of what must be found, 0 at the start to 1 at the end; None: anywhere, or no meaning."""
+    """Position of the needle, from 0 (start) to 1 (end); None: drawn at random, or the task has no needle."""
 
 
 class SymbolInput(TextInput):

@@ -24,7 +24,7 @@ def small() -> Preset:
 
 
 def large() -> Preset:
-    """Return a Transformer of 25 million parameters for a GPU."""
+    """Return a Transformer of 23 million parameters for a GPU."""
     return Preset(
         "encoder_decoder",
         {

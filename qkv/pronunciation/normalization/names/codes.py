@@ -184,4 +184,4 @@ GROUPS = compile_rule("code", r"\d{1,12}(?:-\d{1,12}){2,12}(?![\w-])", _read_gro
 EMERGENCY = compile_rule("phone", r"911(?P<extension>(?!))?(?![\w]|[.,:/-]\d)", _read_phone)
 """The number to call in an emergency."""
 PLURAL = compile_rule("cardinal", r"(?P<number>\d{1,6})['’]?s\b", _read_plural)
-"""Several of a number: two 6s."""
+"""Plurals of numbers, as in two 6s."""
